@@ -34,7 +34,7 @@ from nemo_vfm.models.codec import WaveletCodec  # noqa: E402
 from nemo_vfm.models.text_encoder import HashedNgrams  # noqa: E402
 from nemo_vfm.parallel.engine.sampling_ranks import join_sampling  # noqa: E402
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan  # noqa: E402
-from nemo_vfm.synth.sampling_model import SamplingModel  # noqa: E402
+from nemo_vfm.synth.sample_videos import SamplingModel  # noqa: E402
 from tests.support.layouts import tiny  # noqa: E402
 from tests.support.ranks import on_ranks  # noqa: E402
 

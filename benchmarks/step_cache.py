@@ -20,8 +20,7 @@ from nemo_vfm.config import build, compose
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.step_cache import FirstBlockCache
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
-from nemo_vfm.synth.sample_videos import Sample
-from nemo_vfm.synth.sampling_model import SamplingModel
+from nemo_vfm.synth.sample_videos import Sample, SamplingModel
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes/diffusion/sample.yaml"
 THRESHOLDS = (0.0, 0.1, 0.15, 0.2, 0.3, 0.5)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.deduplication.session_data import GROUPS, HISTORIES, ZSTD, LogShape, written
-from nemo_vfm.recsys.feature_table.column_encoding import smallest_encodings, writer_options
+from nemo_vfm.recsys.feature_table.part_writer import smallest_encodings, writer_options
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk

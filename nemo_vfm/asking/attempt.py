@@ -4,10 +4,9 @@ import time
 from dataclasses import asdict, dataclass, field
 
 from nemo_vfm.asking.budget import Budget, Cost, Price
-from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
-from nemo_vfm.asking.journal import OpenJournal
+from nemo_vfm.asking.journal import OpenJournal, concealed
+from nemo_vfm.asking.pace import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.question import ChatModel, Failure, HasPlace, Question, Reply
-from nemo_vfm.asking.recall import concealed
 from nemo_vfm.core import progress
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn_once
@@ -22,21 +21,13 @@ _UNREACHED_PATIENCE_S, _UNREACHED_WAIT_S = 30.0, 2.0
 
 @dataclass(slots=True)
 class PendingQuestion:
-    """A question on its way.
+    """A question on its way."""
 
-    Args:
-        question: what is asked.
-        key: what its answer is kept under.
-        faults: attempts that failed so far.
-        due_s: when it may be tried again.
-        cost: what is reserved for the present attempt.
-    """
-
-    question: Question
-    key: str
-    faults: int = 0
-    due_s: float = 0.0
-    cost: Cost = field(default_factory=Cost)
+    question: Question  #: what is asked
+    key: str  #: what its answer is kept under
+    faults: int = 0  #: attempts that failed so far
+    due_s: float = 0.0  #: when it may be tried again
+    cost: Cost = field(default_factory=Cost)  #: what is reserved for the present attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +39,7 @@ Outcome = Reply | Failure | Retry | BaseException
 
 
 class Attempts:
-    """Makes attempts; several threads may use it.
-
-    Args:
-        chat: the model.
-        limit: told of each attempt.
-        journal: gets answers; None keeps none.
-        budget: told what an attempt came to.
-        price: of the model.
-        tries: attempts at a question that the service took and failed on; refusals do not count.
-        patience_s: nothing but refusals for so long ends the run; of a service that has never been reached, half a
-            minute.
-    """
+    """Makes attempts; several threads may use it. See `Asker` and `Pace` for `tries` and `patience_s`."""
 
     def __init__(
         self, chat: ChatModel, limit: ConcurrencyLimit, journal: OpenJournal | None, budget: Budget, price: Price,
@@ -78,7 +58,22 @@ class Attempts:
         try:
             said = self._chat.say(messages)
         except EndpointBusy as error:
-            return self._refused(asked, ticket, error)
+            self._limit.was_reached |= not isinstance(error, EndpointUnreachable)
+            now_s, is_known = time.monotonic(), self._limit.was_reached
+            wait_s = self._limit.refused(ticket, now_s, error.retry_after_s if is_known else _UNREACHED_WAIT_S)
+            asked.due_s = now_s + wait_s
+            self._budget.release(asked.cost)
+            refused_s = self._limit.refused_for_s(now_s)
+            progress.set_wait_reason(conceal(str(error)))
+            if isinstance(error, EndpointUnreachable):  # a bar on a terminal has no place for it
+                warn_once(conceal(f"{error}; the question is retried"))
+            if not is_known and refused_s >= min(self._patience_s, _UNREACHED_PATIENCE_S):
+                return UserError(f"nothing has listened at that address for {refused_s:.0f} s: {error}. Start the "
+                                 "service, or correct its address, and run again; every answer is kept")  # fmt: skip
+            if refused_s > self._patience_s:
+                return UserError(f"only refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
+                                 "Every answer is kept: run again when the service takes questions")  # fmt: skip
+            return Retry()
         except EndpointFault as error:
             return self._fault(asked, ticket, error)
         except BaseException as error:
@@ -100,24 +95,6 @@ class Attempts:
         except UserError as error:
             return error
         return Reply(asked.question, known, asked.key)
-
-    def _refused(self, asked: PendingQuestion, ticket: Ticket, error: EndpointBusy) -> Outcome:
-        self._limit.was_reached |= not isinstance(error, EndpointUnreachable)
-        now_s, is_known = time.monotonic(), self._limit.was_reached
-        wait_s = self._limit.refused(ticket, now_s, error.retry_after_s if is_known else _UNREACHED_WAIT_S)
-        asked.due_s = now_s + wait_s
-        self._budget.release(asked.cost)
-        refused_s = self._limit.refused_for_s(now_s)
-        progress.set_wait_reason(conceal(str(error)))
-        if isinstance(error, EndpointUnreachable):  # a bar on a terminal has no place for it
-            warn_once(conceal(f"{error}; the question is retried"))
-        if not is_known and refused_s >= min(self._patience_s, _UNREACHED_PATIENCE_S):
-            return UserError(f"nothing has listened at that address for {refused_s:.0f} s: {error}. Start the "
-                             "service, or correct its address, and run again; every answer is kept")  # fmt: skip
-        if refused_s > self._patience_s:
-            return UserError(f"only refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
-                             "Every answer is kept: run again when the service takes questions")  # fmt: skip
-        return Retry()
 
     def _fault(self, asked: PendingQuestion, ticket: Ticket, error: EndpointFault) -> Outcome:
         timed_out = isinstance(error, EndpointTimeout)

@@ -1,19 +1,76 @@
 """Asks through files: questions go out for OpenAI's batch API, and the next run reads its files of results."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from nemo_vfm.asking.answer_key import answer_key
-from nemo_vfm.asking.batch_requests import request_line, results, write_requests, written_keys
 from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
-from nemo_vfm.asking.journal import Journal, OpenJournal
-from nemo_vfm.asking.question import Failure, Question, Reply
-from nemo_vfm.asking.recall import concealed, recalled
+from nemo_vfm.asking.journal import Journal, OpenJournal, concealed, recalled
+from nemo_vfm.asking.question import Failure, Question, Reply, answer_key
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.network.chat import Chat, Said, said_in
+from nemo_vfm.core.network.endpoint import EndpointError
+from nemo_vfm.core.network.http_connection import one_line
+from nemo_vfm.core.storage.files import opened, write_bytes
+from nemo_vfm.core.types.json_value import Json
 
 _LONGEST_KEY = 64  # of a custom_id
+
+
+def results(folder: Path) -> Iterator[tuple[str, Said | str]]:
+    """(key, answer or why there is none) of every line in the files of results in a folder, whatever their names."""
+    for file in sorted(folder.glob("*.jsonl")):
+        unreadable = 0
+        for entry in _entries(file):
+            if key := _key(entry):
+                yield key, _result(entry)
+            else:
+                unreadable += 1
+        if unreadable:
+            warn(f"{file}: {unreadable} lines are not results of a batch; expected custom_id, and response or error")
+
+
+def _groups(lines: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        if group and (len(group) == most or size + len(line) > most_bytes):
+            yield group
+            group, size = [], 0
+        group.append(line)
+        size += len(line)
+    if group:
+        yield group
+
+
+def _entries(file: Path) -> Iterator[Json]:
+    with opened(file) as data:
+        for line in data:
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError):
+                yield None
+
+
+def _key(entry: Json) -> str:
+    return str(entry["custom_id"]) if isinstance(entry, dict) and isinstance(entry.get("custom_id"), str) else ""
+
+
+def _result(entry: Json) -> Said | str:
+    match entry:
+        case {"response": {"status_code": 200, "body": body}}:
+            try:
+                return said_in(body, 0.0)
+            except EndpointError as error:
+                return str(error)
+        case {"response": {"status_code": status, "body": body}}:
+            return one_line(f"the service answered {status}: {json.dumps(body)}")
+        case {"error": reason}:
+            return one_line(f"the batch says {json.dumps(reason)}")
+    return "the batch has neither response nor error for it"
 
 
 class BatchPending(UserError):
@@ -68,10 +125,11 @@ class BatchAsker:
             identity = self.chat.identity()
             for question in questions:
                 key = answer_key(identity, question)
-                if (end := _end(journal, failed, question, key)) is not None:
-                    if isinstance(end, Reply):
-                        self.budget.settle(Cost(), self._price.cost(end.said.tokens_in, end.said.tokens_out))
-                    yield end
+                if (said := recalled(journal, key)) is not None:
+                    self.budget.settle(Cost(), self._price.cost(said.tokens_in, said.tokens_out))
+                    yield Reply(question, said, key, recalled=True)
+                elif key in failed:
+                    yield Failure(question, failed[key], key, blocked=failed[key] == "the model declined")
                 else:
                     waiting.setdefault(key, []).append(question)
             yield from self._write(waiting)
@@ -90,47 +148,39 @@ class BatchAsker:
 
     def _write(self, waiting: dict[str, list[Question]]) -> Iterator[Failure]:
         """Write what was not written before; what must not be sent is a failure."""
-        before, lines, stop = written_keys(self.folder), [], None
+        entries = (entry for file in self.folder.glob("requests-*.jsonl") for entry in _entries(file))
+        before, lines, stop = {key for entry in entries if (key := _key(entry))}, [], None
         for key in waiting.keys() & before:
             self.budget.reserve(self._cost(waiting[key][0]))
         for key in sorted(waiting.keys() - before):
             try:
-                line, cost = self._line(key, waiting[key][0]), self._cost(waiting[key][0])
+                if len(key) > _LONGEST_KEY:
+                    raise ValueError(f"the key {key!r} is longer than the {_LONGEST_KEY} characters of a custom_id")
+                body = self.chat.endpoint.encoded(self.chat.request(waiting[key][0].built()))
+                cost = self._cost(waiting[key][0])
             except NemoVfmError as error:
                 yield from (Failure(question, str(error), key) for question in waiting[key])
                 continue
             if not self.budget.reserve(cost):
                 stop = self.budget.stop(cost)
                 break
-            lines.append(line)
-        most_bytes = int(self.most_mb * 1e6)
-        files = write_requests(lines, self.folder, most=self.most_requests, most_bytes=most_bytes)
+            head = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
+            lines.append(json.dumps(head).encode()[:-1] + b', "body": ' + body + b"}\n")
+        files = []
+        for group in _groups(lines, self.most_requests, int(self.most_mb * 1e6)):
+            data = b"".join(group)
+            files.append(self.folder / f"requests-{hashlib.sha256(data).hexdigest()[:12]}.jsonl")
+            write_bytes(files[-1], data)
         if stop is not None:
             raise stop
         if files or waiting.keys() & before:
-            raise self._pending(files, len(waiting.keys() & before))
+            written = f"wrote {', '.join(file.name for file in files)} to {self.folder}. " if files else ""
+            raise BatchPending(
+                f"{written}{len(waiting.keys() & before)} questions of earlier files have no result yet. Submit the "
+                f"files as a batch, put its results into {self.folder / 'results'}, and run again"
+            )
 
     def _cost(self, question: Question) -> Cost:
         if not self.budget.limits:
             return Cost()
         return self._price.cost(estimated_tokens(question.built()), self.chat.longest_answer_tokens())
-
-    def _line(self, key: str, question: Question) -> bytes:
-        if len(key) > _LONGEST_KEY:
-            raise ValueError(f"the key {key!r} is longer than the {_LONGEST_KEY} characters of a custom_id")
-        return request_line(key, self.chat.endpoint.encoded(self.chat.request(question.built())))
-
-    def _pending(self, files: list[Path], before: int) -> BatchPending:
-        written = f"wrote {', '.join(file.name for file in files)} to {self.folder}. " if files else ""
-        return BatchPending(
-            f"{written}{before} questions of earlier files have no result yet. Submit the files as a batch, put its "
-            f"results into {self.folder / 'results'}, and run again"
-        )
-
-
-def _end(journal: OpenJournal, failed: dict[str, str], question: Question, key: str) -> Reply | Failure | None:
-    if (said := recalled(journal, key)) is not None:
-        return Reply(question, said, key, recalled=True)
-    if key in failed:
-        return Failure(question, failed[key], key, blocked=failed[key] == "the model declined")
-    return None

@@ -18,17 +18,11 @@ class BudgetSpent(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What questions and answers come to.
+    """What questions and answers come to."""
 
-    Args:
-        tokens_in: of questions.
-        tokens_out: of answers.
-        money: in the currency of the prices.
-    """
-
-    tokens_in: int = 0
-    tokens_out: int = 0
-    money: float = 0.0
+    tokens_in: int = 0  #: of questions
+    tokens_out: int = 0  #: of answers
+    money: float = 0.0  #: in the currency of the prices
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out, self.money + other.money)
@@ -105,7 +99,11 @@ class Budget:
     def reserve(self, cost: Cost) -> bool:
         """Set it aside; False, and nothing is, where spent, reserved and this would be too much."""
         with self._lock:
-            if not self._allows(self._spent + self._reserved + cost):
+            spent = self._spent + self._reserved + cost
+            # Sums of floats are off in the last digits, and the whole budget may be spent.
+            if self.money is not None and spent.money > self.money * (1 + 1e-9):
+                return False
+            if self.tokens is not None and spent.tokens > self.tokens:
                 return False
             self._reserved += cost
             return True
@@ -129,11 +127,6 @@ class Budget:
             f"the budget is spent: {self._spent.tokens:,}{tokens} tokens{money}, and the next question may take "
             f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to continue"
         )
-
-    def _allows(self, cost: Cost) -> bool:
-        # Sums of floats are off in the last digits, and the whole budget may be spent.
-        enough_money = self.money is None or cost.money <= self.money * (1 + 1e-9)
-        return (self.tokens is None or cost.tokens <= self.tokens) and enough_money
 
 
 _FREE = Price(million_in=0.0, million_out=0.0)

@@ -4,16 +4,20 @@ What was put is in the system's hands before `put` returns, so a process that is
 A line that was torn by the end of the process or the machine is cut off at the next opening.
 """
 
+import fcntl
 import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from nemo_vfm.asking.file_lock import file_lock
-from nemo_vfm.asking.journal_index import JournalIndex
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.thought import split_thought
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.write_path import WritePath, require_own
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
@@ -117,19 +121,65 @@ class OpenJournal:
     def _append(self, entry: Json) -> None:
         line = json.dumps(entry, allow_nan=False).encode() + b"\n"
         with self._lock:
-            if not self._closed:
-                self._write(line)
-                self._own.add(line)
+            if self._closed:
+                return
+            try:
+                written = os.write(self._descriptor, line)
+                while written < len(line):
+                    written += os.write(self._descriptor, line[written:])
+            except OSError as error:
+                os.ftruncate(self._descriptor, self._own.end)
+                raise UserError(f"cannot write to {self._path}: {error.strerror}; its content is intact: free some "
+                                "space and run again") from error  # fmt: skip
+            self._own.add(line)
 
-    def _write(self, line: bytes) -> None:
-        try:
-            written = os.write(self._descriptor, line)
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
-        except OSError as error:
-            os.ftruncate(self._descriptor, self._own.end)
-            raise UserError(f"cannot write to {self._path}: {error.strerror}; its content is intact: free some "
-                            "space and run again") from error  # fmt: skip
+
+@no_component
+class JournalIndex:
+    """Where each key's last line is. Whoever opened the descriptor closes it; the path is for messages."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+        self._places: dict[str, tuple[int, int]] = {}  # key: (offset, bytes)
+        self.end = 0  # of the last whole line
+        unreadable = 0
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                unreadable += not self.add(line)
+        if unreadable:
+            warn(f"{self._path}: {unreadable} lines cannot be read; their questions are asked again")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places
+
+    def get(self, key: str) -> Json | None:
+        """The value of a key; None where there is none."""
+        place = self._places.get(key)
+        return None if place is None else json.loads(os.pread(self._descriptor, place[1], place[0]))["value"]
+
+    def add(self, line: bytes) -> bool:
+        """Note the next line of the file; False where it is none of ours."""
+        place, self.end = (self.end, len(line)), self.end + len(line)
+        match _entry(line):
+            case {"key": str(key), "forgotten": True}:
+                self._places.pop(key, None)
+            case {"key": str(key), "value": _}:
+                self._places[key] = place
+            case _:
+                return False
+        return True
+
+
+def _entry(line: bytes) -> Json:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 @contextmanager
@@ -142,3 +192,49 @@ def _descriptor(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold `<path>.lock` while the block runs.
+
+    A record lock is not passed to child processes, as `flock` is. But it is lost as soon as the process closes any
+    descriptor of the file: so it has a file of its own, which nobody else opens.
+    """
+    own = path.with_name(f"{path.name}.lock")
+    try:
+        descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise UserError(f"cannot open {own}: {error.strerror}; choose another place for {path.name}") from error
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise UserError(
+                f"{path} is in use by another process: wait for it, end it, or give this run another file"
+            ) from None
+        except OSError as error:
+            raise UserError(f"{path} cannot be locked: {error.strerror}; put it on another file system") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def concealed(said: Said) -> Said:
+    """An answer without secrets, which a model may repeat."""
+    return replace(said, text=conceal(said.text), model=conceal(said.model), revision=conceal(said.revision),
+                   thought=conceal(said.thought))  # fmt: skip
+
+
+def recalled(journal: OpenJournal, key: str) -> Said | None:
+    """What was said under this key; None where nothing was, or nothing that is an answer."""
+    entry: Json = journal.get(key)
+    match entry:
+        case {"text": str(text), "ending": ("success" | "truncated") as ending, "model": str(model),
+              "revision": str(revision), "tokens_in": int(tokens_in), "tokens_out": int(tokens_out),
+              "seconds": float(seconds)}:  # fmt: skip
+            # Journals of before 2026-12 have thoughts in the text.
+            thought, text = (str(entry["thought"]), text) if "thought" in entry else split_thought(text)
+            if text.strip():
+                return Said(text, ending, model, revision, tokens_in, tokens_out, seconds, thought)
+    return None

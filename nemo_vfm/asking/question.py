@@ -1,10 +1,12 @@
 """Defines what a model is asked and how that ends: with a reply, or with a failure that has a reason."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 
 Messages = Sequence[Json]
@@ -65,23 +67,15 @@ class FreeModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question to a model.
+    """One question to a model."""
 
-    Args:
-        messages: as OpenAI's chat has them, or what makes them when it is their turn: pictures are large.
-        index: its place in the caller's order. Replies come as they are ready.
-        sample: which answer to the same messages, from 0.
-        template: version of the template that made the messages.
-        key: what its answer is kept under; empty takes a hash of all the above but `index`, and of the model.
-        model: which of the asker's models is asked; empty is its first.
-    """
-
+    #: as OpenAI's chat has them, or what makes them when it is their turn: pictures are large
     messages: Messages | Callable[[], Messages]
-    index: int = 0
-    sample: int = 0
-    template: str = ""
-    key: str = ""
-    model: str = ""
+    index: int = 0  #: its place in the caller's order. Replies come as they are ready.
+    sample: int = 0  #: which answer to the same messages, from 0
+    template: str = ""  #: version of the template that made the messages
+    key: str = ""  #: what its answer is kept under; empty takes a hash of all the above but `index`, and of the model
+    model: str = ""  #: which of the asker's models is asked; empty is its first
 
     def __post_init__(self) -> None:
         if callable(self.messages) and not self.key:
@@ -94,33 +88,32 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A question's answer.
+    """A question's answer."""
 
-    Args:
-        question: as it was asked.
-        said: what the model said; `truncated` is an answer, too.
-        key: what it is kept under.
-        recalled: whether it was answered before, and nobody was asked now.
-    """
-
-    question: Question
-    said: Said
-    key: str
-    recalled: bool = False
+    question: Question  #: as it was asked
+    said: Said  #: what the model said; `truncated` is an answer, too
+    key: str  #: what it is kept under
+    recalled: bool = False  #: whether it was answered before, and nobody was asked now
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A question without an answer. It is not kept: the next run asks again.
+    """A question without an answer. It is not kept: the next run asks again."""
+
+    question: Question  #: as it was asked
+    reason: str  #: a sentence, without secrets
+    key: str  #: what an answer would be kept under
+    blocked: bool = False  #: whether the model declined
+
+
+def answer_key(identity: Json, question: Question) -> str:
+    """64 hexadecimal digits: of model and sampling, messages, number of the sample, and version of the template.
 
     Args:
-        question: as it was asked.
-        reason: a sentence, without secrets.
-        key: what an answer would be kept under.
-        blocked: whether the model declined.
+        identity: see `ChatModel.identity`; it may take time, so whoever has many questions asks for it once.
+        question: with messages as they are sent.
     """
-
-    question: Question
-    reason: str
-    key: str
-    blocked: bool = False
+    if question.key:
+        return question.key
+    asked = [identity, question.built(), question.sample, question.template]
+    return sha256_text(json.dumps(asked, sort_keys=True, allow_nan=False))

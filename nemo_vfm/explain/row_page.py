@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nemo_vfm.asking.journal_index import JournalIndex
+from nemo_vfm.asking.journal import JournalIndex
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.terminal import Terminal

@@ -13,11 +13,7 @@ FILE = "metrics.jsonl"
 
 
 class WriteMetrics(pl.Callback):
-    """One line a step: step, and whatever the model logged as a single number.
-
-    Args:
-        folder: the run folder.
-    """
+    """One line a step: step, and whatever the model logged as a single number."""
 
     def __init__(self, folder: WritePath) -> None:
         self.file = folder / FILE

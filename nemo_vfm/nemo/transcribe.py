@@ -52,17 +52,11 @@ class Recogniser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What became of one clip.
+    """What became of one clip."""
 
-    Args:
-        text: what is said, one line; empty with every other status than success.
-        status: no_sound where the video has none, no_speech where the model heard nothing.
-        failure: why there is no text; None but for errors.
-    """
-
-    text: str
-    status: Status
-    failure: str | None = None
+    text: str  #: what is said, one line; empty with every other status than success
+    status: Status  #: no_sound where the video has none, no_speech where the model heard nothing
+    failure: str | None = None  #: why there is no text; None but for errors
 
 
 @needs_gpu()
@@ -129,7 +123,13 @@ class Transcribe:
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does nothing, unless some clips had failed."""
-        clips, state, target = ShardSet(self.shards), self._state(), run.folder / "shards"
+        index = folder_at(self.shards, None)
+        if index.size("shards.json") is None:
+            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
+        marker = sha256(index.read("shards.json", 1 << 30)).hexdigest()
+        # All that the outputs are made of.
+        state = sha256_text(json.dumps([marker, self.speech.fingerprint(), self.samples_per_shard]))
+        clips, target = ShardSet(self.shards), run.folder / "shards"
         report = _report_of(run.folder, state)
         if report is not None and not report["by_status"].get("error"):
             self._copy(target)
@@ -147,14 +147,6 @@ class Transcribe:
         if "error" not in by_status:
             shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"clips": len(clips)})
-
-    def _state(self) -> str:
-        """All that the outputs are made of."""
-        index = folder_at(self.shards, None)
-        if index.size("shards.json") is None:
-            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
-        marker = sha256(index.read("shards.json", 1 << 30)).hexdigest()
-        return sha256_text(json.dumps([marker, self.speech.fingerprint(), self.samples_per_shard]))
 
     def _copy(self, folder: Path) -> None:
         if self.copy_to is not None:
@@ -176,16 +168,7 @@ class Transcribe:
         up, _, down = str(clip["time_base"]).partition("/")
         seconds = int(up) / int(down)
         start_s, end_s = int(clip["pts_start"]) * seconds, int(clip["pts_end"]) * seconds
-        samples = read_audio(self._video(clip), start_s, end_s, rate=rate)
-        if samples is None:
-            return Transcript("", "no_sound")
-        if not np.any(samples):
-            return Transcript("", "no_speech")
-        text = clean(self.speech.hear(samples))
-        return Transcript(text, "success") if text else Transcript("", "no_speech")
-
-    def _video(self, clip: Mapping[str, Json]) -> Path:
-        """The file a clip was cut from, of the very same bytes."""
+        # The file a clip was cut from, of the very same bytes.
         root = self.videos.resolve()
         path = (root / str(clip["source"])).resolve()
         if not path.is_relative_to(root):
@@ -194,7 +177,13 @@ class Transcribe:
             raise UserError(f"there is no {clip['source']} in {self.videos}")
         if _hash(path, path.stat().st_size, path.stat().st_mtime_ns) != clip["source_id"]:
             raise DataError(f"{clip['source']} has changed since the clip was cut")
-        return path
+        samples = read_audio(path, start_s, end_s, rate=rate)
+        if samples is None:
+            return Transcript("", "no_sound")
+        if not np.any(samples):
+            return Transcript("", "no_speech")
+        text = clean(self.speech.hear(samples))
+        return Transcript(text, "success") if text else Transcript("", "no_speech")
 
     def _write(self, clips: ShardSet, heard: Mapping[str, Transcript], target: Path) -> None:
         with ShardWriter(target, samples_per_shard=self.samples_per_shard) as writer:

@@ -65,12 +65,7 @@ class Click:
             )
         targets = {name: batch.labels[name].float() for name in self.labels}
         label_BL = torch.stack([*targets.values()], 1)
-        self._require_in_range(label_BL, batch)
-        observed_B = ~label_BL.isnan().all(1)
-        return ModelInputs({"batch": batch}, targets, batch.weight_B * observed_B)
-
-    def _require_in_range(self, label_BL: Tensor, batch: FeatureBatch) -> None:
-        """One look at all labels: on a GPU each look waits for the device."""
+        # One look at all labels: on a GPU each look waits for the device.
         wrong_BL = ((label_BL < 0) | (label_BL > 1)) & (batch.weight_B[:, None] > 0)
         if wrong_BL.any():
             row, column = wrong_BL.nonzero()[0].tolist()
@@ -78,6 +73,8 @@ class Click:
                 f"batch {batch.index}: the label {[*self.labels][column]!r} of sample {batch.keys[row]} is "
                 f"{float(label_BL[row, column]):g}, but labels must be 0 to 1, or NaN where not observed"
             )
+        observed_B = ~label_BL.isnan().all(1)
+        return ModelInputs({"batch": batch}, targets, batch.weight_B * observed_B)
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The loss of each sample, (B,), in natural units, from logits (B, L).
@@ -120,10 +117,7 @@ class Click:
         own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
         own["weight"] = batch.weight_B
         for name, label_B in prepared.targets.items():
-            own |= {
-                self.label_column(name): label_B,
-                self._named("score", name): prepared.tags[_tag(name)].sigmoid(),
-            }
+            own |= {self.label_column(name): label_B, self._named("score", name): prepared.tags[_tag(name)].sigmoid()}
         others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
         if taken := sorted(own.keys() & others.keys()):
             raise UserError(
@@ -201,11 +195,7 @@ def _groups(batch: FeatureBatch, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _measured(counts: ScoreCounts) -> dict[str, float]:
-    return {
-        "auc": counts.auc(),
-        "normalised_entropy": counts.normalised_entropy(),
-        "calibration": counts.calibration(),
-    }
+    return {"auc": counts.auc(), "normalised_entropy": counts.normalised_entropy(), "calibration": counts.calibration()}
 
 
 def _tag(label: str) -> str:

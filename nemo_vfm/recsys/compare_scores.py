@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
@@ -16,7 +15,7 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.logistic_regression import LogisticModel
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
+from nemo_vfm.recsys.sessions.teacher import ScoreRanks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +43,29 @@ class CompareScores:
             UserError: a file is missing, or the log has no logistic regression.
             DataError: the predictions are of samples that are not in the log.
         """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         table = self._read()
         scores = {name: torch.tensor(table[name].to_numpy()) for name in ("score", "teacher")}
-        scores["logistic"] = self._logistic(torch.tensor(table["id"].to_numpy()))
+        # The probability of each of these samples.
+        ids_B = torch.tensor(table["id"].to_numpy())
+        path = self.log / "logistic.safetensors"
+        if not path.is_file():
+            raise UserError(f"there is no {path}; set logistic in the recipe that makes the log")
+        model, places = LogisticModel.load(path), ids_B.argsort()
+        sorted_B, found_B = ids_B[places], torch.full((len(ids_B),), torch.nan)
+        for chunk in FeatureTable(self.log / "table").log_chunks():
+            at_B = torch.searchsorted(sorted_B, chunk.ids_B).clamp(max=len(sorted_B) - 1)
+            asked = (sorted_B[at_B] == chunk.ids_B).nonzero()[:, 0]
+            here = chunk.select(asked)
+            found_B[places[at_B[asked]]] = model.score(here.features, here.dense_BF).sigmoid()
+        if missing := int(found_B.isnan().sum()):
+            raise DataError(f"{self.predictions} has {missing:,} samples that are not in {self.log / 'table'}")
+        scores["logistic"] = found_B
         run.folder.mkdir(parents=True, exist_ok=True)
-        _write(run.folder / "predictions.parquet", table, scores["logistic"])
+        with atomic_path(run.folder / "predictions.parquet") as unfinished:
+            pq.write_table(table.append_column("logistic", pa.array(scores["logistic"].numpy())), unfinished)
         aucs = {name: ScoreRanks(score_B).expected_auc(scores["teacher"]) for name, score_B in scores.items()}
         result = _distances(aucs) | {"samples": len(table)}
         write_json(run.folder / "comparison.json", result)
@@ -67,33 +84,9 @@ class CompareScores:
             )
         return found
 
-    def _logistic(self, ids_B: Tensor) -> Tensor:
-        """The probability of each of these samples."""
-        path = self.log / "logistic.safetensors"
-        if not path.is_file():
-            raise UserError(f"there is no {path}; set logistic in the recipe that makes the log")
-        model, places = LogisticModel.load(path), ids_B.argsort()
-        sorted_B, found_B = ids_B[places], torch.full((len(ids_B),), torch.nan)
-        for chunk in FeatureTable(self.log / "table").log_chunks():
-            at_B = torch.searchsorted(sorted_B, chunk.ids_B).clamp(max=len(sorted_B) - 1)
-            asked = (sorted_B[at_B] == chunk.ids_B).nonzero()[:, 0]
-            here = chunk.select(asked)
-            found_B[places[at_B[asked]]] = model.score(here.features, here.dense_BF).sigmoid()
-        if missing := int(found_B.isnan().sum()):
-            raise DataError(f"{self.predictions} has {missing:,} samples that are not in {self.log / 'table'}")
-        return found_B
-
 
 def _distances(aucs: Mapping[str, float]) -> dict[str, float]:
     """AUCs, how far the model is from the teacher, and that over how far logistic regression is."""
     ours, theirs = aucs["teacher"] - aucs["score"], aucs["teacher"] - aucs["logistic"]
     named = {f"{name}_auc": auc for name, auc in aucs.items()}
     return named | {"from_teacher": ours, "over_logistic": ours / theirs if theirs else float("inf")}
-
-
-def _write(path: Path, table: "pa.Table", logistic_B: Tensor) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with atomic_path(path) as unfinished:
-        pq.write_table(table.append_column("logistic", pa.array(logistic_B.numpy())), unfinished)

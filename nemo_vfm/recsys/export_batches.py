@@ -39,7 +39,14 @@ class ExportBatches:
             DataError: the data is damaged.
         """
         folder = run.folder / FOLDER
-        _begin(run, folder)
+        # Take away the batches of other settings than this run has; how many there are to be does not matter.
+        settings = {name: value for name, value in run.settings.items() if name != "num_batches"}
+        plan = {"format": 2, "settings": settings, "seed": run.seed, "before": run.before}
+        path = run.folder / "plan.json"
+        if path.is_file() and read_json(path) != plan:
+            warn(f"{folder} holds batches made with other settings; they are written again")
+            shutil.rmtree(folder, ignore_errors=True)
+        write_json(path, plan)
         first = next(number for number in itertools.count() if not _file(folder, number).exists())
         if first < self.num_batches:
             self.data.start(seed=run.seed, first_batch=first)
@@ -51,16 +58,6 @@ class ExportBatches:
             {"batches": self.num_batches, "bytes": written},
             did_nothing=first >= self.num_batches,
         )
-
-
-def _begin(run: Run, folder: Path) -> None:
-    """Take away the batches of other settings than this run has; how many there are to be does not matter."""
-    settings = {name: value for name, value in run.settings.items() if name != "num_batches"}
-    plan, path = {"format": 2, "settings": settings, "seed": run.seed, "before": run.before}, run.folder / "plan.json"
-    if path.is_file() and read_json(path) != plan:
-        warn(f"{folder} holds batches made with other settings; they are written again")
-        shutil.rmtree(folder, ignore_errors=True)
-    write_json(path, plan)
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -16,10 +16,17 @@ from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_writer import UNFINISHED, FeatureTableWriter
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, Vocabulary, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, IdMap
-from nemo_vfm.recsys.log_import.import_counts import ImportCounts
 from nemo_vfm.recsys.log_import.known_ids import VOCABULARY, KnownIds
-from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
-from nemo_vfm.recsys.log_import.row_sampling import NEGATIVES, KeepBy, RowSampling
+from nemo_vfm.recsys.log_import.log_intake import (
+    NEGATIVES,
+    ImportCounts,
+    IntakeState,
+    KeepBy,
+    LogIntake,
+    OnBadRow,
+    RowSampling,
+    state_of,
+)
 from nemo_vfm.recsys.sources.log_reading import ImportSource
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -100,11 +107,29 @@ class ImportLog:
             DataError: a file is damaged, or a row is bad and stops.
             NothingKept: no row is a sample that stays.
         """
-        places, plan = _Places(run.folder), self._plan(run)
+        # All that the table follows from.
+        settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
+        rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
+        rules += [self.keep_negatives, *self.raw_features]
+        rules += [self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else []
+        paths = self.source.files()
+        files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
+        plan = {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
+        places = _Places(run.folder)
         if _read(places.plan) == plan and (places.table / NAME).is_file():
             places.remove_state()
             return self._outcome(places, did_nothing=True)
-        self._begin(places, plan)
+        before = _read(places.plan)
+        if before is not None and before != plan:
+            warn(
+                f"the log or the settings differ from those that {places.folder} was started with; it is imported again"
+            )
+        if before != plan:
+            places.remove_state()
+            places.vocabulary.unlink(missing_ok=True)
+            shutil.rmtree(places.table, ignore_errors=True)
+        places.sweep()
+        write_json(places.plan, plan)
         ids = self._id_map(places)
         writer = self._writer(places.table, _digest(ids), self._table_rows(ids))
         sampling = None
@@ -135,29 +160,6 @@ class ImportLog:
             known = ids.ids if isinstance(ids, Vocabulary) else {}
             found = {name: len(known[name]) + 1 for name in names if name in known}
         return found | {name: found[of] for name, of in made.items() if of in found and name not in self.raw_features}
-
-    def _plan(self, run: Run) -> Json:
-        """All that the table follows from."""
-        settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
-        rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
-        rules += [self.keep_negatives, *self.raw_features]
-        rules += [self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else []
-        paths = self.source.files()
-        files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
-        return {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
-
-    def _begin(self, places: "_Places", plan: Json) -> None:
-        before = _read(places.plan)
-        if before is not None and before != plan:
-            warn(
-                f"the log or the settings differ from those that {places.folder} was started with; it is imported again"
-            )
-        if before != plan:
-            places.remove_state()
-            places.vocabulary.unlink(missing_ok=True)
-            shutil.rmtree(places.table, ignore_errors=True)
-        places.sweep()
-        write_json(places.plan, plan)
 
     def _id_map(self, places: "_Places") -> IdMap | None:
         """Where ids are counted first, that is done once; killed before its end, it begins anew."""

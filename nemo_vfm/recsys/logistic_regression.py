@@ -22,7 +22,6 @@ class LabelledSamples(NamedTuple):
 
     Args:
         features: by name, with a row a sample.
-        dense_BF: dense features.
         label_B: 0 to 1; it is not read for scores.
     """
 
@@ -33,17 +32,11 @@ class LabelledSamples(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LogisticModel:
-    """logit = b + sum over dense features of w x + sum over features of the mean weight of the row's ids.
+    """logit = b + sum over dense features of w x + sum over features of the mean weight of the row's ids."""
 
-    Args:
-        weights: of each feature, one number a row of its table, float32.
-        dense_F: of dense features.
-        bias: b, of one number.
-    """
-
-    weights: Mapping[str, Tensor]
-    dense_F: Tensor
-    bias: Tensor
+    weights: Mapping[str, Tensor]  #: of each feature, one number a row of its table, float32
+    dense_F: Tensor  #: of dense features
+    bias: Tensor  #: b, of one number
 
     def score(self, features: Mapping[str, Jagged], dense_BF: Tensor) -> Tensor:
         """Logits: float32 (B,)."""

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -36,15 +35,14 @@ class MakeLogFiles:
         """Write the three files."""
         for number, (name, rows) in enumerate(_FILES.items()):
             draw = np.random.default_rng([run.seed, number])
-            with atomic_path(run.folder / name) as unfinished:
-                _write(unfinished, rows(draw, self.num_rows), "\t" if name.endswith(".tsv") else ",")
+            delimiter = "\t" if name.endswith(".tsv") else ","
+            with (
+                atomic_path(run.folder / name) as unfinished,
+                unfinished.open("w", encoding="utf-8", newline="") as file,
+            ):
+                csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(rows(draw, self.num_rows))
         text = f"{self.num_rows:,} rows each in {', '.join(_FILES)} in {run.folder}"
         return Outcome(text, {"rows": self.num_rows, "files": len(_FILES)})
-
-
-def _write(path: Path, rows: Iterable[Row], delimiter: str) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(rows)
 
 
 def _criteo(draw: np.random.Generator, num_rows: int) -> Iterable[Row]:

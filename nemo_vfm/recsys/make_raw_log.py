@@ -1,14 +1,12 @@
 """Makes a log of sessions and writes it as a service would leave it: a Parquet file a day, with raw ids."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.core.log import Bar, bar, warn
+from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.recsys.sessions.session_log import SessionLog
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
 
 if TYPE_CHECKING:
@@ -34,13 +32,28 @@ class MakeRawLog:
 
     def run(self, run: Run) -> Outcome:
         """Write the days that are not there yet; each is whole or absent."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         log = self.log.seeded(run.seed)
         _begin(run)
         paths = [run.folder / f"day-{day + 1}.parquet" for day in range(log.days)]
         missing = [day for day, path in enumerate(paths) if not path.is_file()]
         with bar("make days", len(missing) * log.num_samples // log.days) as line:
             for day in missing:
-                _write(paths[day], log, day, line)
+                writer = None
+                with atomic_path(paths[day]) as unfinished:
+                    for chunk in log.day_chunks(day):
+                        columns = {"session": chunk.session_B, "time": chunk.time_B, **chunk.dense, **chunk.labels}
+                        features = {name: _raw(ids) for name, ids in chunk.features.items()}
+                        table = pa.table(
+                            {name: pa.array(column_B.numpy()) for name, column_B in columns.items()} | features
+                        )
+                        writer = writer or pq.ParquetWriter(unfinished, table.schema)
+                        writer.write_table(table)
+                        line.advance(len(chunk))
+                    assert writer is not None, "a day has samples"
+                    writer.close()
         figures = {"samples": log.num_samples, "days": log.days}
         return Outcome(f"{log.num_samples:,} samples, one file a day in {run.folder}", figures, not missing)
 
@@ -53,28 +66,6 @@ def _begin(run: Run) -> None:
         for old in run.folder.glob("day-*.parquet"):
             old.unlink()
     write_json(path, plan)
-
-
-def _write(path: Path, log: SessionLog, day: int, line: Bar) -> None:
-    import pyarrow.parquet as pq
-
-    writer = None
-    with atomic_path(path) as unfinished:
-        for chunk in log.day_chunks(day):
-            table = _table(chunk)
-            writer = writer or pq.ParquetWriter(unfinished, table.schema)
-            writer.write_table(table)
-            line.advance(len(chunk))
-        assert writer is not None, "a day has samples"
-        writer.close()
-
-
-def _table(chunk: LogChunk) -> "pa.Table":
-    import pyarrow as pa
-
-    columns = {"session": chunk.session_B, "time": chunk.time_B, **chunk.dense, **chunk.labels}
-    features = {name: _raw(ids) for name, ids in chunk.features.items()}
-    return pa.table({name: pa.array(column_B.numpy()) for name, column_B in columns.items()} | features)
 
 
 def _raw(ids: Jagged) -> "pa.Array":

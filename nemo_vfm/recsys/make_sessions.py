@@ -1,7 +1,10 @@
-"""Makes a log of sessions and writes it as a feature table, and if asked as plain shards."""
+"""Makes a log of sessions, measures it, and writes it as a feature table, and if asked as plain shards.
+
+Shape letter: B samples.
+"""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +22,11 @@ from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticModel, LogisticRegression
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
-from nemo_vfm.recsys.sessions.log_statistics import LogStatistics
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.recsys.sessions.session_log import SessionLog
+from nemo_vfm.recsys.sessions.teacher import ScoreRanks
 from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.row_deduplication import row_changes
 
 _MEASURED_SAMPLES = 1 << 22  # bounds the memory of an AUC
 _PLAN, _RESULT, _TABLE, _LOGISTIC = "plan.json", "sessions.json", "table", "logistic.safetensors"
@@ -85,6 +88,53 @@ class MakeSessions:
         return _outcome(work.finish(plan), did_nothing=False)
 
 
+class LogStatistics:
+    """Counts over samples that come session by session, in chunks of any size."""
+
+    def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
+        self._groups = groups
+        self._samples = self._sessions = 0
+        self._changes = dict.fromkeys(groups, 0)
+        self._last: LogChunk | None = None
+        self._labels: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, chunk: LogChunk, is_held_out_B: Tensor) -> None:
+        """Count the next samples, at least one."""
+        begins_B = torch.diff(chunk.session_B, prepend=chunk.session_B.new_tensor([-1])) != 0
+        if self._last is not None:
+            begins_B[0] = chunk.session_B[0] != self._last.session_B[0]
+        for group, names in self._groups.items():
+            # Whether a row differs from the one before; the first of all counts as one that does.
+            both = chunk if self._last is None else LogChunk.cat([self._last, chunk])
+            changed_B = row_changes([both.features[name] for name in names])[len(both) - len(chunk) :]
+            self._changes[group] += int((changed_B & ~begins_B).sum())
+        self._samples, self._sessions = self._samples + len(chunk), self._sessions + int(begins_B.sum())
+        if "teacher" in chunk.labels:
+            self._labels.append((chunk.labels["teacher"], chunk.labels["click"], is_held_out_B))
+        self._last = chunk.rows(len(chunk) - 1, len(chunk))
+
+    def json(self) -> Json:
+        """S, d of each group, and of all samples, those trained on and those held out the teacher's AUC and rate.
+
+        d is None where no session has two samples. A side is left out where an AUC has no meaning.
+        """
+        pairs = self._samples - self._sessions
+        unchanged = {group: 1 - changes / pairs if pairs else None for group, changes in self._changes.items()}
+        return {
+            "samples": self._samples, "sessions": self._sessions,
+            "samples_per_session": self._samples / self._sessions, "unchanged": unchanged, "teacher": self._sides(),
+        }  # fmt: skip
+
+    def _sides(self) -> dict[str, Json]:
+        if not self._labels:
+            return {}
+        teacher_B, click_B, is_held_out_B = map(torch.cat, zip(*self._labels, strict=True))
+        sides = {"all": torch.ones_like(is_held_out_B)}
+        if bool(is_held_out_B.any()):
+            sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
+        return {name: _of_teacher(teacher_B[of], click_B[of]) for name, of in sides.items() if int(of.sum()) > 1}
+
+
 class _Making:
     """One run of the job."""
 
@@ -106,35 +156,36 @@ class _Making:
         """Write everything, and `sessions.json` last."""
         count = self.log.num_samples
         with bar("make sessions", count * (1 + (self.job.shards > 0))) as line:
-            result = {"settings": plan, "samples": count, "measured": self._table(line)}
+            # The table, and what is measured of it: on resuming, too, of its first samples.
+            writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
+            end, step = self.log.num_samples, self.log.chunk_samples
+            written = end if writer is None else writer.resume()
+            measured = LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
+            for at in range(0, end, step):
+                last = min(at + step, end)
+                if at < _MEASURED_SAMPLES or last > written:
+                    chunk = self.log.samples(at, last, clustered=True)
+                if at < _MEASURED_SAMPLES:
+                    measured.add(chunk, self._held_out(chunk))
+                if writer is not None and last > written:
+                    writer.add(chunk.rows(max(written - at, 0), len(chunk)))
+                line.advance(last - at)
+            if writer is not None:
+                writer.finish()
+            result = {"settings": plan, "samples": count, "measured": measured.json()}
             if self.job.shards:
                 self._shards(line)
         if self.job.logistic is not None:
-            result["logistic"] = self._logistic(self.job.logistic)
+            # The fit of the ridge that is best for it: the comparison is to be fair to logistic regression.
+            trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in self._trained_on())
+            models = dict(self.job.logistic.fits(trained, self.log.rows()))
+            aucs = self._aucs(models)
+            best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
+            models[best].save(self.folder / _LOGISTIC)
+            result["logistic"] = {"ridge": best, "auc": aucs[best]}
         write_json(self.folder / "ledger.json", {"rows": {"in": count, "kept": count, "dropped": {}, "failed": {}}})
         write_json(self.folder / _RESULT, result)
         return result
-
-    def _table(self, line: Bar) -> Json:
-        """The table, and what is measured of it: on resuming, too, of its first samples."""
-        writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
-        end, step = self.log.num_samples, self.log.chunk_samples
-        written, measured = end if writer is None else writer.resume(), self._statistics()
-        for at in range(0, end, step):
-            last = min(at + step, end)
-            if at < _MEASURED_SAMPLES or last > written:
-                chunk = self.log.samples(at, last, clustered=True)
-            if at < _MEASURED_SAMPLES:
-                measured.add(chunk, self._held_out(chunk))
-            if writer is not None and last > written:
-                writer.add(chunk.rows(max(written - at, 0), len(chunk)))
-            line.advance(last - at)
-        if writer is not None:
-            writer.finish()
-        return measured.json()
-
-    def _statistics(self) -> LogStatistics:
-        return LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
 
     def _shards(self, line: Bar) -> None:
         """Every sample into its shard; on resuming, those that are in whole parts are made again and left out."""
@@ -144,7 +195,10 @@ class _Making:
         written = [0 if writer is None else writer.resume() for writer in writers]
         for chunk in self.log.log_chunks():
             line.advance(len(chunk))
-            for number, rows in self._by_shard(chunk):
+            keys_B = chunk.session_B if self.job.shard_by == "session" else chunk.ids_B
+            shard_B = (RandomStream(self.log.seed, "shards").uniform(keys_B) * self.job.shards).to(torch.int64)
+            for number in torch.unique(shard_B).tolist():
+                rows = chunk.select((shard_B == number).nonzero()[:, 0])
                 writer, done = writers[number], min(written[number], len(rows))
                 written[number] -= done
                 if writer is not None and len(rows) > done:
@@ -152,12 +206,6 @@ class _Making:
         for writer in writers:
             if writer is not None:
                 writer.finish()
-
-    def _by_shard(self, chunk: LogChunk) -> Iterator[tuple[int, LogChunk]]:
-        keys_B = chunk.session_B if self.job.shard_by == "session" else chunk.ids_B
-        shard_B = (RandomStream(self.log.seed, "shards").uniform(keys_B) * self.job.shards).to(torch.int64)
-        for number in torch.unique(shard_B).tolist():
-            yield number, chunk.select((shard_B == number).nonzero()[:, 0])
 
     def _writer(self, folder: Path, schema: TableSchema, *, clustered: bool) -> FeatureTableWriter | None:
         """None where the table is finished."""
@@ -167,15 +215,6 @@ class _Making:
             folder, schema, rows_per_part=self.job.rows_per_part, rows_per_group=self.job.rows_per_group,
             zstd_level=self.job.zstd_level, clustered=clustered, table_rows=self.log.rows(),
         )  # fmt: skip
-
-    def _logistic(self, regression: LogisticRegression) -> Json:
-        """The fit of the ridge that is best for it: the comparison is to be fair to logistic regression."""
-        trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in self._trained_on())
-        models = dict(regression.fits(trained, self.log.rows()))
-        aucs = self._aucs(models)
-        best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
-        models[best].save(self.folder / _LOGISTIC)
-        return {"ridge": best, "auc": aucs[best]}
 
     def _trained_on(self) -> Iterator[LogChunk]:
         for chunk in FeatureTable(self.folder / _TABLE).log_chunks():
@@ -192,14 +231,14 @@ class _Making:
                 scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
         teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
         of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
-        return {ridge: _auc_by_side(torch.cat(found), teacher_B, of) for ridge, found in scores.items()}
+
+        def auc_by_side(score_B: Tensor) -> dict[str, float]:
+            return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
+
+        return {ridge: auc_by_side(torch.cat(found)) for ridge, found in scores.items()}
 
     def _held_out(self, chunk: LogChunk) -> Tensor:
         return held_out(chunk.session_B, self.seed, self.job.val_fraction)
-
-
-def _auc_by_side(score_B: Tensor, teacher_B: Tensor, sides: Mapping[str, Tensor]) -> dict[str, float]:
-    return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in sides.items()}
 
 
 def _settings(value: object) -> Json:
@@ -232,3 +271,9 @@ def _outcome(result: Json, *, did_nothing: bool) -> Outcome:
         figures["logistic_auc"] = result["logistic"]["auc"]["held_out"]
         text += f", of logistic regression {figures['logistic_auc']:.4f}"
     return Outcome(text, figures, did_nothing)
+
+
+def _of_teacher(teacher_B: Tensor, click_B: Tensor) -> Json:
+    auc = ScoreRanks(teacher_B).expected_auc(teacher_B)
+    rates = {"rate": float(teacher_B.double().mean()), "click_rate": float(click_B.double().mean())}
+    return {"samples": len(teacher_B), "auc": auc, **rates}

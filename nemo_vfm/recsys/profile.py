@@ -1,6 +1,6 @@
 """Profiles a log: what repeats in sessions, how skewed the rows of tables are, and how they drift."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
@@ -66,7 +66,17 @@ class Profile:
                 return _outcome(found, did_nothing=True)
         profile = about | self._measured(whole, run.seed)
         write_json(path, profile)
-        _say_what_is_odd(profile)
+        runs, sessions = profile["session_runs"], profile["sessions"]["high"]
+        if runs > 1.01 * sessions:
+            log.warn(
+                f"the log is not clustered: {sessions:,.0f} sessions come in {runs:,} pieces, so copies within "
+                "sessions are not found. Write it as a feature table first."
+            )
+        if (kept := profile["kept"])["fraction"] < profile["fraction"]:
+            log.warn(
+                f"groups, batches and intervals of tables are from {kept['samples']:,} samples, a fraction of "
+                f"{kept['fraction']:.2g} of the sessions, since max_values is {profile['max_values']:,}"
+            )
         return _outcome(profile, did_nothing=False)
 
     def _about(self, whole: LogOutline, seed: int) -> dict[str, Json]:
@@ -86,8 +96,9 @@ class Profile:
             raise NothingKept(
                 f"a fraction of {self.fraction} holds none of the sessions of {whole.samples:,} samples; raise it."
             )
+        others = dict.fromkeys(first.features, self.other_tables) if self.other_tables else {}
         measured = LogMeasurements(
-            list(first.features), self._tables_of(first.features), fraction=self.fraction, max_ids=self.max_ids,
+            list(first.features), {**others, **self.tables}, fraction=self.fraction, max_ids=self.max_ids,
             max_values=self.max_values, seed=seed,
         )  # fmt: skip
         for chunk in chain([first], chunks):
@@ -102,24 +113,6 @@ class Profile:
             seed,
             self.fraction,
         ).json()
-
-    def _tables_of(self, features: Iterable[str]) -> dict[str, TableRows]:
-        others = dict.fromkeys(features, self.other_tables) if self.other_tables else {}
-        return {**others, **self.tables}
-
-
-def _say_what_is_odd(profile: Mapping[str, Json]) -> None:
-    runs, sessions = profile["session_runs"], profile["sessions"]["high"]
-    if runs > 1.01 * sessions:
-        log.warn(
-            f"the log is not clustered: {sessions:,.0f} sessions come in {runs:,} pieces, so copies within sessions "
-            "are not found. Write it as a feature table first."
-        )
-    if (kept := profile["kept"])["fraction"] < profile["fraction"]:
-        log.warn(
-            f"groups, batches and intervals of tables are from {kept['samples']:,} samples, a fraction of "
-            f"{kept['fraction']:.2g} of the sessions, since max_values is {profile['max_values']:,}"
-        )
 
 
 def _outcome(profile: Mapping[str, Json], *, did_nothing: bool) -> Outcome:

@@ -88,6 +88,8 @@ class ScoreTable:
             UserError: there is no checkpoint, or it is of another model; or the table lacks what the model reads.
             NothingKept: there are no samples.
         """
+        import pyarrow.parquet as pq
+
         if self.ranks > 1:
             join(ParallelPlan(replicate=self.ranks), device())
         batches = self._batches(run.seed)
@@ -104,9 +106,20 @@ class ScoreTable:
             self._score(run.folder, engine, batches)
             everyone_says("scored its parts")
             if ranks.is_first():
-                _join(run.folder, -(-len(batches) // self.part_batches))
+                # One file of all parts, a batch at a time; then the parts go.
+                paths = [_part(run.folder, number) for number in range(-(-len(batches) // self.part_batches))]
+                with (
+                    atomic_path(run.folder / NAME) as temporary,
+                    pq.ParquetWriter(temporary, pq.read_schema(paths[0])) as writer,
+                ):
+                    for file in map(pq.ParquetFile, paths):
+                        for group in range(file.num_row_groups):
+                            writer.write_table(file.read_row_group(group))
+                for path in paths:
+                    path.unlink()
             everyone_says("joined them")
-        return _outcome(run.folder, did_nothing=bool(done))
+        rows = pq.ParquetFile(run.folder / NAME).metadata.num_rows
+        return Outcome(f"{rows:,} samples scored in {run.folder / NAME}", {"samples": rows}, bool(done))
 
     def _batches(self, seed: int) -> OrderedBatches:
         if self.samples == "all":
@@ -199,23 +212,3 @@ def _begin(folder: Path, plan: Json) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, plan)
     return ""
-
-
-def _join(folder: Path, parts: int) -> None:
-    """One file of all parts, a batch at a time; then the parts go."""
-    import pyarrow.parquet as pq
-
-    paths = [_part(folder, number) for number in range(parts)]
-    with atomic_path(folder / NAME) as temporary, pq.ParquetWriter(temporary, pq.read_schema(paths[0])) as writer:
-        for file in map(pq.ParquetFile, paths):
-            for group in range(file.num_row_groups):
-                writer.write_table(file.read_row_group(group))
-    for path in paths:
-        path.unlink()
-
-
-def _outcome(folder: Path, *, did_nothing: bool) -> Outcome:
-    import pyarrow.parquet as pq
-
-    rows = pq.ParquetFile(folder / NAME).metadata.num_rows
-    return Outcome(f"{rows:,} samples scored in {folder / NAME}", {"samples": rows}, did_nothing)

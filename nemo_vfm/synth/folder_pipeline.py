@@ -80,7 +80,15 @@ class FolderPipeline(TextToVideo):
         """Make all parts when the first one is used."""
         if name not in (*PARTS, "family"):
             raise AttributeError(f"FolderPipeline has no {name}")
-        made = self._made()
+        found = family_in(self.folder) if self.folder.is_dir() else self.random_base
+        if found is None:
+            raise UserError(f"{self.folder} has no video model that can be read, so its pipeline is unknown; "
+                            "give a diffusers pipeline of Cosmos or Wan, or name the family, such as wan21_t2v, "
+                            f"instead of auto")  # fmt: skip
+        if self.network is not None and found not in TWO_NETWORKS:
+            raise UserError(f"network is {self.network}, but {self.folder} holds a {found}, which has one network; "
+                            f"remove network")  # fmt: skip
+        made = self._wan(found) if found in _WAN else self._cosmos(found)
         vars(self).update({part: getattr(made, part) for part in (*PARTS, "family")})
         return vars(self)[name]
 
@@ -91,17 +99,6 @@ class FolderPipeline(TextToVideo):
     def is_guided(self) -> bool:
         """See `TextToVideo`; every family is guided."""
         return self.guidance_scale != 1
-
-    def _made(self) -> TextToVideo:
-        found = family_in(self.folder) if self.folder.is_dir() else self.random_base
-        if found is None:
-            raise UserError(f"{self.folder} has no video model that can be read, so its pipeline is unknown; "
-                            "give a diffusers pipeline of Cosmos or Wan, or name the family, such as wan21_t2v, "
-                            f"instead of auto")  # fmt: skip
-        if self.network is not None and found not in TWO_NETWORKS:
-            raise UserError(f"network is {self.network}, but {self.folder} holds a {found}, which has one network; "
-                            f"remove network")  # fmt: skip
-        return self._wan(found) if found in _WAN else self._cosmos(found)
 
     def _wan(self, family: Family) -> TextToVideo:
         shift, steps, scale = _WAN[family]

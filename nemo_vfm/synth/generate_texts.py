@@ -85,7 +85,12 @@ class Generate:
             done = _read(parts)
         lines = [json.dumps(done[one.index], ensure_ascii=False) + "\n" for one in asked]
         files.write_text(run.folder / "texts.jsonl", "".join(lines))
-        figures = _figures([done[one.index] for one in asked])
+        texts = [done[one.index] for one in asked]
+        figures = {
+            "texts": len(texts),
+            "tokens": sum(one["tokens"] for one in texts),
+            "ended": sum(one["ended"] for one in texts) / max(1, len(texts)),
+        }
         text = (f"wrote {len(missing)} of {len(asked)} texts, {figures['tokens']:,.0f} tokens in all, into "
                 f"{run.folder / 'texts.jsonl'}")  # fmt: skip
         return Outcome(text, figures, did_nothing=not missing)
@@ -112,10 +117,24 @@ class Generate:
 
     def _write(self, missing: Sequence[_Asked], parts: Path, seed: int) -> None:
         model = self._opened(seed)
+        # The token that ends a document, and those of a generation_config.json beside the tokenizer.
+        rows = getattr(model, "vocab", self.tokenizer.vocab_size())
+        beside = self.tokenizer.folder if isinstance(self.tokenizer, FolderTokenizer) else None
+        stop = frozenset([self.tokenizer.end(), *stop_tokens(generation_of(rows, beside))])
         with log.bar("writing", len(missing), unit="texts") as line:
             for group in _groups(missing, self.batch_size):
-                found = self._texts(model, group, seed)
-                files.write_json(parts / f"{group[0].index:06d}.json", found)
+                found = generate(
+                    model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=stop,
+                    seeds=[derive(seed, "text", one.index) for one in group], device=device(),
+                    dtype=Precision(self.precision).resolved()[0],
+                )  # fmt: skip
+                texts = [
+                    {"index": one.index, "prompt": one.prompt, "repeat": one.repeat,
+                     "text": self.tokenizer.decode(tokens), "tokens": len(tokens),
+                     "ended": len(tokens) < self.most_tokens}
+                    for one, tokens in zip(group, found, strict=True)
+                ]  # fmt: skip
+                files.write_json(parts / f"{group[0].index:06d}.json", texts)
                 line.advance(len(group), group[-1].prompt[:60])
 
     def _opened(self, seed: int) -> Continues[object]:
@@ -145,24 +164,6 @@ class Generate:
         with opened(checkpoint) as found:
             load_weights_into(model, load_weights(found.path, self.weights))
 
-    def _texts(self, model: Continues[object], group: Sequence[_Asked], seed: int) -> list[Json]:
-        found = generate(
-            model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=self._stop(model),
-            seeds=[derive(seed, "text", one.index) for one in group], device=device(),
-            dtype=Precision(self.precision).resolved()[0],
-        )  # fmt: skip
-        return [
-            {"index": one.index, "prompt": one.prompt, "repeat": one.repeat, "text": self.tokenizer.decode(tokens),
-             "tokens": len(tokens), "ended": len(tokens) < self.most_tokens}
-            for one, tokens in zip(group, found, strict=True)
-        ]  # fmt: skip
-
-    def _stop(self, model: Continues[object]) -> frozenset[int]:
-        """The token that ends a document, and those of a generation_config.json beside the tokenizer."""
-        rows = getattr(model, "vocab", self.tokenizer.vocab_size())
-        beside = self.tokenizer.folder if isinstance(self.tokenizer, FolderTokenizer) else None
-        return frozenset([self.tokenizer.end(), *stop_tokens(generation_of(rows, beside))])
-
 
 def _groups(items: Sequence[_Asked], size: int) -> Iterator[Sequence[_Asked]]:
     for start in range(0, len(items), size):
@@ -172,11 +173,3 @@ def _groups(items: Sequence[_Asked], size: int) -> Iterator[Sequence[_Asked]]:
 def _read(parts: Path) -> dict[int, Json]:
     """Texts by their number; each file is whole or absent."""
     return {one["index"]: one for file in sorted(parts.glob("*.json")) for one in files.read_json(file)}
-
-
-def _figures(texts: Sequence[Json]) -> dict[str, float]:
-    return {
-        "texts": len(texts),
-        "tokens": sum(one["tokens"] for one in texts),
-        "ended": sum(one["ended"] for one in texts) / max(1, len(texts)),
-    }

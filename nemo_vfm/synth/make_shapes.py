@@ -24,7 +24,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.synth import shot_plan
-from nemo_vfm.synth.draw_shot import Shot, draw
+from nemo_vfm.synth.shot_plan import Shot, draw
 
 _MOST_FILES, _LARGEST_CRF = 1_000_000, 51
 _NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one
@@ -69,7 +69,12 @@ class MakeVideos:
     def run(self, run: Run) -> Outcome:
         """Write what is missing; `videos.json` is written last and says what there is."""
         if self.input is not None:
-            return self._use(self.input, run.folder)
+            if isinstance(self.input, Address):  # whoever reads it lists it, and says what is missing
+                files.write_json(run.folder / _MARKER, {"folder": self.input, "drawn": None})
+                return Outcome(f"your own videos in {self.input} will be used")
+            videos = videos_in(self.input)
+            files.write_json(run.folder / _MARKER, {"folder": str(self.input.resolve()), "drawn": None})
+            return Outcome(f"{len(videos)} of your own videos in {self.input} will be used", {"files": len(videos)})
         films = shot_plan.films(
             seed=run.seed, num_films=self.num_files - _NUM_SPECIAL_FILES, shots_per_film=self.shots_per_film
         )
@@ -78,18 +83,17 @@ class MakeVideos:
             return self._outcome(films, did_nothing=True)
         for index, film in enumerate(log.track("draw films", films), 1):
             self._write_film(run.folder / f"film-{index:02d}.mp4", film, self._identity([film]))
-        self._write_special_files(run.folder, films)
+        # The copy of the first film, the second one encoded worse, and a damaged file.
+        first, second = run.folder / "film-01.mp4", films[min(1, len(films) - 1)]
+        files.write_bytes(run.folder / "film-01-copy.mp4", first.read_bytes())
+        shutil.copyfile(first.with_suffix(".json"), run.folder / "film-01-copy.json")
+        # A copy that went through another encoder: other bytes, the same pictures.
+        again = run.folder / f"film-{min(2, len(films)):02d}-reencoded.mp4"
+        encode_mp4(again, _frames(second, self.side_px), Fraction(self.fps), crf=min(51, self.crf + 10))
+        files.write_json(again.with_suffix(".json"), {"film": again.stem, "captions": _captions(second)})
+        files.write_bytes(run.folder / "film-damaged.mp4", damaged(first.read_bytes()))
         files.write_json(run.folder / _MARKER, marker)
         return self._outcome(films, did_nothing=False)
-
-    def _use(self, folder: Place, run_folder: Path) -> Outcome:
-        """Accept the user's own folder."""
-        if isinstance(folder, Address):  # whoever reads it lists it, and says what is missing
-            files.write_json(run_folder / _MARKER, {"folder": folder, "drawn": None})
-            return Outcome(f"your own videos in {folder} will be used")
-        videos = videos_in(folder)
-        files.write_json(run_folder / _MARKER, {"folder": str(folder.resolve()), "drawn": None})
-        return Outcome(f"{len(videos)} of your own videos in {folder} will be used", {"files": len(videos)})
 
     def _write_film(self, path: Path, shots: list[Shot], identity: str) -> None:
         """Write a film and the captions beside it, unless the same film is there; captions last, they are the mark."""
@@ -99,17 +103,6 @@ class MakeVideos:
             return
         encode_mp4(path, _frames(shots, self.side_px), Fraction(self.fps), crf=self.crf)
         files.write_json(sidecar, captions)
-
-    def _write_special_files(self, folder: Path, films: list[list[Shot]]) -> None:
-        """The copy of the first film, the second one encoded worse, and a damaged file."""
-        first, second = folder / "film-01.mp4", films[min(1, len(films) - 1)]
-        files.write_bytes(folder / "film-01-copy.mp4", first.read_bytes())
-        shutil.copyfile(first.with_suffix(".json"), folder / "film-01-copy.json")
-        # A copy that went through another encoder: other bytes, the same pictures.
-        again = folder / f"film-{min(2, len(films)):02d}-reencoded.mp4"
-        encode_mp4(again, _frames(second, self.side_px), Fraction(self.fps), crf=min(51, self.crf + 10))
-        files.write_json(again.with_suffix(".json"), {"film": again.stem, "captions": _captions(second)})
-        files.write_bytes(folder / "film-damaged.mp4", damaged(first.read_bytes()))
 
     def _identity(self, films: list[list[Shot]]) -> str:
         """Changes with anything that would change the pictures."""

@@ -42,15 +42,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A story.
-
-    Args:
-        sentences: in order.
-        nats: minus the logarithm of its probability, in natural units.
-    """
+    """A story."""
 
     sentences: tuple[str, ...]
-    nats: float
+    nats: float  #: minus the logarithm of its probability, in natural units
 
     @property
     def text(self) -> str:
@@ -104,10 +99,7 @@ def _tell(teller: _Teller, hero: str, owned: str, friend: str) -> None:
     if teller.one((False, True)):
         teller.said.append(f"{hero} and {friend} swapped, so {she} had the {theirs}.")
         owned = theirs
-    teller.said += [
-        f"Then {she} went home from the {place}.",
-        f"At home {hero} put the {owned} {teller.one(HIDES)}.",
-    ]
+    teller.said += [f"Then {she} went home from the {place}.", f"At home {hero} put the {owned} {teller.one(HIDES)}."]
 
 
 def _happens(teller: _Teller, hero: str, friend: str, fruit: str, number: int) -> int:

@@ -13,16 +13,12 @@ from nemo_vfm.synth.make_stories import story
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What to draw.
+    """What to draw."""
 
-    Args:
-        text: the prompt.
-        attributes: what a measure should find in the sample, such as colour and direction; None where nothing is known.
-        given: a picture that the video begins with, or a clip that it goes on from; None where nothing is given.
-    """
-
-    text: str
+    text: str  #: the prompt
+    #: what a measure should find in the sample, such as colour and direction; None where nothing is known
     attributes: Mapping[str, str] | None = None
+    #: a picture that the video begins with, or a clip that it goes on from; None where nothing is given
     given: Path | None = None
 
 

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -14,29 +15,43 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.device import device
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
-from nemo_vfm.core.storage.files import atomic_path, write_json
+from nemo_vfm.core.seed import generator
+from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HELD, held_below
 from nemo_vfm.core.types.job import DevicePlan, JobShard, Needs, Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.given_frames import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
-from nemo_vfm.models.adapters.load_adapters import AdapterFile
+from nemo_vfm.models.adapters.load_adapters import AdapterFile, AttachedAdapter, attach_adapters, fill_adapters
+from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
+from nemo_vfm.models.convert.video.transformer_folder import transformer_in
+from nemo_vfm.models.noise_experts import NoiseExperts
+from nemo_vfm.parallel.apply.build_model import load_weights_into
+from nemo_vfm.parallel.apply.local_shard import copy_own, whole
+from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, joined
+from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.engine.inference_model import build_for_inference, require_divisible
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
+from nemo_vfm.parallel.plan.adapter_split import set_apart
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
-from nemo_vfm.synth.cache_records import cache_figures, read_cache, write_cache
+from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
-from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
+
+_MOST_BYTES = 1 << 16
 
 
 @needs_gpu()
@@ -102,14 +117,18 @@ class Sample:
         ranks = join_sampling(self.parallel)
         prompts, folder = self.prompts.prompts(), run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        missing = _missing_on_rank_0(ranks, [i for i in range(len(prompts)) if not self._file(folder, i).is_file()])
+        # Rank 0's list counts, since ranks may see a shared disk differently but must agree.
+        own = [i for i in range(len(prompts)) if not self._file(folder, i).is_file()]
+        missing: list[int] = json.loads(ranks.everyone_says(json.dumps(own))[0])
         if missing:
             self._sample([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
         ranks.everyone_says("sampled")
         if ranks.rank == 0:
             self._write_lists(run, prompts, folder)
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
-        return Outcome(summary, {"videos": len(prompts), **self._cache_figures(folder, len(prompts))})
+        files = [self._file(folder, i) for i in range(len(prompts))]
+        figures = {} if self.pipeline.step_cache is None else cache_figures(files)
+        return Outcome(summary, {"videos": len(prompts), **figures})
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
@@ -190,11 +209,6 @@ class Sample:
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
 
-    def _cache_figures(self, folder: Path, count: int) -> dict[str, float]:
-        if self.pipeline.step_cache is None:
-            return {}
-        return cache_figures([self._file(folder, i) for i in range(count)])
-
     def _given(self, prompt: Prompt) -> torch.Tensor | None:
         if prompt.given is None:
             return None
@@ -220,7 +234,105 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
         yield items[start : start + size]
 
 
-def _missing_on_rank_0(ranks: SamplingRanks, missing: Sequence[int]) -> Sequence[int]:
-    """Return rank 0's list of missing videos, since ranks may see a shared disk differently but must agree."""
-    found: Sequence[int] = json.loads(ranks.everyone_says(json.dumps(missing))[0])
+def write_cache(video: Path, batch: GeneratedVideos, index: int) -> None:
+    """Write the record of one video of a batch."""
+    record: dict[str, Json] = {"blocks": batch.num_blocks, "skipped": batch.num_skipped}
+    if batch.errors:
+        error = batch.errors[index]
+        exact = error.psnr_db == float("inf")
+        record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
+    write_json(_record(video), record)
+
+
+def read_cache(video: Path) -> Json:
+    """Read the record of a video; None if it was sampled without a cache."""
+    return read_json(_record(video), _MOST_BYTES) if _record(video).is_file() else None
+
+
+def cache_figures(videos: Sequence[Path]) -> dict[str, float]:
+    """Compute the fraction of skipped blocks and, if measured, the mean error and the worst PSNR."""
+    records = [record for video in videos if (record := read_cache(video)) is not None]
+    if not records:
+        return {}
+    found = {"skipped_blocks": sum(one["skipped"] for one in records) / max(1, sum(one["blocks"] for one in records))}
+    if errors := [one["latent_error"] for one in records if "latent_error" in one]:
+        found["cache_latent_error"] = fmean(errors)
+    if decibels := [one["psnr_db"] for one in records if one.get("psnr_db") is not None]:
+        found["cache_psnr_db"] = min(decibels)
     return found
+
+
+def _record(video: Path) -> Path:
+    return video.with_suffix(".cache.json")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingModel:
+    """A network and the source of its weights; see `Sample` for the arguments."""
+
+    model: Factory[[], nn.Module]
+    checkpoint: Place | None
+    weights: Literal["ema", "model"]
+    adapters: Mapping[str, AdapterFile]
+    fp8: Fp8 | None = None
+
+    def build(self, seed: int, ranks: SamplingRanks, *, offload: bool) -> nn.Module:
+        """Build the network, on the device or, with `offload`, in host memory; every rank must call it.
+
+        Raises:
+            UserError, DataError: weights or adapters are missing, damaged or for another model, or the plan does not
+                fit the model.
+        """
+        attached: list[AttachedAdapter] = []
+        model = build_for_inference(
+            self.model, seed, ranks, lambda built: attached.extend(self._attach(built)),
+            init_weights=self.checkpoint is None, fp8=self.fp8,
+        )  # fmt: skip
+        with set_apart(model):
+            if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
+                load_pretrained(model, self.checkpoint)
+            elif self.checkpoint is not None:
+                with opened(self.checkpoint, ALONE if ranks.mesh is None else joined()) as found:
+                    load_weights_into(model, weights_of(found.saved, self.weights))
+            else:
+                # Replace zero matrices by noise, so that untrained outputs are not constant.
+                for name, parameter in model.named_parameters():
+                    if parameter.ndim > 1 and not whole(parameter.detach()).any():
+                        noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
+                        copy_own(parameter, noise / parameter.shape[1] ** 0.5)
+        fill_adapters(attached)
+        if not offload:
+            return model if ranks.mesh is not None else model.to(device())
+        if not ranks.has_plain_weights:
+            log.warn("pipeline.offload leaves the network on the device, because its weights are split over ranks; "
+                     "text encoder and codec are offloaded")  # fmt: skip
+        elif isinstance(model, NoiseExperts):
+            model.keep_one_on_device()
+        return model.to("cpu") if ranks.has_plain_weights else model
+
+    def _attach(self, model: nn.Module) -> list[AttachedAdapter]:
+        for name, file in self.adapters.items():
+            if (objection := file.objection(to_two=isinstance(model, NoiseExperts))) is not None:
+                raise UserError(f"adapters.{name}: {objection}")
+        return attach_adapters(model, self.adapters)
+
+
+def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpus: int) -> DevicePlan:
+    """Describe how sampling would use a number of GPUs, with the bytes of weights on each."""
+    notes = []
+    if (idle := num_gpus - plan.world) > 0:
+        notes.append(f"this recipe samples on {plan}, so {idle} of {num_gpus} GPUs would be idle")
+    elif idle < 0:
+        notes.append(f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start")
+    try:
+        built = on_meta(model)
+    except NemoVfmError:
+        notes.append("the model's size is unknown, because the folder that describes it cannot be read yet")
+        return DevicePlan(min(plan.world, num_gpus), 0, {}, tuple(notes))
+    try:
+        require_divisible(built, plan.layout())
+    except UserError as error:
+        notes.append(f"it would not start: {error}")
+    count = sum(parameter.numel() for parameter in built.parameters())
+    layout = plan.layout() if plan.is_sharded else ParallelPlan(tensor=plan.tensor, sequence=plan.sequence)
+    return DevicePlan(min(plan.world, num_gpus), count, {"weights": weight_bytes(built, layout)}, tuple(notes))

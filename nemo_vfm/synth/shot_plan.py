@@ -1,19 +1,22 @@
-"""Plans the shots of every demo video, and which combinations of colour, shape and direction no video shows.
+"""Plans and draws the shots of every demo video, and says which combinations of colour, shape and direction none shows.
 
 Of the 64 combinations 16 are held out, so that a sample of one cannot be copied from training. They form a Latin
 square: every colour with every shape, every colour with every direction and every shape with every direction is held
 out once and shown three times.
+
+Shape letters: T frames, H height, W width. Lengths are in picture sides, x to the right and y down.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.core.seed import derive
-from nemo_vfm.metrics.outlines import SHAPES
+from nemo_vfm.core.types.media_types import Plane
+from nemo_vfm.metrics.outlines import SHAPES, distance
 from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS
-from nemo_vfm.synth.draw_shot import Shot
 
 Combination = tuple[str, str, str]
 _DARK, _LIGHT = (0.15, 0.33), (0.64, 0.84)  # neighbours differ by 0.3, a cut that any detector sees
@@ -37,22 +40,41 @@ def _all() -> list[tuple[tuple[int, int, int], Combination]]:
     return [((i, j, k), (colour, shape, direction)) for (i, colour), (j, shape), (k, direction) in product(*axes)]
 
 
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One uncut take."""
+
+    colour: str  #: a name of COLOURS
+    shape: str  #: a name of SHAPES
+    direction: str | None  #: a name of DIRECTIONS, or None for an object that stands still
+    num_frames: int  #: length
+    radius: float  #: half the object's size, in sides
+    lateral: float  #: where the path lies across the direction of motion, in sides
+    travel: float  #: how far the object moves from first to last frame, in sides
+    brightness: float  #: of the background, 0 to 1
+    texture_seed: int  #: decides the tint and the texture of background and object
+    num_fade_frames: int = 0  #: at the end of the shot the picture goes to black over so many frames
+    num_black_frames: int = 0  #: black frames after that, counted in `num_frames`
+
+    def caption(self) -> str:
+        """What the shot shows, in the words a prompt would use."""
+        motion = "standing still" if self.direction is None else f"moving {self.direction}"
+        return f"a {self.colour} {self.shape} {motion}"
+
+
 def films(*, seed: int, num_films: int, shots_per_film: int) -> list[list[Shot]]:
     """The shots of each film, in order: the first film ends in a fade to black, the last with a static shot."""
     random = np.random.default_rng(derive(seed, "demo films"))
-    combinations = _shuffled_rounds(random, num_films * shots_per_film)
-    shots = [_shot(random, combination, index % 2 == 1) for index, combination in enumerate(combinations)]
-    plan = [shots[start : start + shots_per_film] for start in range(0, len(shots), shots_per_film)]
-    plan[0][-1] = _faded(plan[0][-1])
-    plan[-1][-1] = _still(plan[-1][-1])
-    return plan
-
-
-def _shuffled_rounds(random: np.random.Generator, count: int) -> list[Combination]:
-    """Each drawn combination once before any comes twice."""
+    # Each drawn combination once before any comes twice.
+    count = num_films * shots_per_film
     choices = trained()
     rounds = [random.permutation(len(choices)) for _ in range(-(-count // len(choices)))]
-    return [choices[i] for i in np.concatenate(rounds)[:count]]
+    combinations = [choices[i] for i in np.concatenate(rounds)[:count]]
+    shots = [_shot(random, combination, index % 2 == 1) for index, combination in enumerate(combinations)]
+    plan = [shots[start : start + shots_per_film] for start in range(0, len(shots), shots_per_film)]
+    plan[0][-1] = replace(plan[0][-1], num_fade_frames=_NUM_FADE_FRAMES, num_black_frames=_NUM_BLACK_FRAMES)
+    plan[-1][-1] = replace(plan[-1][-1], direction=None)
+    return plan
 
 
 def _shot(random: np.random.Generator, combination: Combination, light: bool) -> Shot:
@@ -70,9 +92,82 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
     )
 
 
-def _faded(shot: Shot) -> Shot:
-    return replace(shot, num_fade_frames=_NUM_FADE_FRAMES, num_black_frames=_NUM_BLACK_FRAMES)
+def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
+    """The frames of a shot, (T, H, W, 3). Equal shots give equal bytes."""
+    random = np.random.default_rng(shot.texture_seed)
+    background_HW3 = _background(random, shot.brightness, side_px)
+    texture = _ObjectTexture.draw(random)
+    frames = np.empty((shot.num_frames, side_px, side_px, 3), np.uint8)
+    # Centre of the object in each frame, (T, 2), in sides.
+    dx, dy = DIRECTIONS.get(shot.direction or "", (0, 0))
+    along_T = np.linspace(-0.5, 0.5, shot.num_frames) * shot.travel
+    across = shot.lateral - 0.5
+    centre_T2 = 0.5 + np.stack([along_T * dx + across * abs(dy), along_T * dy + across * abs(dx)], axis=1)
+    for index, (x, y) in enumerate(centre_T2):
+        picture = background_HW3.copy()
+        _paint(picture, shot, texture, x, y)
+        light = 1.0  # falls to 0 during a fade at the end
+        if shot.num_fade_frames:
+            light = float(np.clip((shot.num_frames - shot.num_black_frames - index) / shot.num_fade_frames, 0, 1))
+        frames[index] = np.round(np.clip(picture * light, 0, 1) * 255)
+    return frames
 
 
-def _still(shot: Shot) -> Shot:
-    return replace(shot, direction=None)
+def _background(random: np.random.Generator, brightness: float, side_px: int) -> Plane:
+    """A low-saturation wash of two tints under soft clouds and a fine grain, (H, W, 3) in [0, 1]."""
+    angle, tint_a, tint_b = random.uniform(0, 2 * np.pi), *random.uniform(-0.045, 0.045, (2, 3))
+    axis = np.linspace(-0.5, 0.5, side_px, dtype=np.float32)
+    ramp_HW = 0.5 + 0.7 * (axis[None, :] * np.cos(angle) + axis[:, None] * np.sin(angle))
+    wash_HW3 = ramp_HW[..., None] * tint_a + (1 - ramp_HW[..., None]) * tint_b
+    relief_HW = 0.10 * (ramp_HW - 0.5) + 0.05 * _clouds(random, side_px, 5) + 0.03 * _clouds(random, side_px, 16)
+    grain_HW = 0.045 * _clouds(random, side_px, side_px // 2)
+    picture: Plane = (brightness + relief_HW + grain_HW)[..., None] + wash_HW3
+    return picture.astype(np.float32)
+
+
+def _clouds(random: np.random.Generator, side_px: int, num_cells: int) -> Plane:
+    """Smooth noise of about `num_cells` bumps a side, in [-1, 1], (H, W)."""
+    grid = random.uniform(-1, 1, (num_cells + 1, num_cells + 1))
+    position = np.linspace(0, num_cells, side_px, endpoint=False)
+    low = position.astype(int)
+    part = position - low
+    blend = np.zeros((side_px, num_cells + 1))
+    smooth = part * part * (3 - 2 * part)
+    blend[np.arange(side_px), low], blend[np.arange(side_px), low + 1] = 1 - smooth, smooth
+    noise: Plane = (blend @ grid @ blend.T).astype(np.float32)
+    return noise
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectTexture:
+    """Soft stripes across the object: how many, at which angle, how strong."""
+
+    frequency: float
+    angle: float
+    strength: float
+
+    @classmethod
+    def draw(cls, random: np.random.Generator) -> "_ObjectTexture":
+        return cls(random.uniform(4, 8), random.uniform(0, np.pi), random.uniform(0.04, 0.11))
+
+    def shade(self, x: Plane, y: Plane) -> Plane:
+        """Brightness factor at object coordinates: stripes, and light from the upper left."""
+        stripes = np.sin(self.frequency * (x * np.cos(self.angle) + y * np.sin(self.angle)))
+        shade: Plane = 1 + self.strength * stripes - 0.08 * (x + y)
+        return shade
+
+
+def _paint(picture_HW3: Plane, shot: Shot, texture: _ObjectTexture, x: float, y: float) -> None:
+    """Lay the object and its soft shadow over the picture, in place, touching only the pixels around it."""
+    side = picture_HW3.shape[0]
+    reach = 1.6 * shot.radius
+    left, top = (max(0, int((centre - reach) * side)) for centre in (x, y))
+    right, bottom = (min(side, int((centre + reach) * side) + 1) for centre in (x, y))
+    patch = picture_HW3[top:bottom, left:right]
+    u = ((np.arange(left, right, dtype=np.float32) + 0.5) / side - x)[None, :] / shot.radius
+    v = ((np.arange(top, bottom, dtype=np.float32) + 0.5) / side - y)[:, None] / shot.radius
+    softness_px = shot.radius * side
+    shadow = 0.22 * np.clip(0.5 - distance(shot.shape, u - 0.12, v - 0.18) * 3, 0, 1)
+    cover = np.clip(0.5 - distance(shot.shape, u, v) * softness_px, 0, 1)[..., None]
+    colour = np.array(COLOURS[shot.colour], np.float32) / 255 * texture.shade(u, v)[..., None]
+    patch[...] = patch * (1 - shadow[..., None]) * (1 - cover) + colour * cover

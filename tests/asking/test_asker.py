@@ -16,9 +16,8 @@ from nemo_vfm.asking import attempt
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.attempt import Attempts, PendingQuestion, Retry
 from nemo_vfm.asking.budget import Budget, BudgetSpent, Cost, Price
-from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit
 from nemo_vfm.asking.journal import Journal
-from nemo_vfm.asking.pace import Pace
+from nemo_vfm.asking.pace import ConcurrencyLimit, Pace
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core import progress
 from nemo_vfm.core.errors import DataError, UserError
@@ -52,7 +51,7 @@ def texts(found):
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr("nemo_vfm.asking.concurrency_limit._BACKOFF_S", 0.001)
+    monkeypatch.setattr("nemo_vfm.asking.pace._BACKOFF_S", 0.001)
     progress.forget()
 
 
@@ -150,7 +149,7 @@ def test_a_service_that_nobody_has_reached_ends_the_run_within_a_minute_and_one_
         monotonic = staticmethod(lambda: Clock.now_s)
 
     monkeypatch.setattr(attempt, "time", Clock)
-    monkeypatch.setattr("nemo_vfm.asking.concurrency_limit._BACKOFF_S", 0.25)
+    monkeypatch.setattr("nemo_vfm.asking.pace._BACKOFF_S", 0.25)
     limit, (question,) = Pace().new_limit(), questions("q")
     chat = MadeChat({"q": [] if before is None else [before]}, always=refuse)
     attempts = Attempts(chat, limit, None, Budget(), Price(million_in=0, million_out=0), 4, 600.0)

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit
+from nemo_vfm.asking.pace import ConcurrencyLimit
 from tests.support.simulated_server import SimulatedServer
 
 K = 32

@@ -11,7 +11,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.evaluate.evaluate_videos import Evaluate
-from nemo_vfm.synth.draw_shot import Shot, draw
+from nemo_vfm.synth.shot_plan import Shot, draw
 
 ASKED = [("red", "circle", "left"), ("blue", "square", "up")]
 

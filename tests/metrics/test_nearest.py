@@ -7,7 +7,7 @@ import pytest
 
 from nemo_vfm.metrics.nearest import nearest, thumbnail
 from nemo_vfm.synth import shot_plan
-from nemo_vfm.synth.draw_shot import draw
+from nemo_vfm.synth.shot_plan import draw
 
 SHOTS = shot_plan.films(seed=1, num_films=1, shots_per_film=6)[0]
 

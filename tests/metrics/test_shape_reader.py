@@ -11,7 +11,7 @@ from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.metrics.outlines import SHAPES
 from nemo_vfm.metrics.shape_reader import Reading, read
 from nemo_vfm.synth import shot_plan
-from nemo_vfm.synth.draw_shot import Shot, draw
+from nemo_vfm.synth.shot_plan import Shot, draw
 
 SHOTS = [shot for film in shot_plan.films(seed=5, num_films=4, shots_per_film=12) for shot in film]
 

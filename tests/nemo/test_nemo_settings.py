@@ -9,8 +9,7 @@ from omegaconf import OmegaConf
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
-from nemo_vfm.nemo.experiment import _outcome
-from nemo_vfm.nemo.nemo_settings import compare, length, read_settings
+from nemo_vfm.nemo.experiment import _outcome, compare, length, read_settings
 
 TEXT = "trainer: {max_steps: 5}\nmodel: {optim: {lr: 0.1}, double: '${model.optim.lr}'}\n"
 

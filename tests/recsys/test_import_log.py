@@ -21,11 +21,10 @@ from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.import_log import ImportLog
-from nemo_vfm.recsys.log_import import import_counts
+from nemo_vfm.recsys.log_import import log_intake
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
-from nemo_vfm.recsys.log_import.log_intake import LogIntake
-from nemo_vfm.recsys.log_import.row_sampling import RowSampling
+from nemo_vfm.recsys.log_import.log_intake import LogIntake, RowSampling
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
@@ -209,7 +208,7 @@ def test_raw_features_keep_their_numbers_and_are_counted_in_no_vocabulary(ids, t
 
 
 def test_all_bad_rows_are_counted_and_the_first_of_them_listed(logs, tmp_path, monkeypatch):
-    monkeypatch.setattr(import_counts, "MOST_LISTED", 3)
+    monkeypatch.setattr(log_intake, "MOST_LISTED", 3)
     job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None, on_bad_row="drop")
     assert run(job, tmp_path / "run").figures["failed"] == 4
     bad = (tmp_path / "run/bad_rows.jsonl").read_text().splitlines()

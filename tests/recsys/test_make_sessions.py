@@ -13,10 +13,9 @@ from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticModel, LogisticRegression
 from nemo_vfm.recsys.make_sessions import MakeSessions
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.id_feature import IdFeature
 from nemo_vfm.recsys.sessions.session_log import SessionGroup, SessionLog
-from nemo_vfm.recsys.sessions.teacher import Teacher
+from nemo_vfm.recsys.sessions.teacher import ScoreRanks, Teacher
 from nemo_vfm.sparse.dedup_groups import change_statistics
 from nemo_vfm.sparse.log_chunk import LogChunk
 

@@ -28,7 +28,7 @@ from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.engine.sampling_ranks import join_sampling
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
-from nemo_vfm.synth.sampling_model import SamplingModel
+from nemo_vfm.synth.sample_videos import SamplingModel
 from tests.support.layouts import cosmos, cosmos_25, tiny, wan
 
 PROMPTS, SIZE, STEPS = ["a red square", "two blue circles moving"], (4, 2, 4, 8), 6

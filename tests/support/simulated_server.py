@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
+from nemo_vfm.asking.pace import ConcurrencyLimit, Ticket
 
 ROUND_TRIP_S = 0.002
 

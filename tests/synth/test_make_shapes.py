@@ -14,9 +14,9 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.metrics.outlines import SHAPES
 from nemo_vfm.synth import shot_plan
-from nemo_vfm.synth.draw_shot import draw
 from nemo_vfm.synth.make_shapes import MakeVideos
 from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, HeldOutPrompts, PromptList, StoryPrompts
+from nemo_vfm.synth.shot_plan import draw
 
 SMALL = {"num_files": 5, "shots_per_film": 3, "side_px": 64}
 

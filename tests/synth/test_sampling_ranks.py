@@ -12,7 +12,7 @@ from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth import sample_videos
-from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
+from nemo_vfm.synth.sample_videos import SamplingModel, sampling_plan_for
 from tests.support.combinations import cases
 from tests.support.ranks import RankFailed, on_ranks
 from tests.support.sampling import FAMILIES, adapter, difference, sampled_latents

@@ -52,7 +52,8 @@ def group_columns(group: DedupedGroup, windows: Sequence[str]) -> tuple[dict[str
         if name in windows:
             shifted = windowed(rows)
             columns[DROPPED + name] = pa.array(_dropped(shifted.starts_B).to(torch.int32).numpy())
-            rows = _suffixes(shifted)
+            ends_U = shifted.starts_B + shifted.lengths_B
+            rows = Jagged(shifted.buffer_K, _dropped(ends_U))
         columns |= _lists(name, rows)
     return columns, {name: len(columns[FEATURE + name].values) for name in group.features}
 
@@ -63,11 +64,7 @@ def tensor(column: Any) -> Tensor:
 
 
 def jagged(lists: Any, weights: Any | None) -> Jagged:
-    """A column of lists, and one of their weights.
-
-    Raises:
-        DataError: the weights have other lengths.
-    """
+    """A column of lists, and one of their weights."""
     values_N, offsets = _values(lists)
     lengths_B = torch.from_numpy(offsets[1:] - offsets[:-1])
     if weights is None:
@@ -82,11 +79,7 @@ def jagged(lists: Any, weights: Any | None) -> Jagged:
 
 
 def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
-    """Rows of which the new values are stored: row u ends where its new values do, and begins after all dropped ones.
-
-    Raises:
-        DataError: more values are dropped than the row before has, or fewer than none.
-    """
+    """Rows of which the new values are stored: row u ends where its new values do, and begins after all dropped."""
     ends_U, starts_U = suffixes.lengths_B.cumsum(0), dropped_U.to(torch.int64).cumsum(0)
     kept_U = ends_U - suffixes.lengths_B - starts_U
     if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):
@@ -97,11 +90,6 @@ def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
 
 def _dropped(starts_U: Tensor) -> Tensor:
     return torch.diff(starts_U, prepend=starts_U.new_zeros(1))
-
-
-def _suffixes(rows: WindowedRows) -> Jagged:
-    ends_U = rows.starts_B + rows.lengths_B
-    return Jagged(rows.buffer_K, _dropped(ends_U))
 
 
 def _lists(name: str, rows: Jagged) -> dict[str, Any]:

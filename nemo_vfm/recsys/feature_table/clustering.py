@@ -1,35 +1,39 @@
 """Brings the samples of a log together by session and in order of time, in bounded memory, by way of the disk.
 
-Shape letters: B samples.
+A run is a file with the samples of many chunks, ordered by bucket. It is whole or absent, and holds besides what its
+writer wants to know after a kill. Shape letters: B samples, K buckets.
 """
 
+import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.feature_table.chunk_tensors import chunk_bytes
-from nemo_vfm.recsys.feature_table.spill_runs import (
-    NUM_BUCKETS,
-    bucket_bytes,
-    buckets,
-    read_buckets,
-    read_state,
-    write_run,
-)
 from nemo_vfm.recsys.feature_table.table_manifest import TableManifest
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.row_fingerprint import mix64_
 
 _COPIES = 4  # of what is spilled or sorted at once: collected or read, put together, in order, and as bytes of a file
 _SLICE_ROWS = 1 << 15
+#: Buckets of sessions; as many neighbours are read at once as fit into memory.
+NUM_BUCKETS = 1 << 12
+_DENSE, _LABEL, _VALUES, _WEIGHTS, _LENGTHS = "dense/", "label/", "values/", "weights/", "lengths/"
+_ROW_BORDERS, _VALUE_BORDERS, _STATE = "borders", "borders/", "state"
+_NUMBERS, _WEIGHT = ("ids_B", "session_B", "time_B"), "weight_B"
 
 
 class SessionSort:
@@ -65,15 +69,14 @@ class SessionSort:
             self._write(pending, state)
 
     def sorted_chunks(self) -> Iterator[LogChunk]:
-        """All samples; those of a session are in one chunk.
-
-        Raises:
-            UserError: the sessions of one bucket do not fit into the memory.
-        """
+        """All samples; those of a session are in one chunk."""
         runs = self._runs()
         for begin, end in self._ranges(runs) if runs else ():
             chunk = LogChunk.cat([read_buckets(path, begin, end) for path in runs])
-            chunk = chunk.select(torch.from_numpy(_order(chunk)))
+            keys = (chunk.ids_B, chunk.time_B, chunk.session_B)
+            chunk = chunk.select(
+                torch.from_numpy(np.lexsort((*(key.numpy() for key in keys), buckets(chunk.session_B))))
+            )
             yield from _whole_sessions(chunk)
 
     def remove(self) -> None:
@@ -120,11 +123,8 @@ def write_clustered(
     Killed and called again with the same chunks, it goes on and comes to the same bytes.
 
     Args:
-        chunks: the samples.
-        folder: of the table.
         memory_bytes: that the samples may take in memory; a row group of the table comes on top.
         spill: a folder for files, as large as the samples; it is deleted at the end.
-        rows_per_part, rows_per_group: see `FeatureTableWriter`.
     """
     sort = SessionSort(spill, memory_bytes)
     done = sort.state() or 0
@@ -146,11 +146,6 @@ def without_first(chunks: Iterable[LogChunk], num_rows: int) -> Iterator[LogChun
         num_rows = max(0, num_rows - len(chunk))
 
 
-def _order(chunk: LogChunk) -> NDArray[np.int64]:
-    keys = (chunk.ids_B, chunk.time_B, chunk.session_B)
-    return np.lexsort((*(key.numpy() for key in keys), buckets(chunk.session_B)))
-
-
 def _whole_sessions(chunk: LogChunk) -> Iterator[LogChunk]:
     """Slices of a chunk, cut between sessions."""
     ends = np.append(np.flatnonzero(np.diff(chunk.session_B.numpy())) + 1, len(chunk))
@@ -159,3 +154,122 @@ def _whole_sessions(chunk: LogChunk) -> Iterator[LogChunk]:
         end = int(ends[min(int(np.searchsorted(ends, begin + _SLICE_ROWS)), len(ends) - 1)])
         yield chunk.rows(begin, end)
         begin = end
+
+
+def buckets(session_B: Tensor) -> NDArray[np.uint16]:
+    """The bucket of each sample's session: (B,)."""
+    return (mix64_(session_B.clone()).numpy() & (NUM_BUCKETS - 1)).astype(np.uint16)
+
+
+def write_run(path: Path, chunk: LogChunk, state: Json) -> None:
+    """Write samples, ordered by bucket, and a state beside them."""
+    from safetensors.torch import save_file
+
+    bucket_B = buckets(chunk.session_B)
+    order_B = np.argsort(bucket_B, kind="stable")
+    borders = torch.from_numpy(np.searchsorted(bucket_B[order_B], np.arange(NUM_BUCKETS + 1)))
+    chunk = chunk.select(torch.from_numpy(order_B))
+    values = {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
+    with atomic_path(path) as temporary:
+        save_file({**tensors_of(chunk), **values, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
+
+
+def read_state(path: Path) -> Json:
+    """What `write_run` was given."""
+    with _opened(path) as file:
+        found: Json = json.loads(file.metadata()[_STATE])
+        return found
+
+
+def bucket_bytes(path: Path) -> NDArray[np.int64]:
+    """Bytes of each bucket of a run in memory, at most: (K,)."""
+    with _opened(path) as file:
+        names, features = _names(file)
+        rows_K = np.diff(file.get_tensor(_ROW_BORDERS).numpy())
+        bytes_K: NDArray[np.int64] = rows_K * 8 * len(names)  # of the columns, and of the lengths of features
+        for name in features:
+            bytes_K += (
+                np.diff(file.get_tensor(_VALUE_BORDERS + name).numpy()) * 12
+            )  # an id, and a weight if there is one
+    return bytes_K
+
+
+def read_buckets(path: Path, begin: int, end: int) -> LogChunk:
+    """The samples of the buckets begin..end of a run."""
+    with _opened(path) as file:
+        names, features = _names(file)
+
+        def span(name: str) -> tuple[int, int]:
+            first, last = file.get_tensor(name)[[begin, end]].tolist()
+            return first, last
+
+        def part(name: str, first: int, last: int) -> Tensor:
+            found: Tensor = file.get_slice(name)[first:last]
+            return found
+
+        return chunk_of(names, part, span(_ROW_BORDERS), {name: span(_VALUE_BORDERS + name) for name in features})
+
+
+def _names(file: Any) -> tuple[list[str], list[str]]:
+    """Of the tensors of a chunk, and of its features."""
+    names = file.keys()
+    features = [name.removeprefix(_VALUE_BORDERS) for name in names if name.startswith(_VALUE_BORDERS)]
+    return [name for name in names if not name.startswith(_ROW_BORDERS)], features
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} cannot be read: {error}. Delete the folder {path.parent} and run again.") from error
+
+
+def tensors_of(chunk: LogChunk) -> dict[str, Tensor]:
+    """All columns by name; lengths as int32."""
+    found = {name: getattr(chunk, name) for name in _NUMBERS}
+    found |= {_DENSE + name: column for name, column in chunk.dense.items()}
+    found |= {_LABEL + name: column for name, column in chunk.labels.items()}
+    found |= {} if chunk.weight_B is None else {_WEIGHT: chunk.weight_B}
+    for name, rows in chunk.features.items():
+        found |= {_VALUES + name: rows.values_N, _LENGTHS + name: rows.lengths_B.to(torch.int32)}
+        if rows.weights_N is not None:
+            found[_WEIGHTS + name] = rows.weights_N
+    return {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def chunk_of(
+    names: Sequence[str],
+    part: Callable[[str, int, int], Tensor],
+    rows: tuple[int, int],
+    values: Mapping[str, tuple[int, int]],
+) -> LogChunk:
+    """The samples of a slice."""
+
+    def columns(prefix: str) -> dict[str, Tensor]:
+        found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return {name: part(prefix + name, *rows) for name in found}
+
+    features = {
+        name: Jagged(
+            part(_VALUES + name, *values[name]),
+            lengths.to(torch.int64),
+            part(_WEIGHTS + name, *values[name]) if _WEIGHTS + name in names else None,
+        )
+        for name, lengths in columns(_LENGTHS).items()
+    }
+    ids, session, time = (part(name, *rows) for name in _NUMBERS)
+    weight = part(_WEIGHT, *rows) if _WEIGHT in names else None
+    return LogChunk(ids, session, time, columns(_DENSE), columns(_LABEL), features, weight)
+
+
+def chunk_bytes(chunk: LogChunk) -> int:
+    """Bytes of all columns."""
+    tensors = [chunk.ids_B, chunk.session_B, chunk.time_B, *chunk.dense.values(), *chunk.labels.values()]
+    tensors += [] if chunk.weight_B is None else [chunk.weight_B]
+    for rows in chunk.features.values():
+        tensors += [one for one in (rows.values_N, rows.lengths_B, rows.weights_N) if one is not None]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

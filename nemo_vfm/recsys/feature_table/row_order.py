@@ -72,7 +72,12 @@ class RowOrder:
         numbers = generator(self._seed, "samples", *window)
         if self._order == "shuffled":
             return kept_M[torch.randperm(len(kept_M), generator=numbers)]
-        block_M = _blocks(session_B[kept_M], self._block_rows)
+        # The block of each sample: sessions that begin in the same `block_rows` samples share one.
+        session_M = session_B[kept_M]
+        position_M = torch.arange(len(session_M))
+        begins_M = torch.diff(session_M, prepend=session_M[:1] - 1) != 0
+        begin_M = torch.where(begins_M, position_M, 0).cummax(0).values
+        block_M = begin_M // self._block_rows
         place = torch.randperm(int(block_M[-1]) + 1, generator=numbers)
         return kept_M[torch.argsort(place[block_M], stable=True)]
 
@@ -99,7 +104,6 @@ def spans(
     """Samples first .. first + count of endless epochs, as windows and ranges of their samples.
 
     Args:
-        num_samples: of an epoch.
         borders_of: where each window of an epoch begins, and the last one ends.
     """
     found = []
@@ -121,11 +125,3 @@ def held_out(session_B: Tensor, seed: int, fraction: float) -> Tensor:
     salt = derive(seed, "held out")
     hashed_B = mix64_(mix64_(session_B.clone()).add_(salt))
     return (hashed_B >> 11).bitwise_and((1 << 53) - 1).to(torch.float64) < fraction * 2.0**53
-
-
-def _blocks(session_M: Tensor, block_rows: int) -> Tensor:
-    """The block of each sample: sessions that begin in the same `block_rows` samples share one."""
-    position_M = torch.arange(len(session_M))
-    begins_M = torch.diff(session_M, prepend=session_M[:1] - 1) != 0
-    begin_M = torch.where(begins_M, position_M, 0).cummax(0).values
-    return begin_M // block_rows

@@ -39,16 +39,11 @@ _KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>", SAMP
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """A row group.
+    """A row group."""
 
-    Args:
-        samples: all columns but the features of groups.
-        inverses: of each group, the unique row of each sample: int64 (B,).
-        unique: of each group, the unique rows of its features as they are stored.
-    """
-
-    samples: LogChunk
-    inverses: Mapping[str, Tensor]
+    samples: LogChunk  #: all columns but the features of groups
+    inverses: Mapping[str, Tensor]  #: of each group, the unique row of each sample: int64 (B,)
+    #: of each group, the unique rows of its features as they are stored
     unique: Mapping[str, Mapping[str, Jagged | WindowedRows]]
 
     @cached_property
@@ -74,9 +69,6 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
 
     Args:
         names: the features to read.
-
-    Raises:
-        DataError: a file is damaged or foreign: it says which, and where in it.
     """
     schema = manifest.schema
     groups = {group: [n for n in schema.groups[group] if n in names] for group in schema.groups}
@@ -106,11 +98,7 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
 
 
 def read_numbers(folder: Path, part: Part, number: int, column: str) -> Tensor:
-    """One of `NUMBERS` of each sample of a row group, int64.
-
-    Raises:
-        DataError: see `read_row_group`.
-    """
+    """One of `NUMBERS` of each sample of a row group, int64."""
     path = folder / part_path(part.name, SAMPLES)
     return _Columns(path, number, [column], part.row_groups[number]).numbers(column)
 

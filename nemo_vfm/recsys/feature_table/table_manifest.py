@@ -23,17 +23,11 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of samples, and a file of unique rows for each group.
+    """A file of samples, and a file of unique rows for each group."""
 
-    Args:
-        name: of its file of samples, and of those in the folders of groups.
-        row_groups: how many samples each row group has.
-        files: by path below the table's folder.
-    """
-
-    name: str
-    row_groups: tuple[int, ...]
-    files: Mapping[str, PartFile]
+    name: str  #: of its file of samples, and of those in the folders of groups
+    row_groups: tuple[int, ...]  #: how many samples each row group has
+    files: Mapping[str, PartFile]  #: by path below the table's folder
 
 
 class ValueCounts(NamedTuple):
@@ -45,33 +39,22 @@ class ValueCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableManifest:
-    """What a table holds.
+    """What a table holds."""
 
-    Args:
-        schema: its columns.
-        clustered: whether the samples of a session follow each other, ordered by time.
-        weighted: features that have a weight a value.
-        sessions: how many runs of one session there are.
-        values: of each feature.
-        unique_rows: of each group.
-        encodings: of the files of samples (under "") and of each group, by the path of a column.
-        column_bytes: compressed, of each column of the files of samples (under "") and of each group; empty in a table
-            that was written before they were counted.
-        parts: in the order of the samples.
-        ids: a hash of which ids have which rows; empty where nobody said. Tables of two are not of one model.
-        table_rows: of features, how many rows the embedding table has in which its ids are rows, where that is known.
-    """
-
-    schema: TableSchema
-    clustered: bool
-    weighted: tuple[str, ...]
-    sessions: int
-    values: Mapping[str, ValueCounts]
-    unique_rows: Mapping[str, int]
+    schema: TableSchema  #: its columns
+    clustered: bool  #: whether the samples of a session follow each other, ordered by time
+    weighted: tuple[str, ...]  #: features that have a weight a value
+    sessions: int  #: how many runs of one session there are
+    values: Mapping[str, ValueCounts]  #: of each feature
+    unique_rows: Mapping[str, int]  #: of each group
+    #: of the files of samples (under "") and of each group, by the path of a column
     encodings: Mapping[str, Mapping[str, str]]
+    #: compressed, of each column of the files of samples (under "") and of each group; empty in a table that was
+    #: written before they were counted
     column_bytes: Mapping[str, Mapping[str, int]]
-    parts: tuple[Part, ...]
-    ids: str = ""
+    parts: tuple[Part, ...]  #: in the order of the samples
+    ids: str = ""  #: a hash of which ids have which rows; empty where nobody said. Tables of two are not of one model.
+    #: of features, how many rows the embedding table has in which its ids are rows, where that is known
     table_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -12,28 +12,21 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ -]{0,99}")
 class TableSchema:
     """Names of the columns of a feature table.
 
-    Args:
-        dense: numbers, one a sample.
-        labels: labels, one a sample.
-        features: lists of ids, one a sample.
-        groups: by name, features that change together. Consecutive samples that agree in all of them share one row.
-        windows: features of groups whose rows shift: each begins with the end of the one before. Only what is new is
-            stored.
-        ids_of: features that are made of other features' ids, such as a history of items, and these.
-        weight: whether each sample has one, that its loss counts.
-
     Raises:
         ValueError: a name is not of letters, digits, "_", "-" and spaces, or occurs twice; a group is empty, or names
             what is no feature, or a feature of another group; a window is in no group.
     """
 
-    dense: Sequence[str] = ()
-    labels: Sequence[str] = ()
-    features: Sequence[str] = ()
+    dense: Sequence[str] = ()  #: numbers, one a sample
+    labels: Sequence[str] = ()  #: labels, one a sample
+    features: Sequence[str] = ()  #: lists of ids, one a sample
+    #: by name, features that change together. Consecutive samples that agree in all of them share one row.
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: features of groups whose rows shift: each begins with the end of the one before. Only what is new is stored.
     windows: Sequence[str] = ()
+    #: features that are made of other features' ids, such as a history of items, and these
     ids_of: Mapping[str, str] = field(default_factory=dict)
-    weight: bool = False
+    weight: bool = False  #: whether each sample has one, that its loss counts
 
     def __post_init__(self) -> None:
         for kind in ("dense", "labels", "features", "windows"):

@@ -19,13 +19,10 @@ class HeldOutShare:
     """All samples of a share of the sessions, or of the users; which ones is a function of the seed.
 
     A session that is held out may be of a user who is trained on, whose histories then hold what was clicked in it.
-
-    Args:
-        fraction: of the sessions or ids, above 0 and below 1.
-        feature: with at most one id a sample, such as the user; samples without one are trained on. None: sessions.
     """
 
-    fraction: float
+    fraction: float  #: of the sessions or ids, above 0 and below 1
+    #: with at most one id a sample, such as the user; samples without one are trained on. None: sessions.
     feature: str | None = None
 
     def __post_init__(self) -> None:
@@ -35,13 +32,9 @@ class HeldOutShare:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutFrom:
-    """All samples from a time on.
+    """All samples from a time on."""
 
-    Args:
-        time: the first that is held out, in the unit of the table's times.
-    """
-
-    time: int
+    time: int  #: the first that is held out, in the unit of the table's times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +56,14 @@ class HeldOutTable:
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """Which samples of a table are trained on.
+    """Which samples of a table are trained on."""
 
-    Args:
-        table: the table.
-        held_out: the others; None holds none out.
-        seed: of the run.
-    """
-
-    table: FeatureTable
-    held_out: HeldOutShare | HeldOutFrom | None
-    seed: int
+    table: FeatureTable  #: the table
+    held_out: HeldOutShare | HeldOutFrom | None  #: the others; None holds none out
+    seed: int  #: of the run
 
     def of(self, row_group: int) -> Tensor:
-        """Whether each sample of a row group is trained on: bool, (B,).
-
-        Raises:
-            DataError: a sample has several ids of the feature that decides, or a file is damaged.
-        """
+        """Whether each sample of a row group is trained on: bool, (B,)."""
         match self.held_out:
             case None:
                 begin, end = self.table.row_groups[row_group : row_group + 2]

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.batching.faults import Fault
-from nemo_vfm.recsys.feature_table.id_checks import ids_in_range
 from nemo_vfm.recsys.feature_table.stored_rows import StoredRows
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.sparse.deduped_group import DedupedGroup
@@ -28,15 +27,10 @@ OutOfRange = Literal["stop", "weight_0"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TableWindow:
-    """Samples in the order of training.
+    """Samples in the order of training."""
 
-    Args:
-        batch: all of them.
-        faults: what is wrong with samples, by their places.
-    """
-
-    batch: FeatureBatch
-    faults: Mapping[int, Fault] = field(default_factory=dict)
+    batch: FeatureBatch  #: all of them
+    faults: Mapping[int, Fault] = field(default_factory=dict)  #: what is wrong with samples, by their places
 
     def rows(self, begin: int, end: int) -> tuple[FeatureBatch, list[Fault | None]]:
         """The samples begin..end, and what is wrong with each."""
@@ -50,16 +44,14 @@ class TableWindow:
 class WindowReader:
     """What is read of a table, and how.
 
-    Args:
-        table: the table.
-        dense, labels, features: names of what is read.
-        groups: groups of features that batches hold deduplicated, by name.
-        num_rows: of features, the rows of their tables; ids of the others are not checked.
-        out_of_range: see `OutOfRange`.
-        item_times: features with the times of items, none of which may be after its sample's.
+    dense, labels, features: names of what is read.
+    groups: groups of features that batches hold deduplicated, by name.
+    num_rows: of features, the rows of their tables; ids of the others are not checked.
+    out_of_range: see `OutOfRange`.
+    item_times: features with the times of items, none of which may be after its sample's.
     """
 
-    table: FeatureTable
+    table: FeatureTable  #: the table
     dense: Sequence[str]
     labels: Sequence[str]
     features: Sequence[str]
@@ -70,14 +62,14 @@ class WindowReader:
 
     def stored(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
-        return _joined([self.table.stored(number, self.features) for number in row_groups])
+        parts = [self.table.stored(number, self.features) for number in row_groups]
+        groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
+        inverses = {name: group.inverse_B for name, group in groups.items()}
+        unique = {name: group.features for name, group in groups.items()}
+        return StoredRows(LogChunk.cat([part.samples for part in parts]), inverses, unique)
 
     def window(self, stored: StoredRows, rows_M: Tensor) -> TableWindow:
-        """These samples, in this order.
-
-        Raises:
-            DataError: an id is no row of its table, and `out_of_range` is `stop`; or an item is newer than its sample.
-        """
+        """These samples, in this order."""
         stored, groups = self._with_groups(stored)
         samples = stored.samples
         weight_M = torch.ones(len(rows_M)) if samples.weight_B is None else samples.weight_B[rows_M]
@@ -88,7 +80,16 @@ class WindowReader:
             {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},
         )  # fmt: skip
         self._require_past(batch, samples.time_B[rows_M])
-        return self._checked(batch)
+        batch, wrong = ids_in_range(batch, self.num_rows)
+        where = str(self.table.folder)
+        faults = {n: Fault(str(int(batch.ids_B[n])), where, message) for n, message in wrong.items()}
+        if faults and self.out_of_range == "stop":
+            raise DataError(
+                f"{next(iter(faults.values()))}. {len(faults):,} of {len(batch):,} samples have such ids. Hash the "
+                "ids into the table, make it larger, or set data.out_of_range=weight_0"
+            )
+        batch.weight_B[list(faults)] = 0
+        return TableWindow(batch, faults)
 
     def _require_past(self, batch: FeatureBatch, time_M: Tensor) -> None:
         for name in self.item_times:
@@ -129,18 +130,6 @@ class WindowReader:
         samples = replace(stored.samples, features={name: plain[name] for name in self.features if name in plain})
         return replace(stored, samples=samples), {name: taken.get(name) or found[name] for name in self.groups}
 
-    def _checked(self, batch: FeatureBatch) -> TableWindow:
-        batch, wrong = ids_in_range(batch, self.num_rows)
-        where = str(self.table.folder)
-        faults = {n: Fault(str(int(batch.ids_B[n])), where, message) for n, message in wrong.items()}
-        if faults and self.out_of_range == "stop":
-            raise DataError(
-                f"{next(iter(faults.values()))}. {len(faults):,} of {len(batch):,} samples have such ids. Hash the "
-                "ids into the table, make it larger, or set data.out_of_range=weight_0"
-            )
-        batch.weight_B[list(faults)] = 0
-        return TableWindow(batch, faults)
-
 
 def joined(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
     """One batch of all samples; rows that two parts have stay apart."""
@@ -164,15 +153,42 @@ def _selected(rows: Jagged, rows_M: Tensor) -> Jagged:
     return rows.select(rows_M)
 
 
-def _joined(parts: Sequence[StoredRows]) -> StoredRows:
-    groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
-    inverses = {name: group.inverse_B for name, group in groups.items()}
-    unique = {name: group.features for name, group in groups.items()}
-    return StoredRows(LogChunk.cat([part.samples for part in parts]), inverses, unique)
-
-
 def _joined_groups(groups: Sequence[DedupedGroup]) -> DedupedGroup:
     begins = itertools.accumulate((group.num_unique for group in groups[:-1]), initial=0)
     features = {name: Jagged.cat([group.features[name] for group in groups]) for name in groups[0].features}
     inverses = [group.inverse_B + begin for group, begin in zip(groups, begins, strict=True)]
     return DedupedGroup(features, torch.cat(inverses))
+
+
+def ids_in_range(batch: FeatureBatch, num_rows: Mapping[str, int]) -> tuple[FeatureBatch, dict[int, str]]:
+    """The batch with valid ids, and for each sample that had another what was wrong.
+
+    Args:
+        num_rows: of features, the rows of their tables; ids of the others are not checked.
+    """
+    features, wrong = _mended(batch.features, num_rows)
+    groups = dict(batch.groups)
+    for name, group in batch.groups.items():
+        mended, wrong_rows = _mended(group.features, num_rows)
+        if wrong_rows:
+            groups[name] = DedupedGroup(mended, group.inverse_B)
+            bad_U = torch.zeros(group.num_unique, dtype=torch.bool)
+            bad_U[torch.tensor([*wrong_rows])] = True
+            for sample in bad_U[group.inverse_B].nonzero().squeeze(1).tolist():
+                wrong.setdefault(sample, wrong_rows[int(group.inverse_B[sample])])
+    return replace(batch, features=features, groups=groups), wrong
+
+
+def _mended(features: Mapping[str, Jagged], num_rows: Mapping[str, int]) -> tuple[dict[str, Jagged], dict[int, str]]:
+    mended, wrong = dict(features), dict[int, str]()
+    for name in features.keys() & num_rows.keys():
+        rows, most = features[name], num_rows[name]
+        bad_N = (rows.values_N < 0) | (rows.values_N >= most)
+        if not bad_N.any():
+            continue
+        mended[name] = Jagged(rows.values_N.masked_fill(bad_N, 0), rows.lengths_B, rows.weights_N)
+        place_N = bad_N.nonzero().squeeze(1)
+        row_N = torch.searchsorted(rows.offsets, place_N, right=True) - 1
+        for row, value in zip(row_N.tolist(), rows.values_N[place_N].tolist(), strict=True):
+            wrong.setdefault(row, f"{name} has the id {value}, but its table has the rows 0 to {most - 1}")
+    return mended, wrong

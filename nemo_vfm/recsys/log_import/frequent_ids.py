@@ -82,13 +82,9 @@ def counts_of_features(chunks: Iterable[LogChunk], counted_ids: int) -> "dict[st
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """The ids that have rows of their own.
+    """The ids that have rows of their own."""
 
-    Args:
-        ids: of each feature (V,): that at place v has row v + 1.
-    """
-
-    ids: Mapping[str, _Ids]
+    ids: Mapping[str, _Ids]  #: of each feature (V,): that at place v has row v + 1
     _sorted: dict[str, tuple[_Ids, _Ids]] = field(default_factory=dict)
 
     @property
@@ -99,14 +95,7 @@ class Vocabulary:
 
     def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """See `IdMap`."""
-        known, rows = self._table(feature)
-        values = ids.values_N.numpy()
-        places = np.searchsorted(known[1:], values) + 1
-        places[known[np.minimum(places, len(known) - 1)] != values] = 0
-        return replace(ids, values_N=torch.from_numpy(rows[places]))
-
-    def _table(self, feature: str) -> tuple[_Ids, _Ids]:
-        """Ids in ascending order and their rows; in front one id that is not looked for, with row 0."""
+        # Ids in ascending order and their rows; in front one id that is not looked for, with row 0.
         if feature not in self.ids:
             have = ", ".join(self.ids)
             raise UserError(
@@ -115,7 +104,11 @@ class Vocabulary:
         if feature not in self._sorted:
             order = np.argsort(self.ids[feature])
             self._sorted[feature] = np.append(0, self.ids[feature][order]), np.append(0, order + 1)
-        return self._sorted[feature]
+        known, rows = self._sorted[feature]
+        values = ids.values_N.numpy()
+        places = np.searchsorted(known[1:], values) + 1
+        places[known[np.minimum(places, len(known) - 1)] != values] = 0
+        return replace(ids, values_N=torch.from_numpy(rows[places]))
 
     def write(self, path: Path) -> None:
         """A safetensors file with a tensor of ids a feature."""
@@ -126,11 +119,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary that `Vocabulary.write` wrote.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """The vocabulary that `Vocabulary.write` wrote."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -145,9 +134,6 @@ class IdCounts:
 
     Past that, the ids with the lowest counts are forgotten (as in Manku and Motwani's lossy counting, 2002): each count
     is too low by at most `missed`.
-
-    Args:
-        limit: of different ids.
     """
 
     def __init__(self, limit: int) -> None:

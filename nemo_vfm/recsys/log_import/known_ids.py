@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
@@ -42,11 +41,7 @@ class KnownIds:
             )
 
     def file(self) -> Path:
-        """Where the vocabulary is.
-
-        Raises:
-            UserError: there is none.
-        """
+        """Where the vocabulary is."""
         found = self.path / VOCABULARY if self.path.is_dir() else self.path
         if not found.is_file():
             raise UserError(f"there is no {found}; give the run folder of an ImportLog with FrequentIds or KnownIds")
@@ -57,23 +52,16 @@ class KnownIds:
         return sha256_file(self.file())
 
     def vocabulary(self, chunks: Iterable[LogChunk]) -> Vocabulary:
-        """The old one, or one that has grown, for which all samples are read.
-
-        Raises:
-            UserError: there is no old one.
-            DataError: it is damaged.
-        """
+        """The old one, or one that has grown, for which all samples are read."""
         known = read_vocabulary(self.file())
         if not self.grow:
             return known
         grown = dict(known.ids)
         for name, found in counts_of_features(chunks, self.counted_ids).items():
             old = known.ids.get(name, np.zeros(0, np.int64))
-            new = self._new(name, frequent(name, found, self.min_count), old)
+            ids = frequent(name, found, self.min_count)
+            most, new = self.num_rows_of.get(name, self.num_rows), ids[~np.isin(ids, old)]
+            new = new if most is None else new[: max(0, most - 1 - len(old))]
             info(f"{name}: {len(old):,} known ids, followed by {len(new):,} new ones")
             grown[name] = np.append(old, new)
         return Vocabulary(grown)
-
-    def _new(self, name: str, ids: NDArray[np.int64], old: NDArray[np.int64]) -> NDArray[np.int64]:
-        most, new = self.num_rows_of.get(name, self.num_rows), ids[~np.isin(ids, old)]
-        return new if most is None else new[: max(0, most - 1 - len(old))]

@@ -1,36 +1,75 @@
-"""Reads a source from any place on: ids become rows, samples are left out, and what became of each row is counted."""
+"""Reads a source from any place on: ids become rows, samples are left out, and what became of each row is counted.
+
+Shape letters: B samples.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
-from nemo_vfm.recsys.log_import.import_counts import ImportCounts, counts_of
-from nemo_vfm.recsys.log_import.row_sampling import RowSampling
-from nemo_vfm.recsys.sources.log_reading import ImportSource, LogPosition, ReadChunk, trainable
+from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, trainable
 from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.row_fingerprint import mix64_
+from nemo_vfm.sparse.tables.counter_hash import name_salt, signed_salt
 
 #: A block in which so many rows are bad and none is good stops the import: the file is of another kind.
 MOST_BAD = 100
 OnBadRow = Literal["stop", "drop"]
+KeepBy = Literal["session", "sample"]
+RULE, NEGATIVES = "down-sampling", "down-sampling of negatives"
+#: Bad rows that are listed; all are counted.
+MOST_LISTED = 1000
+
+
+@dataclass(slots=True)
+class ImportCounts:
+    """Rows that came in, and what became of those that are not in the table."""
+
+    total: int = 0  #: rows read, bad ones included
+    dropped: Counter[str] = field(default_factory=Counter)  #: by rule
+    failed: Counter[str] = field(default_factory=Counter)  #: bad rows, by reason
+    listed: list[BadRow] = field(default_factory=list)  #: the first of them
+
+    @property
+    def kept(self) -> int:
+        """Rows that are neither dropped nor bad."""
+        return self.total - self.dropped.total() - self.failed.total()
+
+    def fail(self, rows: Iterable[BadRow]) -> None:
+        """Count bad rows."""
+        for row in rows:
+            self.failed[row.reason] += 1
+            if len(self.listed) < MOST_LISTED:
+                self.listed.append(row)
+
+    def column(self) -> dict[str, Json]:
+        """As ledger.json has it: in = kept + dropped + failed."""
+        return {
+            "in": self.total, "kept": self.kept, "dropped": dict(sorted(self.dropped.items())),
+            "failed": dict(sorted(self.failed.items())),
+        }  # fmt: skip
+
+    def json(self) -> dict[str, Json]:
+        """All of it, for `counts_of`."""
+        listed: list[Json] = [asdict(row) for row in self.listed]
+        return {"total": self.total, "dropped": dict(self.dropped), "failed": dict(self.failed), "listed": listed}
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeState:
-    """How far a source is read.
+    """How far a source is read."""
 
-    Args:
-        position: where to go on.
-        counts: of all rows before.
-        share: of the input's bytes before.
-    """
-
-    position: LogPosition = field(default_factory=LogPosition)
-    counts: ImportCounts = field(default_factory=ImportCounts)
-    share: float = 0.0
+    position: LogPosition = field(default_factory=LogPosition)  #: where to go on
+    counts: ImportCounts = field(default_factory=ImportCounts)  #: of all rows before
+    share: float = 0.0  #: of the input's bytes before
 
     def json(self) -> Json:
         """For `state_of`."""
@@ -45,47 +84,61 @@ def state_of(content: Any) -> IntakeState:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSampling:
+    """Keeps a sample if a hash of its session, or of its own number, is below the share."""
+
+    fraction: float  #: of sessions or samples that stays, above 0 and at most 1
+    by: KeepBy  #: what is drawn
+    seed: int  #: of the draw
+    #: of the samples without a label above 0 that stays of these, by their own numbers. What stays of them weighs so
+    #: much more, so that all sums over the log keep their expected value.
+    negatives: float = 1.0
+
+    def kept(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
+        """The samples that stay; how many do not is added to `dropped`."""
+        if self.fraction < 1:
+            numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
+            chunk = _selected(chunk, self._drawn(numbers_B, self.by, self.fraction), dropped, RULE)
+        return chunk if self.negatives == 1 else self._with_fewer_negatives(chunk, dropped)
+
+    def _with_fewer_negatives(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
+        positive_B = torch.stack([label_B > 0 for label_B in chunk.labels.values()]).any(0)
+        weight_B = torch.ones(len(chunk)) if chunk.weight_B is None else chunk.weight_B
+        chunk = replace(chunk, weight_B=weight_B.where(positive_B, weight_B / self.negatives))
+        return _selected(chunk, positive_B | self._drawn(chunk.ids_B, "negative", self.negatives), dropped, NEGATIVES)
+
+    def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
+        mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, what))).numpy().view(np.uint64)
+        return torch.from_numpy(mixed_B / 2.0**64 < share)
+
+
+@dataclass(frozen=True, slots=True)
 class LogIntake:
-    """Reads samples as they go into the table, but for their order.
+    """Reads samples as they go into the table, but for their order."""
 
-    Args:
-        source: the log.
-        ids: None leaves ids as they are.
-        sampling: None keeps all.
-        on_bad_row: what a row does that is no sample.
-        raw_features: whose numbers are no ids and stay as they are.
-    """
-
-    source: ImportSource
-    ids: IdMap | None
-    sampling: RowSampling | None
-    on_bad_row: OnBadRow
-    raw_features: Sequence[str] = ()
+    source: ImportSource  #: the log
+    ids: IdMap | None  #: None leaves ids as they are
+    sampling: RowSampling | None  #: None keeps all
+    on_bad_row: OnBadRow  #: what a row does that is no sample
+    raw_features: Sequence[str] = ()  #: whose numbers are no ids and stay as they are
 
     def chunks(self, state: IntakeState) -> Iterator[tuple[LogChunk, IntakeState]]:
-        """Samples, and how far the source is read after them.
-
-        Raises:
-            DataError: a row is bad and stops, or all of a block are, or a file is damaged.
-        """
+        """Samples, and how far the source is read after them."""
         for read in map(trainable, self.source.read(state.position)):
-            self._judge(read)
+            if read.bad and self.on_bad_row == "stop":
+                raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
+            if len(read.bad) >= MOST_BAD and not len(read.chunk):
+                reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
+                raise DataError(
+                    f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
+                    f"{count:,} of them: {reason}. Is the file of another kind?"
+                )
             counts = counts_of(state.counts.json())
             counts.total += read.num_rows
             counts.fail(read.bad)
             chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
             state = IntakeState(read.end, counts, read.share)
             yield self._with_rows(chunk), state
-
-    def _judge(self, read: ReadChunk) -> None:
-        if read.bad and self.on_bad_row == "stop":
-            raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
-        if len(read.bad) >= MOST_BAD and not len(read.chunk):
-            reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
-            raise DataError(
-                f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
-                f"{count:,} of them: {reason}. Is the file of another kind?"
-            )
 
     def _with_rows(self, chunk: LogChunk) -> LogChunk:
         if self.ids is None:
@@ -96,3 +149,14 @@ class LogIntake:
             if name not in self.raw_features
         }
         return replace(chunk, features={**chunk.features, **mapped})
+
+
+def _selected(chunk: LogChunk, stays_B: Tensor, dropped: Counter[str], rule: str) -> LogChunk:
+    dropped[rule] += len(chunk) - int(stays_B.sum())
+    return chunk.select(stays_B.nonzero().squeeze(1))
+
+
+def counts_of(content: Any) -> ImportCounts:
+    """The counts that `ImportCounts.json` gave, or a copy of them."""
+    listed = [BadRow(**row) for row in content["listed"]]
+    return ImportCounts(content["total"], Counter(content["dropped"]), Counter(content["failed"]), listed)

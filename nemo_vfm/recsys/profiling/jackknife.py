@@ -25,14 +25,10 @@ class Jackknife:
 
     With t_g the figure without group g, the standard error is sqrt((G - 1) / G sum_g (t_g - mean)^2). It is multiplied
     by sqrt(1 - fraction), the correction for a finite population: where all sessions were read, nothing is uncertain.
-
-    Args:
-        confidence: how often an interval should hold the figure of the whole log, between 0 and 1.
-        fraction: share of the log's sessions that the sums are of.
     """
 
-    confidence: float
-    fraction: float
+    confidence: float  #: how often an interval should hold the figure of the whole log, between 0 and 1
+    fraction: float  #: share of the log's sessions that the sums are of
 
     def half_width(self, sums_GK: Floats, statistic: Statistic) -> Floats:
         """Half of each interval; NaN where there are fewer than two groups, or a figure is undefined without one."""

@@ -15,17 +15,11 @@ EDGES = 2 ** np.arange(16)
 
 @dataclass(frozen=True, eq=False)
 class ReuseHistogram:
-    """Of the rows that were looked up at least once in a batch.
+    """Of the rows that were looked up at least once in a batch."""
 
-    Args:
-        rows: share of these rows in each of the 17 bins of lookups a row.
-        accesses: share of all lookups that went to the rows of each bin.
-        mean: lookups a row.
-    """
-
-    rows: NDArray[np.float64]
-    accesses: NDArray[np.float64]
-    mean: float
+    rows: NDArray[np.float64]  #: share of these rows in each of the 17 bins of lookups a row
+    accesses: NDArray[np.float64]  #: share of all lookups that went to the rows of each bin
+    mean: float  #: lookups a row
 
     @staticmethod
     def of_counts(counts: NDArray[np.int64]) -> "ReuseHistogram":
@@ -37,11 +31,7 @@ class ReuseHistogram:
 
 
 def first_histogram(path: Path) -> ReuseHistogram:
-    """The first section of a `locality_stats` file: one batch of all tables.
-
-    Raises:
-        DataError: it does not have 17 bins of rows and 17 of accesses, and both totals.
-    """
+    """The first section of a `locality_stats` file: one batch of all tables."""
     text = path.read_text()
     shares = [float(share) for share in re.findall(r"^\(\d+(?:, \d+\]|\+): (\d\.\d+)", text, re.M)[:34]]
     totals = [re.search(rf"^Avg # of {what}: (\d+)", text, re.M) for what in ("indices", "unique cols")]

@@ -1,35 +1,44 @@
 """Measures the sampled sessions of a log chunk by chunk, in memory that does not grow with the log.
 
-Shape letters: R rows, N ids.
+Shape letters: B samples, G groups of sessions, K sums or kept ids, N ids, R rows, W time windows.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.recsys.profiling.session_sample import SessionReservoir
-from nemo_vfm.recsys.profiling.session_sums import SessionSums
-from nemo_vfm.recsys.profiling.table_counts import Counts
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.recsys.profiling.jackknife import Floats, Statistic, as_json, student_t
+from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, session_uniform
 from nemo_vfm.recsys.profiling.table_rows import TableRows
-from nemo_vfm.recsys.profiling.value_sketch import ValueSketch
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.row_deduplication import row_changes
+from nemo_vfm.sparse.row_fingerprint import mix64_
+
+Counts = NDArray[np.int64]
+_SALT = 0x5851F42D4C957F2D  # unlike those that choose sessions
+NUM_GROUPS = 32
+#: The sums over all features, and those of one, which follow them.
+SAMPLES, SESSIONS = 0, 1
+COVERED, VALUES, CHANGES = 0, 1, 2
+#: The shares of accesses at which the ICDF is given: 0, 0.01 ... 1.
+SHARES = np.arange(101) / 100
 
 
 class LogMeasurements:
     """What is summed and counted in one pass.
 
     Args:
-        features: their names.
         tables: of some features, the rows that their ids look up.
         fraction: of the sessions of the log, that are given to it.
         max_ids: distinct ids a feature that are counted exactly.
         max_values: ids and samples of the sessions that are kept.
-        seed: see `session_uniform`.
-
-    Raises:
-        UserError: a table is of no feature.
     """
 
     def __init__(
@@ -53,14 +62,183 @@ class LogMeasurements:
         self.kept.add(chunk)
         for name, feature in chunk.features.items():
             self.ids[name].add(feature.values_N)
-            self.lengths[name] = _added(self.lengths[name], np.bincount(feature.lengths_B.numpy()))
+            # The sum of two arrays, the shorter one filled with zeros.
+            one = self.lengths[name]
+            other = np.bincount(feature.lengths_B.numpy())
+            total = np.zeros(max(len(one), len(other)), np.int64)
+            total[: len(one)] += one
+            total[: len(other)] += other
+            self.lengths[name] = total
             if name in self.tables:
                 np.add.at(self.counts_R[name], self.tables[name].of(feature.values_N, name).numpy(), 1)
 
 
-def _added(one: Counts, other: Counts) -> Counts:
-    """The sum of two arrays, the shorter one filled with zeros."""
-    total = np.zeros(max(len(one), len(other)), np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
-    return total
+class ValueSketch:
+    """Keeps the `limit` ids with the smallest 64-bit hashes, and how often each came.
+
+    The hash is a bijection, so up to `limit` distinct ids the count is exact. Beyond, with u the largest kept hash as
+    a share of all hashes, (K - 1) / u is an unbiased estimate of the distinct ids with a relative error of
+    1 / sqrt(K - 2) (KMV: Bar-Yossef et al., RANDOM 2002; Beyer et al., SIGMOD 2007). The kept ids are a random sample
+    of the distinct ones, and their counts are exact, since an id below the last threshold was below all before.
+
+    Args:
+        limit: ids at most; 16 bytes each.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.exact = limit, True
+        self._hashes_K = np.empty(0, np.int64)
+        self.counts_K: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, values_N: Tensor) -> None:
+        """Count these ids."""
+        hashes = mix64_(values_N + _SALT).numpy()
+        if not self.exact:
+            hashes = hashes[hashes <= self._hashes_K[-1]]
+        hashes, counts = np.unique(hashes, return_counts=True)
+        merged, place = np.unique(np.concatenate([self._hashes_K, hashes]), return_inverse=True)
+        total = np.zeros(len(merged), np.int64)
+        np.add.at(total, place, np.concatenate([self.counts_K, counts]))
+        self.exact &= len(merged) <= self.limit
+        self._hashes_K, self.counts_K = merged[: self.limit], total[: self.limit]
+
+    @property
+    def distinct(self) -> float:
+        """How many distinct ids came."""
+        if self.exact:
+            return float(len(self._hashes_K))
+        share = (float(self._hashes_K[-1]) + 2.0**63) * 2.0**-64
+        return (self.limit - 1) / share
+
+    def as_json(self, confidence: float) -> dict[str, float | bool]:
+        """`value`, `low`, `high`, of the ids that came, and whether they are exact."""
+        error = 0.0 if self.exact else self.distinct * student_t(confidence, self.limit) / (self.limit - 2) ** 0.5
+        value = self.distinct
+        return {"value": value, "low": value - error, "high": value + error, "exact": self.exact}
+
+
+class SessionSums:
+    """Sums over the samples of a log, apart for `NUM_GROUPS` groups of its sessions."""
+
+    def __init__(self, features: Sequence[str], seed: int) -> None:
+        self.features, self.seed = tuple(features), seed
+        self.sums_GK: Floats = np.zeros((NUM_GROUPS, 2 + 3 * len(self.features)))
+        self._last: LogChunk | None = None
+
+    def add(self, chunk: LogChunk) -> None:
+        """Sum these samples, which come after those before."""
+        begins_B = ~same_session(chunk.session_B, self._last.session_B if self._last else None)
+        columns = [torch.ones_like(begins_B), begins_B]
+        for name in self.features:
+            feature = chunk.features[name]
+            # `row_changes`, the first row compared with the one before it.
+            before = self._last.features[name] if self._last else None
+            changed_B = row_changes([feature])
+            if before is not None:
+                changed_B[:1] = row_changes([Jagged.cat([before, feature.rows(0, 1)])])[1:]
+            columns += [feature.lengths_B > 0, feature.lengths_B, changed_B & ~begins_B]
+        self.sums_GK += sums_by_group(session_groups(chunk.session_B, self.seed), columns)
+        self._last = chunk.rows(len(chunk) - 1, len(chunk))
+
+    def place(self, feature: str, which: int) -> int:
+        """Where the sum `COVERED`, `VALUES` or `CHANGES` of a feature stands."""
+        return 2 + 3 * self.features.index(feature) + which
+
+
+def session_groups(session_B: Tensor, seed: int) -> Tensor:
+    """The group of each sample's session, 0 to `NUM_GROUPS` - 1: int64, B."""
+    return (session_uniform(session_B, seed, "jackknife groups") * NUM_GROUPS).long()
+
+
+def sums_by_group(group_B: Tensor, columns: Sequence[Tensor]) -> Floats:
+    """The sums of each column over the samples of each group: (G, K)."""
+    group = group_B.numpy()
+    return np.stack([np.bincount(group, one.double().numpy(), NUM_GROUPS) for one in columns], axis=1)
+
+
+def unchanged_share(samples: int, sessions: int, changes: int) -> Statistic:
+    """d: of the samples that are not the first of their session, the share that does not change."""
+    return lambda sums: np.asarray(1 - sums[..., changes] / (sums[..., samples] - sums[..., sessions]))
+
+
+def predicted_factor(samples: int, sessions: int, changes: int) -> Statistic:
+    """RecD's dedupe factor, S / (1 + (S - 1)(1 - d))."""
+
+    def factor(sums: Floats) -> Floats:
+        # Where no session has a second sample, nothing is unchanged.
+        unchanged = np.nan_to_num(unchanged_share(samples, sessions, changes)(sums))
+        per_session = sums[..., samples] / sums[..., sessions]
+        return np.asarray(per_session / (1 + (per_session - 1) * (1 - unchanged)))
+
+    return factor
+
+
+def same_session(session_B: Tensor, before: Tensor | None) -> Tensor:
+    """Whether a sample is of the session of the one before: bool, B.
+
+    Args:
+        before: the session of the sample before the first, one number; None where there is none.
+    """
+    same_B = torch.zeros_like(session_B, dtype=torch.bool)
+    same_B[1:] = session_B[1:] == session_B[:-1]
+    if before is not None:
+        same_B[:1] = session_B[:1] == before
+    return same_B
+
+
+def add_counts(counts_WR: Counts, row_N: Tensor, window_N: Tensor) -> None:
+    """Count lookups of these rows in these windows, in place."""
+    np.add.at(counts_WR.reshape(-1), (window_N * counts_WR.shape[1] + row_N).numpy(), 1)
+
+
+def icdf(counts_R: Counts) -> Counts:
+    """The least number of rows that hold a share x of the lookups, for each x of `SHARES` (RecShard's ICDF): 101."""
+    running = np.sort(counts_R)[::-1].cumsum()
+    return rows_of_share(running, SHARES)
+
+
+def rows_of_share(running_R: Counts | Floats, shares: Floats) -> Counts:
+    """The least rows whose lookups reach each share.
+
+    Args:
+        running_R: running sums of the counts, in the order in which rows are taken.
+    """
+    # A share such as 0.29 is not exact in binary: without the slack, 29 of 100 lookups would fall short of it.
+    wanted = shares * running_R[-1] * (1 - 1e-12)
+    return np.where(wanted > 0, np.searchsorted(running_R, wanted) + 1, 0)
+
+
+def expected_occupied(distinct: float, rows: int) -> float:
+    """Rows that a random hash of so many ids occupies: R (1 - e^(-n / R))."""
+    return float(rows * -np.expm1(-distinct / rows))
+
+
+def drift(counts_WR: Counts, hot_share: float) -> dict[str, Json]:
+    """How the lookups change from each window to the next.
+
+    `distance` is the total variation distance of the shares, half the sum of |p - q| over the rows: 0 for equal
+    windows, 1 for disjoint ones. `hot_set_stays` is the share of a window's hot set (the least rows that hold
+    `hot_share` of its lookups) that is in the next one's. None where a window has no lookups.
+    """
+    pairs = list(pairwise(counts_WR))
+    return {
+        "distance": [_distance(one, other) for one, other in pairs],
+        "hot_set_stays": [_stays(one, other, hot_share) for one, other in pairs],
+    }
+
+
+def _distance(one_R: Counts, other_R: Counts) -> Json:
+    with np.errstate(invalid="ignore"):
+        return as_json(np.asarray(np.abs(one_R / one_R.sum() - other_R / other_R.sum()).sum() / 2))
+
+
+def _stays(one_R: Counts, other_R: Counts, hot_share: float) -> Json:
+    if not one_R.any() or not other_R.any():
+        return None
+    one, other = _hot_set(one_R, hot_share), _hot_set(other_R, hot_share)
+    return float(np.isin(one, other).mean())
+
+
+def _hot_set(counts_R: Counts, hot_share: float) -> Counts:
+    order_R = np.argsort(-counts_R, kind="stable")
+    return order_R[: rows_of_share(counts_R[order_R].cumsum(), np.array([hot_share]))[0]]

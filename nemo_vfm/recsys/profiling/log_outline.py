@@ -20,19 +20,12 @@ from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
 
 @dataclass(frozen=True)
 class LogOutline:
-    """What is known of a log without its features.
+    """What is known of a log without its features."""
 
-    Args:
-        data_hash: tells this log from others.
-        samples: how many it has.
-        first_time: the earliest, in the source's unit.
-        last_time: the latest.
-    """
-
-    data_hash: str
-    samples: int
-    first_time: int
-    last_time: int
+    data_hash: str  #: tells this log from others
+    samples: int  #: how many it has
+    first_time: int  #: the earliest, in the source's unit
+    last_time: int  #: the latest
 
     def window_edges(self, windows: int) -> list[int]:
         """Where windows of equal duration begin, and where the last one ends: W + 1 times."""
@@ -45,9 +38,6 @@ def outline(source: LogSource) -> LogOutline:
 
     The hash of a feature table is that of its manifest. That of another log is of all columns, and does not depend on
     how the log is cut into chunks.
-
-    Raises:
-        NothingKept: it has no samples.
     """
     stored, samples, times = isinstance(source, FeatureTable), 0, list[int]()
     hashes: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)

@@ -1,9 +1,9 @@
 """Turns what was measured of a log into the figures of its profile.
 
-Shape letters: B samples, R rows, W time windows, G groups of sessions.
+Shape letters: B samples, P batches, R rows, N ids, W time windows, G groups of sessions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,31 +12,31 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.profiling.batch_statistics import measured_factor, num_batches, reuse
-from nemo_vfm.recsys.profiling.icdf_interval import icdf_interval
-from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio
-from nemo_vfm.recsys.profiling.locality_stats import EDGES
-from nemo_vfm.recsys.profiling.log_measurements import LogMeasurements
-from nemo_vfm.recsys.profiling.log_outline import windows_of
-from nemo_vfm.recsys.profiling.session_sample import session_uniform
-from nemo_vfm.recsys.profiling.session_sums import (
+from nemo_vfm.recsys.profiling.jackknife import Floats, Jackknife, ratio
+from nemo_vfm.recsys.profiling.locality_stats import EDGES, ReuseHistogram
+from nemo_vfm.recsys.profiling.log_measurements import (
     CHANGES,
     COVERED,
+    NUM_GROUPS,
     SAMPLES,
     SESSIONS,
+    SHARES,
     VALUES,
+    Counts,
+    LogMeasurements,
+    add_counts,
+    drift,
+    expected_occupied,
+    icdf,
     predicted_factor,
+    rows_of_share,
     same_session,
     session_groups,
     sums_by_group,
     unchanged_share,
 )
-from nemo_vfm.recsys.profiling.table_counts import (
-    Counts,
-    add_counts,
-    drift,
-    expected_occupied,
-)
+from nemo_vfm.recsys.profiling.log_outline import windows_of
+from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.sparse.dedup_groups import choose_groups
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -47,31 +47,21 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 @dataclass(frozen=True)
 class ProfileFigures:
-    """The figures, part by part.
+    """The figures, part by part."""
 
-    Args:
-        measured: of the sampled sessions.
-        edges: of the time windows.
-        batch_size: samples of the batches in which reuse and dedupe factors are measured.
-        min_factor: see `choose_groups`.
-        hot_share: see `drift`.
-        confidence: of the intervals.
-        seed: see `session_uniform`.
-        fraction: share of the log's sessions that were sampled.
-    """
-
-    measured: LogMeasurements
-    edges: list[int]
-    batch_size: int
-    min_factor: float
-    hot_share: float
-    confidence: float
-    seed: int
-    fraction: float
+    measured: LogMeasurements  #: of the sampled sessions
+    edges: list[int]  #: of the time windows
+    batch_size: int  #: samples of the batches in which reuse and dedupe factors are measured
+    min_factor: float  #: see `choose_groups`
+    hot_share: float  #: see `drift`
+    confidence: float  #: of the intervals
+    seed: int  #: see `session_uniform`
+    fraction: float  #: share of the log's sessions that were sampled
 
     def json(self) -> dict[str, Json]:
         """All of them."""
         sums = self.measured.sums
+        groups = choose_groups(self._log.features, self._log.session_B, min_factor=self.min_factor)
         return {
             "samples": int(sums.sums_GK[:, SAMPLES].sum()),
             "sessions": self.measured.sessions.as_json(self.confidence),
@@ -80,7 +70,7 @@ class ProfileFigures:
             "kept": {"fraction": self.measured.kept.fraction, "samples": len(self._log),
                      "batches": num_batches(len(self._log), self.batch_size)},
             "features": {name: self._feature(name) for name in sums.features},
-            "groups": {name: self._group(members) for name, members in self._groups.items()},
+            "groups": {name: self._group(members) for name, members in groups.items()},
             "tables": {name: self._table(name) for name in self.measured.tables},
         }  # fmt: skip
 
@@ -101,14 +91,6 @@ class ProfileFigures:
     @cached_property
     def _group_B(self) -> Tensor:
         return session_groups(self._log.session_B, self.seed)
-
-    @property
-    def _kept_share(self) -> float:
-        return self.measured.kept.fraction / self.fraction
-
-    @cached_property
-    def _groups(self) -> dict[str, tuple[str, ...]]:
-        return choose_groups(self._log.features, self._log.session_B, min_factor=self.min_factor)
 
     def _feature(self, name: str) -> dict[str, Json]:
         sums, found = self.measured.sums, self._all.estimate
@@ -143,6 +125,7 @@ class ProfileFigures:
         feature = self._log.features[name]
         lookups = Jagged(table.of(feature.values_N, name), feature.lengths_B)
         accesses, occupied = int(counts_R.sum()), int((counts_R > 0).sum())
+        kept_share = self.measured.kept.fraction / self.fraction
         return {
             "rows": table.rows, "hash": table.hash, "accesses": accesses,
             "before": {"distinct": ids.as_json(self.confidence), "ids_by_count": _bins(ids.counts_K)},
@@ -151,7 +134,7 @@ class ProfileFigures:
                 "collided": max(0.0, ids.distinct - occupied), "rows_by_count": _bins(counts_R),
             },
             "accesses_per_occupied_row": accesses / occupied if occupied else None,
-            "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, self._kept_share),
+            "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, kept_share),
             "reuse": reuse(lookups, self.batch_size, self._kept),
             "drift": self._drift(lookups, table.rows),
         }  # fmt: skip
@@ -182,3 +165,100 @@ def _bins(counts: Counts) -> list[int]:
 def _quantile(lengths: Counts, share: float) -> int:
     """The least length that at least this share of the samples does not exceed."""
     return int(np.searchsorted(lengths.cumsum(), np.ceil(share * lengths.sum() * (1 - 1e-12))))
+
+
+def reuse(lookups: Jagged, batch_size: int, jackknife: Jackknife) -> dict[str, Json]:
+    """The 17-bin histograms of lookups a row in a batch, over all batches, and their mean; see `ReuseHistogram`.
+
+    Intervals are of the jackknife over batches.
+    """
+    # Of each batch the rows in each of the 17 bins, then their lookups.
+    found = []
+    for begin, end in _batches(len(lookups), batch_size):
+        first, last = lookups.offsets[[begin, end]].tolist()
+        counts = torch.unique(lookups.values_N[first:last], return_counts=True)[1].numpy()
+        shares = ReuseHistogram.of_counts(counts) if len(counts) else None
+        bins = np.concatenate([shares.rows * len(counts), shares.accesses * counts.sum()]) if shares else np.zeros(34)
+        found.append(bins)
+    counts_P34 = np.stack(found)
+    mean = jackknife.estimate(counts_P34, lambda sums: np.asarray(sums[..., 17:].sum(-1) / sums[..., :17].sum(-1)))
+    return {
+        "rows": jackknife.estimate(counts_P34, lambda sums: sums[..., :17] / sums[..., :17].sum(-1, keepdims=True)),
+        "accesses": jackknife.estimate(counts_P34, lambda sums: sums[..., 17:] / sums[..., 17:].sum(-1, keepdims=True)),
+        "mean": mean,
+    }
+
+
+def measured_factor(features: Sequence[Jagged], batch_size: int, jackknife: Jackknife) -> dict[str, Json]:
+    """Samples a stored row in batches; the interval is of the jackknife over batches."""
+    changed_B = row_changes(features)
+    spans = _batches(len(changed_B), batch_size)
+    sums = [(end - begin, 1 + int(changed_B[begin + 1 : end].sum())) for begin, end in spans]
+    return jackknife.estimate(np.array(sums, np.float64), ratio(0, 1))
+
+
+def num_batches(num_samples: int, batch_size: int) -> int:
+    """How many are measured: whole ones, or one that is not where the log has no more."""
+    return max(1, num_samples // batch_size)
+
+
+def _batches(num_samples: int, batch_size: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, num_batches(num_samples, batch_size) * batch_size, batch_size):
+        yield begin, min(begin + batch_size, num_samples)
+
+
+def _shares(sums: Floats) -> Floats:
+    return np.asarray(sums.cumsum(-1) / sums.sum(-1, keepdims=True))
+
+
+def icdf_interval(
+    counts_R: Counts, lookups: Jagged, group_B: Tensor, jackknife: Jackknife, kept_share: float
+) -> dict[str, Json]:
+    """The ICDF of the sample, `value`, and rows between which that of the whole log is, `low` and `high`: 101 each.
+
+    The hottest rows of a sample hold more of its own lookups than of the others, since they were chosen by them. So the
+    sample bounds the rows from below. From above they are bounded by cross-validation: rows are ordered by one half of
+    the sessions, and their lookups counted in the other. The log consists of the sample, a fraction f, and of the rest:
+    of the whole, these rows hold f times the share in the sample and 1 - f times that in the other half. Both bounds
+    are moved outwards by the jackknife's half width of the share.
+
+    Args:
+        counts_R: lookups of the sample.
+        lookups: rows that the kept sessions look up.
+        group_B: the group of the session of each of their samples.
+        jackknife: of the sample.
+        kept_share: share of the sample's sessions that are kept.
+    """
+    rows = icdf(counts_R)
+    if not counts_R.any() or not len(lookups.values_N):
+        return {"value": rows.tolist(), "low": rows.tolist(), "high": rows.tolist()}
+    group_N = group_B.repeat_interleave(lookups.lengths_B)
+    # Lookups of each group by the first point of the ICDF whose rows hold them: (G, 101).
+    rank_R = np.empty(len(counts_R), np.int64)
+    rank_R[np.argsort(-counts_R, kind="stable")] = np.arange(1, len(counts_R) + 1)
+    cell_N = group_N.numpy() * len(rows) + np.searchsorted(rows, rank_R[lookups.values_N.numpy()])
+    sums_GP = np.bincount(cell_N, minlength=NUM_GROUPS * len(rows)).reshape(NUM_GROUPS, -1).astype(np.float64)
+    half = jackknife.half_width(sums_GP, _shares) * kept_share**0.5
+    half = np.nan_to_num(half, nan=1.0)
+    inside_R = np.sort(counts_R)[::-1].cumsum() / counts_R.sum()
+    outside_R = _held_out_shares(len(counts_R), lookups.values_N, group_N)
+    whole_R = jackknife.fraction * inside_R + (1 - jackknife.fraction) * outside_R
+    low = rows_of_share(inside_R, np.clip(SHARES - half, 0, 1))
+    high = rows_of_share(whole_R, np.clip(SHARES + half, 0, 1))
+    return {"value": rows.tolist(), "low": low.tolist(), "high": high.tolist()}
+
+
+def _held_out_shares(num_rows: int, row_N: Tensor, group_N: Tensor) -> Floats:
+    """The share of one half's lookups that the first rows by the other half's hold, the mean of both ways: R.
+
+    Rows that a half does not have are in no order, so all of them together are the last.
+    """
+    counts_2R = np.zeros((2, num_rows), np.int64)
+    add_counts(counts_2R, row_N, group_N % 2)
+    held = np.zeros(num_rows)
+    for one_R, other_R in ((counts_2R[0], counts_2R[1]), (counts_2R[1], counts_2R[0])):
+        order_R = np.argsort(-one_R, kind="stable")
+        of_other_R = np.where(one_R[order_R] > 0, other_R[order_R], 0)
+        held += of_other_R.cumsum() / max(1, other_R.sum()) / 2
+    held[-1] = 1.0
+    return held

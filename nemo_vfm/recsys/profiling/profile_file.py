@@ -18,10 +18,6 @@ def load_profile(path: Path, *, of: LogSource | None = None) -> Mapping[str, Jso
 
     Args:
         of: the log that it must be of; None takes any.
-
-    Raises:
-        UserError: there is no such file, or it is the profile of another log.
-        DataError: it is damaged or of another format.
     """
     if not path.is_file():
         raise UserError(f"there is no profile {path}; make one with recipes/recommendation/profile.yaml")

@@ -18,15 +18,10 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ReuseMixture:
-    """Share w_k of the touched rows has the rate l_k: its lookups are Poisson, given that there is at least one.
+    """Share w_k of the touched rows has the rate l_k: its lookups are Poisson, given that there is at least one."""
 
-    Args:
-        rates_K: lookups that a row of this kind expects in a batch.
-        weights_K: share of the rows that are looked up; they add up to 1.
-    """
-
-    rates_K: _Floats
-    weights_K: _Floats
+    rates_K: _Floats  #: lookups that a row of this kind expects in a batch
+    weights_K: _Floats  #: share of the rows that are looked up; they add up to 1
 
     def rates(self, num_touched: float) -> _Floats:
         """Rates of a table of which about `num_touched` rows are looked up, the others included: (R,).
@@ -48,7 +43,13 @@ class ReuseMixture:
 def fit(histogram: ReuseHistogram, num_rates: int = 200) -> ReuseMixture:
     """Least squares over both histograms and the sum of weights, with weights of 0 or more."""
     rates = np.geomspace(0.1, _LARGEST_RATE, num_rates)
-    rows, accesses = _bin_shares(rates)
+    # Given at least one lookup: P(count in bin), and E[count; count in bin], (17, K) each.
+    touched = -np.expm1(-rates)
+    at_most = _poisson_cdf(EDGES, rates)
+    below = _poisson_cdf(EDGES - 1, rates)  # E[X; X <= n] = rate P(X <= n - 1)
+    rows = np.diff(np.vstack([np.exp(-rates), at_most, np.ones_like(rates)]), axis=0)
+    accesses = rates * np.diff(np.vstack([np.zeros_like(rates), below, np.ones_like(rates)]), axis=0)
+    rows, accesses = rows / touched, accesses / touched
     target = np.concatenate([histogram.rows, histogram.accesses, [1.0]])
     weights = nonnegative_least_squares(np.vstack([rows, accesses / histogram.mean, np.ones(num_rates)]), target)
     return ReuseMixture(rates[weights > 0], weights[weights > 0] / weights.sum())
@@ -92,16 +93,6 @@ def _inside(a: _Floats, b: _Floats, x: _Floats, free: NDArray[np.bool_]) -> _Flo
         first = steps.argmin()
         x = x + steps[first] * (goal - x)
         free[first], x[first] = False, 0
-
-
-def _bin_shares(rates: _Floats) -> tuple[_Floats, _Floats]:
-    """Given at least one lookup: P(count in bin), and E[count; count in bin], (17, K) each."""
-    touched = -np.expm1(-rates)
-    at_most = _poisson_cdf(EDGES, rates)
-    below = _poisson_cdf(EDGES - 1, rates)  # E[X; X <= n] = rate P(X <= n - 1)
-    rows = np.diff(np.vstack([np.exp(-rates), at_most, np.ones_like(rates)]), axis=0)
-    accesses = rates * np.diff(np.vstack([np.zeros_like(rates), below, np.ones_like(rates)]), axis=0)
-    return rows / touched, accesses / touched
 
 
 def _poisson_cdf(counts: NDArray[np.int64], rates: _Floats) -> _Floats:

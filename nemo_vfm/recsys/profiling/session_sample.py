@@ -22,11 +22,7 @@ def session_uniform(session_B: Tensor, seed: int, purpose: str) -> Tensor:
 
 
 def sampled_chunks(source: LogSource, fraction: float, seed: int) -> Iterator[LogChunk]:
-    """The samples of about `fraction` of the sessions, in the order of the log, in chunks of some millions of values.
-
-    Raises:
-        DataError: the columns of a chunk do not fit together, or are not those of the first.
-    """
+    """The samples of about `fraction` of the sessions, in the log's order, in chunks of some millions of values."""
     waiting: list[LogChunk] = []
     first: LogChunk | None = None
     for chunk in source.log_chunks():
@@ -57,7 +53,6 @@ class SessionReservoir:
     Args:
         fraction: of the sessions that it is given, the threshold at first.
         max_values: ids and samples at most.
-        seed: see `session_uniform`.
     """
 
     def __init__(self, fraction: float, max_values: int, seed: int) -> None:
@@ -72,11 +67,7 @@ class SessionReservoir:
             self._chunks = [_sessions_below(one, self.fraction, self.seed) for one in self._chunks]
 
     def log(self) -> LogChunk:
-        """All that is kept, in the order of the log.
-
-        Raises:
-            DataError: one session alone is too large to keep.
-        """
+        """All that is kept, in the order of the log."""
         if not any(map(len, self._chunks)):
             raise DataError(
                 f"no session has fewer than {self.max_values:,} ids, so none could be kept to choose groups; "

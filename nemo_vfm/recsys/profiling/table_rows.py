@@ -32,11 +32,7 @@ class TableRows:
             raise ValueError(f"hash {self.hash!r}: use none, modulo or mix64")
 
     def of(self, values_N: Tensor, feature: str) -> Tensor:
-        """The row of each id: int64, N.
-
-        Raises:
-            DataError: ids are rows, and one is none.
-        """
+        """The row of each id: int64, N."""
         if self.hash == "none":
             bad = (values_N < 0) | (values_N >= self.rows)
             if bad.any():

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sessions.alias_table import AliasTable
 from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
-from nemo_vfm.recsys.sessions.random_stream import RandomStream
+from nemo_vfm.recsys.sessions.random_stream import AliasTable, RandomStream
 from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
 from nemo_vfm.recsys.sessions.teacher import FittedTeacher, Teacher
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -99,7 +98,14 @@ class SessionLog:
         self.teacher, self.drift, self.window = teacher, drift, window
         self.days, self.new_ids = days, new_ids
         self.chunk_samples, self.seed, self._own_seed = chunk_samples, seed or 0, seed is not None
-        self._require_known_names()
+        of_groups = [name for group in self.groups.values() for name in group.features]
+        names = [*of_groups, *self.features, *self.dense]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{', '.join(twice)} names several features; give each its own name")
+        if histories := [name for name, feature in self.features.items() if feature.history]:
+            raise ValueError(f"{', '.join(histories)} is a history; move it to a group, where it can shift")
+        if self.teacher is not None and (unknown := self.teacher.reads() - set(names)):
+            raise ValueError(f"the teacher reads {', '.join(sorted(unknown))}, which the log does not have")
 
     def log_chunks(self) -> Iterator[LogChunk]:
         """See `LogSource`."""
@@ -116,8 +122,6 @@ class SessionLog:
         """Samples begin..end of the log, made without those before them.
 
         Args:
-            begin: the first.
-            end: after the last.
             clustered: count samples session by session, each ordered by time, and not all by time.
         """
         chunk = self._without_labels(begin, end, clustered=clustered)
@@ -149,16 +153,6 @@ class SessionLog:
     def rows(self) -> dict[str, int]:
         """Rows of each feature's table: the ids of all days."""
         return {name: draws.ids_until(self.days - 1) for name, draws in self._draws.items()}
-
-    def _require_known_names(self) -> None:
-        of_groups = [name for group in self.groups.values() for name in group.features]
-        names = [*of_groups, *self.features, *self.dense]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{', '.join(twice)} names several features; give each its own name")
-        if histories := [name for name, feature in self.features.items() if feature.history]:
-            raise ValueError(f"{', '.join(histories)} is a history; move it to a group, where it can shift")
-        if self.teacher is not None and (unknown := self.teacher.reads() - set(names)):
-            raise ValueError(f"the teacher reads {', '.join(sorted(unknown))}, which the log does not have")
 
     @cached_property
     def _draws(self) -> Mapping[str, IdDraws]:

@@ -19,42 +19,39 @@ MOST_CHANGES = 1 << 21
 
 @dataclass(frozen=True, eq=False)
 class SessionWindow:
-    """Sessions that run at the same time, and begin and end in the window.
+    """Sessions that run at the same time, and begin and end in the window."""
 
-    Args:
-        number: of the window.
-        first: its first sample's place in the log.
-        session_B: of each sample, in the order of time.
-        clustered_B: samples by their place in the window, session by session, each ordered by time.
-        keys: of each group, session * MOST_CHANGES + changes of the group since the session began.
-    """
-
-    number: int
-    first: int
-    session_B: Tensor
-    clustered_B: Tensor
-    keys: Mapping[str, Tensor]
+    number: int  #: of the window
+    first: int  #: its first sample's place in the log
+    session_B: Tensor  #: of each sample, in the order of time
+    clustered_B: Tensor  #: samples by their place in the window, session by session, each ordered by time
+    keys: Mapping[str, Tensor]  #: of each group, session * MOST_CHANGES + changes of the group since the session began
 
 
 @dataclass(frozen=True, eq=False)
 class WindowLayout:
-    """Makes windows.
+    """Makes windows."""
 
-    Args:
-        seed: of the log.
-        samples_per_session: the mean.
-        lengths: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
-        unchanged: of each group, the chance that a sample leaves it as it was; the first of a session never does.
-    """
-
-    seed: int
-    samples_per_session: float
+    seed: int  #: of the log
+    samples_per_session: float  #: the mean
+    #: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
     lengths: Literal["geometric", "fixed"]
+    #: of each group, the chance that a sample leaves it as it was; the first of a session never does
     unchanged: Mapping[str, float]
 
     def window(self, number: int, first: int, num_samples: int) -> SessionWindow:
         """The window of this number, with samples first, first + 1, ... of the log."""
-        length_K = self._session_lengths(first, num_samples)
+        # Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k.
+        mean, numbers = self.samples_per_session, first + torch.arange(num_samples)
+        if self.lengths == "fixed" or mean == 1:
+            length_K = torch.full((math.ceil(num_samples / mean),), round(mean))
+        else:
+            uniform = RandomStream(self.seed, "session lengths").uniform(numbers)  # as many as there can be sessions
+            length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean)).to(torch.int64)
+        ends_K = length_K.cumsum(0)
+        num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
+        length_K = length_K[:num_sessions]
+        length_K[-1] -= ends_K[num_sessions - 1] - num_samples
         begins_K = length_K.cumsum(0) - length_K
         order_B = RandomStream(self.seed, "time").uniform(first + torch.arange(num_samples)).argsort()
         of_B = torch.arange(len(length_K)).repeat_interleave(length_K)[order_B]
@@ -67,17 +64,3 @@ class WindowLayout:
             changes_B -= changes_B[begins_K].repeat_interleave(length_K)
             keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
         return SessionWindow(number, first, first + of_B, clustered_B, keys)
-
-    def _session_lengths(self, first: int, num_samples: int) -> Tensor:
-        """Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k."""
-        mean, numbers = self.samples_per_session, first + torch.arange(num_samples)
-        if self.lengths == "fixed" or mean == 1:
-            length_K = torch.full((math.ceil(num_samples / mean),), round(mean))
-        else:
-            uniform = RandomStream(self.seed, "session lengths").uniform(numbers)  # as many as there can be sessions
-            length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean)).to(torch.int64)
-        ends_K = length_K.cumsum(0)
-        num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
-        length_K = length_K[:num_sessions]
-        length_K[-1] -= ends_K[num_sessions - 1] - num_samples
-        return length_K

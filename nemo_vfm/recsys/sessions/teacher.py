@@ -1,6 +1,6 @@
 """Gives samples of a made log a probability of a click: a logistic function of hidden values, of known AUC.
 
-Shape letters: B samples, R rows of a table, C terms.
+Shape letters: B samples, R rows of a table, C terms, T different scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -66,23 +65,32 @@ class Teacher:
         return {*self.single, *self.dense, *(name for pair in self.pairs for name in pair)}
 
     def fitted(self, chunk: LogChunk, rows: Mapping[str, int], seed: int) -> "FittedTeacher":
-        """Standardise the terms, and find a and b, on these samples.
-
-        Args:
-            rows: of the tables of the features.
-            seed: of the hidden values.
-
-        Raises:
-            ValueError: a term is the same for all samples.
-        """
+        """Standardise the terms, and find a and b, on these samples."""
         hidden = {
             column: RandomStream(seed, f"hidden/{column}").normal(torch.arange(rows[name]))
             for column, name in self.hidden_columns().items()
         }
         columns = FittedTeacher(self, hidden, {}).columns(chunk)
-        standard = {name: _moments(name, column_B) for name, column_B in columns.items()}
+        standard = {}
+        for name, column_B in columns.items():
+            mean, deviation = float(column_B.mean()), float(column_B.std(correction=0))
+            if not deviation > 1e-9:
+                raise ValueError(f"the teacher's term {name} is the same in all samples; give its tables more rows")
+            standard[name] = mean, deviation
         z_B = FittedTeacher(self, hidden, standard).score(chunk)
-        return FittedTeacher(self, hidden, standard, *_scaled(z_B, self.auc, self.rate))
+        # a and b of the wanted AUC and mean, by bisection: the AUC rises with a.
+        ranks = ScoreRanks(z_B)
+
+        def auc_at(scale: float) -> float:
+            return ranks.expected_auc(torch.sigmoid(z_B * scale + _bias(z_B * scale, self.rate)))
+
+        low, high = 0.0, 1.0
+        while high < _LARGEST_SCALE and auc_at(high) < self.auc:
+            high *= 2
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if auc_at(middle) < self.auc else (low, middle)
+        return FittedTeacher(self, hidden, standard, *(high, _bias(z_B * high, self.rate)))
 
     def hidden_columns(self) -> dict[str, str]:
         """The feature of each column of hidden values: one a single feature, and two a pair."""
@@ -92,21 +100,14 @@ class Teacher:
 
 @dataclass(frozen=True, eq=False)
 class FittedTeacher:
-    """A teacher of one log.
+    """A teacher of one log."""
 
-    Args:
-        teacher: its settings.
-        hidden: of each column, the hidden values of its table's rows, float64.
-        standard: mean and standard deviation of each column; without, they stay as they are.
-        scale: a.
-        bias: b.
-    """
-
-    teacher: Teacher
-    hidden: Mapping[str, Tensor]
+    teacher: Teacher  #: its settings
+    hidden: Mapping[str, Tensor]  #: of each column, the hidden values of its table's rows, float64
+    #: mean and standard deviation of each column; without, they stay as they are
     standard: Mapping[str, tuple[float, float]]
-    scale: float = 1.0
-    bias: float = 0.0
+    scale: float = 1.0  #: a
+    bias: float = 0.0  #: b
 
     def probability(self, chunk: LogChunk) -> Tensor:
         """Of a click: float64 (B,)."""
@@ -124,7 +125,10 @@ class FittedTeacher:
 
     def terms(self, chunk: LogChunk) -> dict[str, Tensor]:
         """Columns, standardised, and products of them: float64 (B,) by name."""
-        terms = {name: self._standardised(name, column_B) for name, column_B in self.columns(chunk).items()}
+        terms = {}
+        for name, column_B in self.columns(chunk).items():
+            mean, deviation = self.standard.get(name, (0.0, 1.0))
+            terms[name] = (column_B - mean) / deviation
         for pair in self.teacher.pairs:
             product = "*".join(pair)
             first_B, second_B = (terms[f"{product}/{name}"] for name in pair)
@@ -140,33 +144,6 @@ class FittedTeacher:
             columns[column] = torch.segment_reduce(value_N, "mean", lengths=lengths_B, initial=0.0, unsafe=True)
         return columns
 
-    def _standardised(self, name: str, column_B: Tensor) -> Tensor:
-        mean, deviation = self.standard.get(name, (0.0, 1.0))
-        return (column_B - mean) / deviation
-
-
-def _moments(name: str, column_B: Tensor) -> tuple[float, float]:
-    mean, deviation = float(column_B.mean()), float(column_B.std(correction=0))
-    if not deviation > 1e-9:
-        raise ValueError(f"the teacher's term {name} is the same in all samples; give its tables more rows")
-    return mean, deviation
-
-
-def _scaled(z_B: Tensor, auc: float, rate: float) -> tuple[float, float]:
-    """a and b of the wanted AUC and mean, by bisection: the AUC rises with a."""
-    ranks = ScoreRanks(z_B)
-
-    def auc_at(scale: float) -> float:
-        return ranks.expected_auc(torch.sigmoid(z_B * scale + _bias(z_B * scale, rate)))
-
-    low, high = 0.0, 1.0
-    while high < _LARGEST_SCALE and auc_at(high) < auc:
-        high *= 2
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if auc_at(middle) < auc else (low, middle)
-    return high, _bias(z_B * high, rate)
-
 
 def _bias(logit_B: Tensor, rate: float) -> float:
     """b such that the mean of sigmoid(logit + b) is the rate: Newton's method, kept inside of a bracket."""
@@ -181,3 +158,33 @@ def _bias(logit_B: Tensor, rate: float) -> float:
         bias = bias + missing / slope if slope > 0 else (low + high) / 2
         bias = bias if low < bias < high else (low + high) / 2
     return bias
+
+
+class ScoreRanks:
+    """Samples in the order of a score, ready for the expected AUC under any probabilities."""
+
+    def __init__(self, score_B: Tensor) -> None:
+        different_T, self._of_B = torch.unique(score_B, return_inverse=True)
+        self._num_different = len(different_T)
+
+    def expected_auc(self, probability_B: Tensor) -> float:
+        """The expected share of pairs of a positive and a negative sample in which the positive one scores higher.
+
+        sum over i != j of p_i (1 - p_j) ([s_i > s_j] + [s_i = s_j] / 2), over the same sum without the brackets. Of the
+        probabilities themselves it is the Bayes AUC: no score reaches more.
+
+        Args:
+            probability_B: of a positive label, 0 to 1.
+        """
+        positive_B, negative_B = probability_B.double(), 1 - probability_B.double()
+        positive_T, negative_T, itself_T = map(self._summed, (positive_B, negative_B, positive_B * negative_B))
+        below_T = negative_T.cumsum(0) - negative_T
+        won = (positive_T * (below_T + negative_T / 2) - itself_T / 2).sum()
+        pairs = positive_T.sum() * negative_T.sum() - itself_T.sum()
+        if not pairs > 0:
+            raise ValueError("an AUC needs samples with both labels, but all of these certainly have the same")
+        return float(won / pairs)
+
+    def _summed(self, each_B: Tensor) -> Tensor:
+        """Over the samples of each score: float64 (T,)."""
+        return torch.zeros(self._num_different, dtype=torch.float64).index_add_(0, self._of_B, each_B)

@@ -13,49 +13,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import LogRows
 from nemo_vfm.sparse.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrowRows:
-    """Rows of a Parquet file. Columns are converted when asked for; rows that do not convert are refused.
+    """Rows of a Parquet file. Columns are converted when asked for; rows that do not convert are refused."""
 
-    Args:
-        rows: all of the batch.
-        batch: a `pyarrow.RecordBatch`.
-    """
-
-    rows: LogRows
-    batch: Any
+    rows: LogRows  #: all of the batch
+    batch: Any  #: a `pyarrow.RecordBatch`
 
     def times(self, name: str) -> Tensor:
-        """Integers, dates or times: int64, (L,). A null is refused.
-
-        Raises:
-            UserError: the column is of another type; hashes of strings would have no order.
-        """
+        """Integers, dates or times: int64, (L,). A null is refused."""
         column = self._column(name)
         if _is_text(column.type):
             raise UserError(f"{self._said(name, column)}, but integers, dates or timestamps were expected as times")
         return self.keys(name)
 
     def keys(self, name: str) -> Tensor:
-        """Integers, hashes of strings, dates or times: int64, (L,). A null is refused.
-
-        Raises:
-            UserError: the column is of another type.
-        """
+        """Integers, hashes of strings, dates or times: int64, (L,). A null is refused."""
         column = self._column(name)
         self.rows.refuse(_nulls(column), f"{name} is null")
         return torch.from_numpy(_integers(column, self._said(name, column)))
 
     def numbers(self, name: str, *, required: bool) -> Tensor:
-        """Numbers or booleans: float32, (L,). A null is NaN; where it is required, NaN is refused.
-
-        Raises:
-            UserError: the column is of another type.
-        """
+        """Numbers or booleans: float32, (L,). A null is NaN; where it is required, NaN is refused."""
         import pyarrow as pa
         import pyarrow.types as types
 
@@ -70,11 +53,7 @@ class ArrowRows:
         return torch.from_numpy(found)
 
     def ids(self, name: str) -> Jagged:
-        """Ids, alone or in lists, integers or hashes of strings; an empty row for null. Those of a map have weights.
-
-        Raises:
-            UserError: the column is of another type.
-        """
+        """Ids, alone or in lists, integers or hashes of strings; an empty row for null. Those of a map have weights."""
         import pyarrow.types as types
 
         column = self._column(name)

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nemo_vfm.recsys.sources.log_reading import BadRow
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import BadRow, LogRows
 from nemo_vfm.recsys.sources.text_blocks import TextBlock
 from nemo_vfm.sparse.jagged import Jagged
 
@@ -24,15 +23,10 @@ for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DelimitedRows:
-    """A block, cut into cells. Columns are converted when asked for; rows that do not convert are refused.
+    """A block, cut into cells. Columns are converted when asked for; rows that do not convert are refused."""
 
-    Args:
-        rows: those with the right number of columns.
-        table: a `pyarrow.Table` with a string a cell, null where it is empty.
-    """
-
-    rows: LogRows
-    table: Any
+    rows: LogRows  #: those with the right number of columns
+    table: Any  #: a `pyarrow.Table` with a string a cell, null where it is empty
 
     def whole_numbers(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Values of a column of integers, 0 where a cell is empty, and whether it has one: (L,) each."""
@@ -63,19 +57,17 @@ class DelimitedRows:
         bad = digits & np.uint64(0xF0F0F0F0F0F0F0F0)
         if bad.any():
             self.rows.refuse(np.flatnonzero(present)[bad > 0], f"{name} is not hexadecimal")
-        return jagged_of(_joined_digits(digits), present)
+        # Numbers of eight hexadecimal digits, a byte each, the highest first: joined to pairs, fours, and all.
+        for bits, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
+            digits = (digits << np.uint64(bits) | digits >> np.uint64(2 * bits)) & np.uint64(mask)
+        return jagged_of(digits.view(np.int64), present)
 
     def _cells(self, name: str) -> Any:
         return self.table.column(name).combine_chunks()
 
 
 def parse(block: TextBlock, names: Sequence[str], delimiter: str) -> DelimitedRows:
-    """Cut a block into cells.
-
-    Args:
-        names: of its columns.
-        delimiter: one character; there is no quoting.
-    """
+    """Cut a block into cells."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
@@ -100,17 +92,5 @@ def parse(block: TextBlock, names: Sequence[str], delimiter: str) -> DelimitedRo
 
 
 def jagged_of(values: NDArray[np.int64], present_L: NDArray[np.bool_]) -> Jagged:
-    """A feature of one id a row, or none.
-
-    Args:
-        values: of the rows that have one.
-        present_L: which have one.
-    """
+    """A feature of one id a row, or none."""
     return Jagged(torch.from_numpy(values), torch.from_numpy(present_L.astype(np.int64)))
-
-
-def _joined_digits(digits: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Numbers of eight hexadecimal digits, a byte each, the highest first: joined to pairs, fours, and all."""
-    for bits, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
-        digits = (digits << np.uint64(bits) | digits >> np.uint64(2 * bits)) & np.uint64(mask)
-    return digits.view(np.int64)

@@ -1,4 +1,7 @@
-"""Reads the logs of KuaiRand, and gives each sample the videos that its user has clicked before."""
+"""Reads the logs of KuaiRand, and gives each sample the videos that its user has clicked before.
+
+Shape letters: B samples in the order of (user, time), C of them clicked.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,10 +12,11 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.click_histories import clicks_before, sessions_by_gap
 from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, jagged_of, parse
 from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged_select import slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: Of `log_standard_*.csv` and `log_random_*.csv`, in KuaiRand-Pure, -1K and -27K alike.
@@ -122,3 +126,40 @@ class KuaiRandCsv:
 
     def _number(self, column: Tensor) -> Tensor:
         return column.float().clamp(min=0).log1p() if self.log1p else column.float()
+
+
+def sessions_by_gap(user_B: Tensor, time_B: Tensor, ids_B: Tensor, gap: int) -> Tensor:
+    """The session of each sample: int64, (B,). A session has the number of its first sample.
+
+    Args:
+        user_B: equal numbers are neighbours.
+        time_B: of one user never smaller than before.
+        ids_B: numbers of samples.
+        gap: a sample that comes later than this after the user's last one begins another session.
+    """
+    begins_B = _changes(user_B)
+    begins_B[1:] |= torch.diff(time_B) > gap
+    return ids_B[_latest(begins_B)]
+
+
+def clicks_before(user_B: Tensor, time_B: Tensor, clicked_B: Tensor, items: Jagged, length: int) -> Jagged:
+    """The items that the user had clicked before each sample, the newest last, at most `length`.
+
+    A click counts from the next time on: of samples with one time, which were shown at once, none knows the others.
+    """
+    before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
+    user_change_B = _changes(user_B)
+    clicks_B = before_B[_latest(user_change_B | _changes(time_B))]
+    lengths_B = (clicks_B - before_B[_latest(user_change_B)]).clamp(max=length)
+    clicked_C = items.select(clicked_B.nonzero().squeeze(1)).values_N
+    return Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
+
+
+def _changes(numbers_B: Tensor) -> Tensor:
+    """Where a number is not the one before; the first one is: bool."""
+    return torch.cat([numbers_B.new_ones(1, dtype=torch.bool), numbers_B[1:] != numbers_B[:-1]])[: len(numbers_B)]
+
+
+def _latest(begins_B: Tensor) -> Tensor:
+    """The last place up to each at which something begins."""
+    return begins_B.nonzero().squeeze(1)[begins_B.cumsum(0) - 1]

@@ -1,12 +1,12 @@
 """Declares sources that can be read from any place on, with every bad row named by file and line.
 
-Shape letters: B samples.
+Shape letters: B samples, L rows of a block that could be cut into columns.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,34 +23,21 @@ Sessions = Literal["none", "given", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place between two rows of a log of several files.
+    """A place between two rows of a log of several files."""
 
-    Args:
-        file: the number of the file among the source's.
-        offset: what of it lies before: bytes of a text file, unpacked; rows of a Parquet file.
-        line: lines before it in this file.
-        row: rows before it in all files, bad ones included. The next sample has this number.
-    """
-
-    file: int = 0
-    offset: int = 0
-    line: int = 0
-    row: int = 0
+    file: int = 0  #: the number of the file among the source's
+    offset: int = 0  #: what of it lies before: bytes of a text file, unpacked; rows of a Parquet file
+    line: int = 0  #: lines before it in this file
+    row: int = 0  #: rows before it in all files, bad ones included. The next sample has this number.
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is no sample.
+    """A row that is no sample."""
 
-    Args:
-        file: its path.
-        line: from 1, the header included; of a Parquet file the row, from 1.
-        reason: one of a few texts, so that rows can be counted by it.
-    """
-
-    file: str
-    line: int
-    reason: str
+    file: str  #: its path
+    line: int  #: from 1, the header included; of a Parquet file the row, from 1
+    reason: str  #: one of a few texts, so that rows can be counted by it
 
     def __str__(self) -> str:
         return f"{self.file}, line {self.line}: {self.reason}"
@@ -58,23 +45,14 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadChunk:
-    """Some rows of a log, one after another.
+    """Some rows of a log, one after another."""
 
-    Args:
-        chunk: those that are samples.
-        file: that they are from.
-        lines_B: the line of each, see `BadRow`.
-        bad: those that are no samples, by line.
-        end: where to go on.
-        share: of the input's bytes up to there.
-    """
-
-    chunk: LogChunk
-    file: str
-    lines_B: NDArray[np.int64]
-    bad: tuple[BadRow, ...]
-    end: LogPosition
-    share: float
+    chunk: LogChunk  #: those that are samples
+    file: str  #: that they are from
+    lines_B: NDArray[np.int64]  #: the line of each, see `BadRow`
+    bad: tuple[BadRow, ...]  #: those that are no samples, by line
+    end: LogPosition  #: where to go on
+    share: float  #: of the input's bytes up to there
 
     @property
     def num_rows(self) -> int:
@@ -99,12 +77,7 @@ class ImportSource(Protocol):
         ...
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """All rows from `begin` on, in the order of the files; any `ReadChunk.end` is a place to begin.
-
-        Raises:
-            UserError: a file is missing, or is of another kind.
-            DataError: a file is damaged.
-        """
+        """All rows from `begin` on, in the order of the files; any `ReadChunk.end` is a place to begin."""
         ...
 
     def completed(self, chunk: LogChunk) -> LogChunk:
@@ -136,12 +109,38 @@ def trainable(read: ReadChunk) -> ReadChunk:
 
 
 def samples(source: ImportSource) -> Iterator[LogChunk]:
-    """The samples of a source that has no bad row.
-
-    Raises:
-        DataError: a row is bad.
-    """
+    """The samples of a source that has no bad row."""
     for read in map(trainable, source.read(LogPosition())):
         if read.bad:
             raise DataError(f"{read.bad[0]}. Set on_bad_row: drop of ImportLog to leave out and count such rows.")
         yield read.chunk
+
+
+@dataclass(eq=False)
+class LogRows:
+    """Rows of one file, one after another."""
+
+    file: str  #: its path
+    lines_L: NDArray[np.int64]  #: the line of each row, from 1
+    numbers_L: NDArray[np.int64]  #: the number of each row in the whole log, from 0
+    bad: list[BadRow] = field(default_factory=list)  #: further rows between them, which could not be cut
+    _reasons: dict[int, str] = field(default_factory=dict)
+
+    def refuse(self, rows: NDArray[Any], reason: str) -> None:
+        """These rows, a mask or numbers of 0 to L - 1, are no samples; the first reason given for a row counts."""
+        for row in (np.flatnonzero(rows) if rows.dtype == np.bool_ else rows).tolist():
+            self._reasons.setdefault(row, reason)
+
+    def read_chunk(self, chunk: LogChunk, end: LogPosition, share: float) -> ReadChunk:
+        """What a source gives of this block; see `ReadChunk`.
+
+        Args:
+            chunk: a sample a row, L; those of refused rows are left out.
+        """
+        bad = [BadRow(self.file, int(self.lines_L[row]), reason) for row, reason in self._reasons.items()]
+        lines_B = self.lines_L
+        if bad:
+            good = np.delete(np.arange(len(lines_B)), list(self._reasons))
+            chunk, lines_B = chunk.select(torch.from_numpy(good)), lines_B[good]
+        bad = sorted([*self.bad, *bad], key=lambda row: row.line)
+        return ReadChunk(chunk, self.file, lines_B, tuple(bad), end, share)

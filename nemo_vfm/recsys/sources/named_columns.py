@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.log_reading import Sessions
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import LogRows, Sessions
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -46,16 +45,13 @@ class ColumnRows(Protocol):
 class NamedColumns:
     """Which columns are what.
 
-    Args:
-        session: None if the log has no sessions, each sample is then its own.
-        time: None where rows stand in order of time.
-        labels, features, dense: their names.
-        weight: what each sample counts; None if all count alike.
-        log1p: dense numbers x become ln(1 + max(x, 0)).
+    labels, features, dense: their names.
+    weight: what each sample counts; None if all count alike.
+    log1p: dense numbers x become ln(1 + max(x, 0)).
     """
 
-    session: str | None
-    time: str | None
+    session: str | None  #: None if the log has no sessions, each sample is then its own
+    time: str | None  #: None where rows stand in order of time
     labels: Sequence[str]
     features: Sequence[str]
     dense: Sequence[str]

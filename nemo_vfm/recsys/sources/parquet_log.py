@@ -9,8 +9,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.arrow_values import ArrowRows
-from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk, Sessions, samples
 from nemo_vfm.recsys.sources.named_columns import NamedColumns
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -106,7 +105,8 @@ def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tupl
     try:
         # Without buffers of its own, the reader holds the whole of each column of a row group.
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-            _require_columns(path, names, file.schema_arrow.names)
+            if missing := [name for name in names if name not in file.schema_arrow.names]:
+                raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(file.schema_arrow.names)}")
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if done + rows <= skipped:
@@ -119,8 +119,3 @@ def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tupl
                         yield unread, done / file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read beyond row {done}: {error}. Was it copied completely?") from error
-
-
-def _require_columns(path: Path, names: list[str], there: list[str]) -> None:
-    if missing := [name for name in names if name not in there]:
-        raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(there)}")

@@ -20,42 +20,24 @@ _TO_ASCII = bytes(range(128)) + b"\x01" * 128
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines of a file; the header is never among them.
+    """Whole lines of a file; the header is never among them."""
 
-    Args:
-        file: its path.
-        text: in ASCII; any other byte, and a carriage return that ends no line, is the byte 1.
-        num_lines: how many.
-        end: where to go on.
-        share: of all files' bytes, as they are on disk, up to there.
-    """
-
-    file: str
-    text: bytes
-    num_lines: int
-    end: LogPosition
-    share: float
+    file: str  #: its path
+    text: bytes  #: in ASCII; any other byte, and a carriage return that ends no line, is the byte 1
+    num_lines: int  #: how many
+    end: LogPosition  #: where to go on
+    share: float  #: of all files' bytes, as they are on disk, up to there
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Text files in order.
+    """Text files in order."""
 
-    Args:
-        paths: those that end in .gz are unpacked.
-        header: the first line of each file, where they have one.
-    """
-
-    paths: Sequence[Path]
-    header: str = ""
+    paths: Sequence[Path]  #: those that end in .gz are unpacked
+    header: str = ""  #: the first line of each file, where they have one
 
     def blocks(self, begin: LogPosition) -> Iterator[TextBlock]:
-        """All lines from `begin` on.
-
-        Raises:
-            UserError: a file is missing or has another header.
-            DataError: a file is damaged, or a line is longer than a block.
-        """
+        """All lines from `begin` on."""
         sizes = sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
@@ -71,7 +53,11 @@ class TextFiles:
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
         with named_damage(path, at):
             if self.header:
-                at = max(at, self._header_end(file, path, at), key=lambda one: one.offset)
+                line = file.readline(BLOCK_BYTES)
+                found = line.decode("utf-8-sig", "replace").strip()
+                if found != self.header:
+                    raise UserError(f"{path} begins with {found[:200]!r}, but {self.header!r} was expected")
+                at = max(at, LogPosition(at.file, len(line), 1, at.row), key=lambda one: one.offset)
             file.seek(at.offset)
         rest = b""
         while True:
@@ -87,20 +73,9 @@ class TextFiles:
             at = LogPosition(at.file, at.offset + cut, at.line + lines, at.row + lines)
             yield _ascii(text), at
 
-    def _header_end(self, file: BinaryIO, path: Path, at: LogPosition) -> LogPosition:
-        line = file.readline(BLOCK_BYTES)
-        found = line.decode("utf-8-sig", "replace").strip()
-        if found != self.header:
-            raise UserError(f"{path} begins with {found[:200]!r}, but {self.header!r} was expected")
-        return LogPosition(at.file, len(line), 1, at.row)
-
 
 def sizes_of(paths: Sequence[Path]) -> list[int]:
-    """Bytes of each file.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Bytes of each file."""
     for path in paths:
         if not path.is_file():
             raise UserError(f"there is no file {path}; paths must name the files of the log, in order")

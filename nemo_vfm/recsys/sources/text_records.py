@@ -16,8 +16,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import opened
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.sources import text_blocks
-from nemo_vfm.recsys.sources.log_reading import BadRow, LogPosition
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import BadRow, LogPosition, LogRows
 
 _MAX_RECORD_LINES = 100  # of a quoted cell with line ends; beyond it a quote was not closed
 _UNCLOSED = "a quote is not closed"
@@ -30,44 +29,26 @@ _Record: TypeAlias = list[Json] | str | None
 
 @dataclass(frozen=True, slots=True)
 class RecordBlock:
-    """Records of a file, one after another.
+    """Records of a file, one after another."""
 
-    Args:
-        rows: which they are.
-        columns: of each name that was asked for its values: texts of CSV, values of JSON, None for a missing key.
-        end: where to go on.
-        share: of all files' bytes, as they are on disk, up to there.
-    """
-
-    rows: LogRows
+    rows: LogRows  #: which they are
+    #: of each name that was asked for its values: texts of CSV, values of JSON, None for a missing key
     columns: dict[str, list[Json]]
-    end: LogPosition
-    share: float
+    end: LogPosition  #: where to go on
+    share: float  #: of all files' bytes, as they are on disk, up to there
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFiles:
-    """Files of records: those that end in .jsonl, .ndjson or .json have an object a line, all others cells.
+    """Files of records: those that end in .jsonl, .ndjson or .json have an object a line, all others cells."""
 
-    Args:
-        paths: in order; a further .gz is unpacked.
-        names: the columns or keys that are read.
-        header: the columns of CSV where files have no header; else None.
-        delimiter: of CSV; None is a tab in files that end in .tsv, and a comma in others.
-    """
-
-    paths: Sequence[Path]
-    names: Sequence[str]
-    header: Sequence[str] | None
-    delimiter: str | None
+    paths: Sequence[Path]  #: in order; a further .gz is unpacked
+    names: Sequence[str]  #: the columns or keys that are read
+    header: Sequence[str] | None  #: the columns of CSV where files have no header; else None
+    delimiter: str | None  #: of CSV; None is a tab in files that end in .tsv, and a comma in others
 
     def blocks(self, begin: LogPosition) -> Iterator[RecordBlock]:
-        """All records from `begin` on.
-
-        Raises:
-            UserError: a file is missing or lacks a column.
-            DataError: a file is damaged, or a line is too long.
-        """
+        """All records from `begin` on."""
         sizes = text_blocks.sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)

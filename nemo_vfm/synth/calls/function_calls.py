@@ -9,8 +9,8 @@ from itertools import islice
 
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.calls.json_answer import NoJson, json_in
 from nemo_vfm.synth.calls.tool_source import Toolset, ToolSource
+from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_call
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
@@ -61,7 +61,9 @@ class FunctionCalls:
         sets = yield from self.tools.toolsets()
         served = [self._served(place) for place in range(len(sets))]
         plans = [(place, which) for place in range(len(sets)) for which in (True, False) if which in served[place]]
-        asks = [self._ask(sets[place], which, served[place].count(which)) for place, which in plans]
+        asks = [Ask("requests" if which else "other_requests",
+                    {"tools": _json(sets[place].tools), "count": str(served[place].count(which))})
+                for place, which in plans]  # fmt: skip
         lists = yield from lists_of(asks, self.requests)
         texts = {plan: iter(items) for plan, items in zip(plans, lists, strict=True)}
         found = []
@@ -81,24 +83,14 @@ class FunctionCalls:
         random.Random(f"{place}").shuffle(served)
         return served
 
-    def _ask(self, one: Toolset, served: bool, count: int) -> Ask:
-        return Ask("requests" if served else "other_requests", {"tools": _json(one.tools), "count": str(count)})
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionRequest:
-    """One request.
+    """One request."""
 
-    Args:
-        toolset: what may be called.
-        request: what the user says.
-        served: whether a tool serves it.
-        most_calls: for it.
-    """
-
-    toolset: Toolset
-    request: str
-    served: bool
+    toolset: Toolset  #: what may be called
+    request: str  #: what the user says
+    served: bool  #: whether a tool serves it
     most_calls: int
 
     def row(self) -> Program[Draft | Dropped]:
@@ -142,11 +134,7 @@ class FunctionRequest:
 
 
 def _calls_in(answer: str) -> list[Json]:
-    """The calls that an answer holds; none where it says so.
-
-    Raises:
-        RowFailed: it says neither.
-    """
+    """The calls that an answer holds; none where it says so."""
     if _NONE.fullmatch(answer):
         return []
     try:

@@ -9,7 +9,7 @@ from typing import Protocol
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.calls.json_answer import NoJson, json_in
+from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_tools
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.row_program import Ask, AsksModels, NoAnswer, Program, RowFailed
@@ -17,15 +17,10 @@ from nemo_vfm.synth.programs.row_program import Ask, AsksModels, NoAnswer, Progr
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Tools that are there in one conversation.
+    """Tools that are there in one conversation."""
 
-    Args:
-        tools: in OpenAI's form, valid, with different names.
-        parents: what they were made from.
-    """
-
-    tools: Sequence[Json]
-    parents: Mapping[str, Json]
+    tools: Sequence[Json]  #: in OpenAI's form, valid, with different names
+    parents: Mapping[str, Json]  #: what they were made from
 
 
 class ToolSource(AsksModels, Protocol):
@@ -33,7 +28,7 @@ class ToolSource(AsksModels, Protocol):
 
     def most_sets(self) -> int | None:
         """How many there are at most; None where a file decides."""
-        ...
+        return None
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
         """All of them."""
@@ -41,7 +36,7 @@ class ToolSource(AsksModels, Protocol):
 
 
 @needs_packages("jsonschema")
-class MadeTools:
+class MadeTools(ToolSource):
     """Tools that a model makes up; those that are not valid are left out.
 
     Args:
@@ -57,10 +52,6 @@ class MadeTools:
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `AsksModels`."""
         return {"tools": frozenset({"area", "count"})}
-
-    def roles(self) -> Sequence[str]:
-        """See `AsksModels`: it asks the generator alone."""
-        return ()
 
     def most_sets(self) -> int | None:
         """See `ToolSource`."""
@@ -78,7 +69,7 @@ class MadeTools:
 
 
 @needs_packages("jsonschema")
-class GivenTools:
+class GivenTools(ToolSource):
     """Tools of a file.
 
     Args:
@@ -88,24 +79,8 @@ class GivenTools:
     def __init__(self, *, file: Path) -> None:
         self.file = file
 
-    def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `AsksModels`."""
-        return {}
-
-    def roles(self) -> Sequence[str]:
-        """See `AsksModels`."""
-        return ()
-
-    def most_sets(self) -> int | None:
-        """See `ToolSource`."""
-        return None
-
     def toolsets(self) -> Program[Sequence[Toolset]]:
-        """See `ToolSource`.
-
-        Raises:
-            UserError: the file cannot be read, or a tool is not valid.
-        """
+        """See `ToolSource`."""
         yield from ()
         found = self._read()
         sets = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]

@@ -98,13 +98,10 @@ def _wrong_schema(place: str, schema: object) -> Iterator[str]:
     validator = _jsonschema().Draft202012Validator
     for error in _first(validator(validator.META_SCHEMA).iter_errors(schema)):
         yield f"{place}{_path(error)}: {error.message}"
-    for missing in sorted({*map(str, _required(schema))} - {*map(str, schema.get("properties", {}))}):
-        yield f"{place}.required: {missing!r} is required, and no property has that name"
-
-
-def _required(schema: Mapping[str, Any]) -> Sequence[Any]:
     required = schema.get("required", ())
-    return required if isinstance(required, list | tuple) and isinstance(schema.get("properties", {}), Mapping) else ()
+    if isinstance(required, list | tuple) and isinstance(properties := schema.get("properties", {}), Mapping):
+        for missing in sorted({*map(str, required)} - {*map(str, properties)}):
+            yield f"{place}.required: {missing!r} is required, and no property has that name"
 
 
 class _Walk:

@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from nemo_vfm.synth.checks import landlock, own_namespaces, syscall_filter
+from nemo_vfm.synth.checks import kernel_limits
 
 #: What the process exits with where its program ran to its last line, and where it had no memory left.
 AT_ITS_END, OUT_OF_MEMORY = 97, 98
@@ -35,7 +35,20 @@ def main(report: int) -> None:
     """
     order = json.loads(sys.stdin.buffer.read())
     try:
-        layers = _limit(order)
+        # Set limits and leave the network; the folder becomes a small disk where the kernel allows it.
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != order["parent"]:
+            os.kill(os.getpid(), signal.SIGKILL)  # the parent died before the line above
+        libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        for name, (soft, hard) in order["rlimits"].items():
+            resource.setrlimit(getattr(resource, name), (soft, hard))
+        without, layers = order["without"], ["rlimits"]
+        if "namespaces" not in without and kernel_limits.leave_network():
+            layers.append("namespaces")
+            if kernel_limits.mount_small_disk(order["folder"], order["disk_kb"]):
+                layers.append("small disk")
+        os.chdir(order["folder"])
         _place_files(order["files"], order["stdin"])
         layers += _close_doors(order)
         missing = order["strict"] and _missing(layers)
@@ -46,24 +59,6 @@ def main(report: int) -> None:
     os.close(report)
     if "layers" in answer:
         _run(order["source"])
-
-
-def _limit(order: dict[str, Any]) -> list[str]:
-    """Set limits and leave the network; the folder becomes a small disk where the kernel allows it."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != order["parent"]:
-        os.kill(os.getpid(), signal.SIGKILL)  # the parent died before the line above
-    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    for name, (soft, hard) in order["rlimits"].items():
-        resource.setrlimit(getattr(resource, name), (soft, hard))
-    without, layers = order["without"], ["rlimits"]
-    if "namespaces" not in without and own_namespaces.leave_network():
-        layers.append("namespaces")
-        if own_namespaces.mount_small_disk(order["folder"], order["disk_kb"]):
-            layers.append("small disk")
-    os.chdir(order["folder"])
-    return layers
 
 
 def _place_files(files: dict[str, str], stdin: str) -> None:
@@ -83,14 +78,14 @@ def _place_files(files: dict[str, str], stdin: str) -> None:
 def _close_doors(order: dict[str, Any]) -> list[str]:
     """Limit files, rights and system calls; the order matters, since each takes away what the one before needs."""
     without, layers = order["without"], []
-    if own_namespaces.drop_capabilities():
+    if kernel_limits.drop_capabilities():
         layers.append("no capabilities")
     own = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_exec_prefix}/lib"]
-    if "landlock" not in without and landlock.limit_files(
+    if "landlock" not in without and kernel_limits.limit_files(
         [*own, *_SYSTEM], [order["folder"], "/dev/null", "/dev/zero"]
     ):
         layers.append("landlock")
-    if "seccomp" not in without and syscall_filter.refuse_calls(order["threads"]):
+    if "seccomp" not in without and kernel_limits.refuse_calls(order["threads"]):
         layers.append("seccomp")
     return layers
 
@@ -108,7 +103,11 @@ def _missing(layers: list[str]) -> str:
 def _run(source: str) -> None:
     """Run the program as `__main__`, and exit."""
     module = ModuleType("__main__")
-    _forget_ourselves(module)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nemo_vfm"]:
+        del sys.modules[name]
+    sys.modules["__main__"] = module
+    sys.path[0], sys.argv = os.getcwd(), [_NAME]  # noqa: PTH109
+    os.environ.clear()
     lines = source.splitlines(keepends=True)
     linecache.cache[_NAME] = (len(source), None, lines, _NAME)  # so that a traceback shows them
     try:
@@ -123,11 +122,3 @@ def _run(source: str) -> None:
         traceback.print_exception(error.with_traceback(inside))
         sys.exit(1)
     sys.exit(AT_ITS_END)
-
-
-def _forget_ourselves(module: ModuleType) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "nemo_vfm"]:
-        del sys.modules[name]
-    sys.modules["__main__"] = module
-    sys.path[0], sys.argv = os.getcwd(), [_NAME]  # noqa: PTH109
-    os.environ.clear()

@@ -45,9 +45,6 @@ def missing_quotations(answer: str, document: str, least_words: int = 1) -> list
     White space, kinds of quotation marks and dashes, and signs at the edges of a quotation do not matter; capitals do.
     An ellipsis in a quotation splits it: its parts must stand in the document as whole words, in their order.
 
-    Args:
-        least_words: as in `quotations`.
-
     Returns:
         each as it is written in the answer; empty where all are found, or nothing is quoted.
     """

@@ -1,14 +1,16 @@
-"""Lists kinds of instructions that a program can check, in our own words.
+"""Draws instructions that a program can check, in our own words, and says whether an answer obeys them.
 
 The idea, and most kinds, are those of Zhou et al. 2023 (2311.07911), section 2.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.synth.checks import answer_measures as measure
+from nemo_vfm.synth.checks.answer_measures import occurrences, words
 
 Values = Mapping[str, Any]
 #: Plain words that fit into an answer about most things.
@@ -24,24 +26,72 @@ STARTS = ("Here is how I see it", "Let me begin with the main point", "To put it
 ENDS = ("That is all for now.", "I hope you find this useful.", "Tell me if you need more.", "The rest is up to you.")
 CHOICES = (("Yes, certainly.", "No, certainly not.", "That depends."), ("I agree.", "I disagree.", "I cannot say."))
 _RARE, _FREQUENT = "jkqvxzwbp", "aeiourstlnmdc"
+_SHAPED = frozenset({"paragraphs", "paragraph_start", "divided_parts", "two_responses"})
+_WHOLE = frozenset({"json_object", "quotation", "start_phrase", "repeat_prompt"})
+_LINES = frozenset({"bullets", "sections", "title", "postscript"})
+#: Draws of one kind before another is tried: its values may not fit those already drawn.
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, as it is said and as it is checked."""
+
+    kind: str  #: of `KINDS`
+    values: Mapping[str, Any]  #: what it asks for, as JSON
+    text: str  #: the sentence
+
+    def holds(self, answer: str) -> bool:
+        """Whether an answer obeys; one without a word never does."""
+        return bool(words(answer)) and KINDS[self.kind].holds(answer, self.values)
+
+    def row(self) -> dict[str, Any]:
+        """As JSON, for the row that it belongs to; `instruction_of` reads it."""
+        return {"kind": self.kind, "values": dict(self.values), "text": self.text}
+
+
+def draw(
+    rng: Random, count: int, *, prompt: str = "", bank: Sequence[str] = WORDS, kinds: Collection[str] | None = None
+) -> list[Instruction]:
+    """Instructions, each of another kind, for which there is an answer that obeys all.
+
+    Args:
+        rng: the same state gives the same instructions.
+        count: how many; there are fewer where no other kind fits those drawn.
+        prompt: that they will follow. One in several lines, and none, is never asked to be repeated.
+        bank: at least four words, without spaces, that an answer may be asked to use or to avoid.
+        kinds: to draw from; None means all.
+
+    Raises:
+        UserError: a kind is none of ours, or `bank` is too small.
+    """
+    if unknown := {*(kinds or ())} - {*KINDS}:
+        raise UserError(f"there is no kind of instruction {sorted(unknown)[0]!r}; known are {', '.join(KINDS)}")
+    if len({*bank}) < 4:
+        raise UserError(f"a bank of {len({*bank})} words is too small to draw instructions from; give at least 4")
+    names = [name for name in KINDS if kinds is None or name in kinds]
+    if not prompt.strip() or "\n" in prompt.strip():
+        names = [name for name in names if name != "repeat_prompt"]
+    rng.shuffle(names)
+    found: list[Instruction] = []
+    for name in names:
+        if len(found) == count:
+            break
+        found += _fitting(rng, name, found, prompt, bank)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of instruction.
+    """A kind of instruction."""
 
-    Args:
-        draw: its values, from a generator, words to choose from, and the prompt that it will follow.
-        wordings: sentences with places for the values. Those of texts are quoted when they are filled in.
-        holds: whether an answer, not empty, obeys.
-        excludes: kinds that cannot hold beside it.
-        fixed: texts that any answer that obeys contains.
-    """
-
+    #: its values, from a generator, words to choose from, and the prompt that it will follow
     draw: Callable[[Random, Sequence[str], str], dict[str, Any]]
+    #: sentences with places for the values. Those of texts are quoted when they are filled in.
     wordings: tuple[str, ...]
-    holds: Callable[[str, Values], bool]
-    excludes: frozenset[str] = frozenset()
+    holds: Callable[[str, Values], bool]  #: whether an answer, not empty, obeys
+    excludes: frozenset[str] = frozenset()  #: kinds that cannot hold beside it
+    #: texts that any answer that obeys contains
     fixed: Callable[[Values], list[str]] = field(default=lambda values: [])
 
 
@@ -53,18 +103,10 @@ def _one(name: str, choices: Sequence[Any]) -> Callable[[Random, Sequence[str], 
     return lambda rng, words, prompt: {name: rng.choice(choices)}
 
 
-def _some_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    return {"words": rng.sample(list(words), rng.randint(2, min(4, len(words))))}
-
-
 def _avoidable_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
     """Not those that the prompt is about."""
     free = [word for word in words if not measure.occurrences(word, prompt)] or list(words)
     return {"words": rng.sample(free, min(rng.randint(2, 4), len(free)))}
-
-
-def _word_count(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    return {"word": rng.choice(words), "count": rng.randint(2, 4)}
 
 
 def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str], str], dict[str, Any]]:
@@ -74,10 +116,6 @@ def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str
 def _paragraph_start(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
     count = rng.randint(2, 5)
     return {"count": count, "place": rng.randint(1, count), "word": rng.choice(words)}
-
-
-def _starts(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    return {"phrase": rng.choice(STARTS)}
 
 
 def _two_parts(answer: str, values: Values) -> bool:
@@ -96,10 +134,6 @@ def _has_postscript(answer: str, values: Values) -> bool:
     marker = values["marker"].lower()
     return any(line.strip().lower().startswith(marker) for line in answer.splitlines())
 
-
-_SHAPED = frozenset({"paragraphs", "paragraph_start", "divided_parts", "two_responses"})
-_WHOLE = frozenset({"json_object", "quotation", "start_phrase", "repeat_prompt"})
-_LINES = frozenset({"bullets", "sections", "title", "postscript"})
 
 KINDS: dict[str, Kind] = {
     "min_words": Kind(
@@ -148,7 +182,7 @@ KINDS: dict[str, Kind] = {
         _SHAPED | {"json_object", "repeat_prompt"},
     ),
     "include_words": Kind(
-        _some_words,
+        lambda rng, words, prompt: {"words": rng.sample(list(words), rng.randint(2, min(4, len(words))))},
         ("Use each of these words: {words}.", "The words {words} must all occur in it."),
         lambda a, v: all(measure.occurrences(word, a) for word in v["words"]),
         fixed=lambda v: list(v["words"]),
@@ -159,7 +193,7 @@ KINDS: dict[str, Kind] = {
         lambda a, v: not any(measure.occurrences(word, a) for word in v["words"]),
     ),
     "word_frequency": Kind(
-        _word_count,
+        lambda rng, words, prompt: {"word": rng.choice(words), "count": rng.randint(2, 4)},
         ("Use the word {word} at least {count} times.", "The word {word} must occur {count} times or more."),
         lambda a, v: measure.occurrences(v["word"], a) >= v["count"],
         fixed=lambda v: [v["word"]] * v["count"],
@@ -238,7 +272,7 @@ KINDS: dict[str, Kind] = {
         lambda a, v: sum(len(word) > 1 and word.isupper() for word in measure.words(a)) >= v["count"],
     ),
     "start_phrase": Kind(
-        _starts,
+        _one("phrase", STARTS),
         ("Begin with exactly these words: {phrase}", "The first words of your answer must be {phrase}"),
         lambda a, v: measure.plain(a).startswith(measure.plain(v["phrase"])),
         _WHOLE,
@@ -286,3 +320,70 @@ KINDS: dict[str, Kind] = {
         lambda a, v: measure.plain(a).strip('".') in {measure.plain(one).strip('".') for one in v["options"]},
     ),
 }  # fmt: skip
+
+
+def instruction_of(row: Mapping[str, Any]) -> Instruction:
+    """The instruction that a row holds.
+
+    Raises:
+        UserError: its kind is none of ours.
+    """
+    if row["kind"] not in KINDS:
+        raise UserError(f"there is no kind of instruction {row['kind']!r}; known are {', '.join(KINDS)}")
+    return Instruction(row["kind"], row["values"], row["text"])
+
+
+def _fitting(
+    rng: Random, name: str, others: Sequence[Instruction], prompt: str, bank: Sequence[str]
+) -> list[Instruction]:
+    """One of this kind that can hold beside the others; empty where none is found."""
+    for _ in range(_TRIES):
+        values = KINDS[name].draw(rng, bank, prompt)
+        drawn = Instruction(name, values, _said(rng.choice(KINDS[name].wordings), values))
+        if hold_together([*others, drawn]):
+            return [drawn]
+    return []
+
+
+def _said(wording: str, values: Mapping[str, Any]) -> str:
+    """The wording with its values; a prompt is never repeated in it."""
+    return wording.format_map({name: _quoted(name, value) for name, value in values.items()})
+
+
+def _quoted(name: str, value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(f'"{one}"' for one in value)
+    return f'"{value}"' if isinstance(value, str) and name != "marker" else str(value)
+
+
+def hold_together(instructions: Sequence[Instruction]) -> bool:
+    """Whether one answer can obey all of them.
+
+    It looks at pairs of kinds, at bounds from both sides, and at texts that one asks for and another forbids.
+    """
+    names = [one.kind for one in instructions]
+    if len({*names}) < len(names) or ("choice" in names and len(names) > 1):
+        return False
+    if any(other in KINDS[name].excludes for name in names for other in names if other != name):
+        return False
+    values = {one.kind: one.values for one in instructions}
+    fixed = [text for one in instructions for text in KINDS[one.kind].fixed(one.values)]
+    return _bounds_meet(values) and _allowed(values, fixed)
+
+
+def _bounds_meet(values: Mapping[str, Mapping[str, Any]]) -> bool:
+    for what in ("words", "sentences", "letters"):
+        low, high = values.get(f"min_{what}"), values.get(f"max_{what}")
+        if low and high and low.get("letter") == high.get("letter") and low["count"] > high["count"]:
+            return False
+    return True
+
+
+def _allowed(values: Mapping[str, Mapping[str, Any]], fixed: Sequence[str]) -> bool:
+    """Whether no text that must be there is forbidden, and no letter is in those more often than it may."""
+    avoided = values.get("avoid_words", {}).get("words", ())
+    if any(occurrences(word, text) for word in avoided for text in fixed):
+        return False
+    if (letters := values.get("max_letters")) is None:
+        return True
+    return bool("".join(fixed).lower().count(letters["letter"]) <= letters["count"])

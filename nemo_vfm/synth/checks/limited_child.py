@@ -59,43 +59,27 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended.
+    """How a program ended."""
 
-    Args:
-        ending: `ok` if it exited with 0; `refused` if it was never run: `stderr` then says why.
-        stdout: what it wrote, cut at the limit; bytes that are no UTF-8 are replaced.
-        stderr: the same.
-        seconds: wall time, the start of the interpreter included.
-        reached_end: whether its last line was run. A program that exits with 0 before its tests is `ok` without this.
-            One that sets out to deceive can forge both.
-        layers: of protection that were in force.
-    """
-
-    ending: Ending
-    stdout: str
-    stderr: str
-    seconds: float
+    ending: Ending  #: `ok` if it exited with 0; `refused` if it was never run: `stderr` then says why
+    stdout: str  #: what it wrote, cut at the limit; bytes that are no UTF-8 are replaced
+    stderr: str  #: the same
+    seconds: float  #: wall time, the start of the interpreter included
+    #: whether its last line was run. A program that exits with 0 before its tests is `ok` without this. One that sets
+    #: out to deceive can forge both.
     reached_end: bool = False
-    layers: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()  #: of protection that were in force
 
 
 @dataclass(frozen=True, slots=True)
 class Protections:
-    """What can be limited on this machine.
+    """What can be limited on this machine."""
 
-    Args:
-        files: it reads nothing but Python and its own folder, and writes nothing else.
-        network: it opens no socket, or has no network.
-        processes: it starts none, and reaches none.
-        disk: all that it writes is bounded, not only each file.
-        layers: that bring this about.
-    """
-
-    files: bool
-    network: bool
-    processes: bool
-    disk: bool
-    layers: tuple[str, ...]
+    files: bool  #: it reads nothing but Python and its own folder, and writes nothing else
+    network: bool  #: it opens no socket, or has no network
+    processes: bool  #: it starts none, and reaches none
+    disk: bool  #: all that it writes is bounded, not only each file
+    layers: tuple[str, ...]  #: that bring this about
 
 
 @functools.cache
@@ -135,13 +119,24 @@ def run_python(
         raise UserError(f"there is no protection called {sorted(unknown)[0]!r}; known are {', '.join(LAYERS)}")
     if not sys.platform.startswith("linux"):
         return ProgramResult("refused", "", "programs written by a model run only on Linux", 0.0)
-    if wrong := _wrong_name(files or {}):
-        return ProgramResult("refused", "", wrong, 0.0)
+    for name in files or {}:
+        path = PurePosixPath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name or path.name == ".stdin":
+            wrong = f"{name!r} is not a file name inside the program's folder; expected a relative path without '..'"
+            return ProgramResult("refused", "", wrong, 0.0)
     limits = limits or Limits()
     with tempfile.TemporaryDirectory(prefix="limited-", ignore_cleanup_errors=True) as folder, _Order() as order:
+        file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
+        rlimits = {
+            "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (file, file),
+            "RLIMIT_NOFILE": (_OPEN_FILES, _OPEN_FILES), "RLIMIT_CORE": (0, 0), "RLIMIT_MEMLOCK": (0, 0),
+            "RLIMIT_MSGQUEUE": (0, 0),
+        }  # fmt: skip
+        # Of root the kernel does not count processes; there the filter of system calls does it alone.
+        rlimits |= {} if limits.threads else {"RLIMIT_NPROC": (0, 0)}
         order.write(
             source=source, stdin=stdin, files=dict(files or {}), folder=str(Path(folder).resolve()),
-            rlimits=_rlimits(limits), disk_kb=limits.disk_kb, threads=limits.threads, strict=strict,
+            rlimits=rlimits, disk_kb=limits.disk_kb, threads=limits.threads, strict=strict,
             without=sorted(without), parent=os.getpid(),
         )  # fmt: skip
         return _Child(order.file, folder, limits).result()
@@ -191,7 +186,11 @@ class _Child:
             try:
                 cut = self._watch()
             finally:
-                self._kill_group()
+                # Before the child is waited for: until then its number belongs to nobody else.
+                try:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    self._process.kill()
                 code = self._process.wait()
             return self._judged(cut, code, json.loads(report.read() or "{}"))
 
@@ -217,7 +216,10 @@ class _Child:
             ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
             streams = [key for key in ready if key.data]
             for key in streams:
-                self._take(selector, key)
+                if data := os.read(key.fd, 65536):
+                    self._written[key.data] += data
+                else:
+                    selector.unregister(key.fileobj)
             if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
                 return "output"
             if over and not streams:
@@ -226,19 +228,6 @@ class _Child:
             if left <= 0:
                 return "timeout"
 
-    def _take(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        if data := os.read(key.fd, 65536):
-            self._written[key.data] += data
-        else:
-            selector.unregister(key.fileobj)
-
-    def _kill_group(self) -> None:
-        """Before the child is waited for: until then its number belongs to nobody else."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self._process.kill()
-
     def _judged(self, cut: Ending | None, code: int, report: dict[str, Any]) -> ProgramResult:
         seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024
         out, err = (bytes(part[:most]).decode("utf-8", "replace") for part in self._written.values())
@@ -246,30 +235,10 @@ class _Child:
             if cut == "timeout":
                 return ProgramResult("timeout", out, err, seconds)
             return ProgramResult("refused", "", report.get("refused") or f"the child did not start: {err}", seconds)
-        ending = cut or self._ending(code, seconds)
+        # A kill that is none of ours: the hard limit of CPU time, or the kernel was out of memory.
+        ends: dict[int, Ending] = {
+            0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout",
+            -signal.SIGKILL: "timeout" if seconds >= self._limits.cpu_s else "memory",
+        }  # fmt: skip
+        ending = cut or ends.get(code, "error")
         return ProgramResult(ending, out, err, seconds, code == AT_ITS_END and not cut, tuple(report["layers"]))
-
-    def _ending(self, code: int, seconds: float) -> Ending:
-        if code == -signal.SIGKILL:  # none of ours: the hard limit of CPU time, or the kernel was out of memory
-            return "timeout" if seconds >= self._limits.cpu_s else "memory"
-        ends: dict[int, Ending] = {0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout"}
-        return ends.get(code, "error")
-
-
-def _rlimits(limits: Limits) -> dict[str, tuple[int, int]]:
-    file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
-    found = {
-        "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (file, file),
-        "RLIMIT_NOFILE": (_OPEN_FILES, _OPEN_FILES), "RLIMIT_CORE": (0, 0), "RLIMIT_MEMLOCK": (0, 0),
-        "RLIMIT_MSGQUEUE": (0, 0),
-    }  # fmt: skip
-    # Of root the kernel does not count processes; there the filter of system calls does it alone.
-    return found if limits.threads else {**found, "RLIMIT_NPROC": (0, 0)}
-
-
-def _wrong_name(files: Mapping[str, str]) -> str:
-    for name in files:
-        path = PurePosixPath(name)
-        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name or path.name == ".stdin":
-            return f"{name!r} is not a file name inside the program's folder; expected a relative path without '..'"
-    return ""

@@ -20,19 +20,12 @@ _MOST_STDERR = 1500  # letters of its end, where the error stands
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """What is kept of a program that was run.
-
-    Args:
-        ending: see `ProgramResult`, and so are the others.
-        reached_end: as there.
-        stdout: as there.
-        stderr: its last letters.
-    """
+    """What is kept of a program that was run."""
 
     ending: Ending
     reached_end: bool
     stdout: str
-    stderr: str
+    stderr: str  #: its last letters
 
     @property
     def passed(self) -> bool:

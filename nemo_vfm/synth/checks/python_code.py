@@ -44,12 +44,9 @@ def code_in(answer: str) -> str:
     """All blocks as one program; the answer itself where it has no fence and is Python, else nothing."""
     if blocks := code_blocks(answer):
         return "\n".join(blocks)
-    return answer if "```" not in answer and _looks_like_code(answer) and parsed(answer) else ""
-
-
-def _looks_like_code(text: str) -> bool:
-    """A sentence of one word would be a program, too."""
-    return any(line.lstrip().startswith(_STARTS) for line in text.splitlines())
+    # A sentence of one word would be a program, too.
+    looks_like_code = any(line.lstrip().startswith(_STARTS) for line in answer.splitlines())
+    return answer if "```" not in answer and looks_like_code and parsed(answer) else ""
 
 
 def parsed(source: str) -> ast.Module | None:

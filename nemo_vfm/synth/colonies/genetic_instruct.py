@@ -1,17 +1,57 @@
 """Makes programming tasks with tested solutions from a few: colonies grow, each by itself (arXiv 2407.21077)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
 
 from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.dedup.texts.near_texts import near_duplicates
 from nemo_vfm.dedup.texts.normalize_text import normalize
-from nemo_vfm.synth.colonies.code_fitness import FITNESS_PROMPTS, MOST_SCORE, Bar, fitness, heard
-from nemo_vfm.synth.colonies.colony import Breeding, Colony, Offspring
+from nemo_vfm.synth.checks.program_model import end_in
+from nemo_vfm.synth.checks.python_code import code_in, defined_names, num_assertions, parsed, signatures
 from nemo_vfm.synth.pipelines.text_bank import TextBank
-from nemo_vfm.synth.programs.row_program import Draft, Dropped, Program, RowFailed
+from nemo_vfm.synth.programs.judgement import scores_of
+from nemo_vfm.synth.programs.row_program import Answer, Ask, Draft, Dropped, NoAnswer, Program, RowFailed, said
 
 _LABEL = re.compile(r"^\W*(?:new |harder )?(?:programming )?task\W*:\s*", re.IGNORECASE)
+FITNESS_PROMPTS = {
+    "solve": frozenset({"task"}),
+    "tests": frozenset({"task", "signatures"}),
+    "fitness": frozenset({"task", "solution"}),
+}
+MOST_SCORE = 4
+_SCORES = ("task", "solution")
+_ENDS = {
+    "timeout": "its program takes too long", "memory": "its program takes too much memory",
+    "output": "its program writes too much",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Offspring:
+    """One task on its way into a population, and later the candidate of a row."""
+
+    birth: Ask  #: the question that its task is the answer to
+    parents: Mapping[str, Json]  #: operator, colony, generation and the tasks it was made from
+    task: str = ""  #: empty as long as there is none
+    answers: list[Answer] = field(default_factory=list)  #: all that it was made and judged by, in their order
+    scores: dict[str, float] = field(default_factory=dict)  #: of the judge
+    #: what became of it: a row, a rule that it broke, or the reason of a failure; None as long as it is open
+    end: Draft | Dropped | str | None = None
+
+    @property
+    def fitness(self) -> float:
+        """The sum of its scores."""
+        return sum(self.scores.values())
+
+    def row(self) -> Program[Draft | Dropped]:
+        """See `Candidate`: everything about it was asked when it was born."""
+        yield from ()
+        if isinstance(self.end, Draft | Dropped):
+            return self.end
+        raise RowFailed(self.end or "its generation did not end")
 
 
 class GeneticInstruct:
@@ -82,15 +122,11 @@ class GeneticInstruct:
             every += born
             if not any(isinstance(one.end, Draft) for one in born):
                 break
-        self._drop_alike(every)
-        return every
-
-    def _drop_alike(self, every: Sequence[Offspring]) -> None:
-        """Of the fit ones, those that are like an earlier fit one."""
         fit = [one for one in every if isinstance(one.end, Draft)]
         near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
         for place in near:
             fit[place].end = Dropped("nearly an earlier task")
+        return every
 
 
 def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
@@ -108,3 +144,157 @@ def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
             one.end = Dropped("a repeat of an earlier task")
         else:
             known.add(task)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What makes a task fit."""
+
+    score: float  #: least score that the judge gives to the task, and to its solution
+    tests: int  #: fewest assertions
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One task whose fitness is being found out."""
+
+    one: Offspring
+    bar: Bar
+    answer: str = ""
+    solution: str = ""
+    tests: str = ""
+    count: int = 0
+
+
+def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
+    """Solve the tasks, write tests, run them and judge; each that is open ends as a row, dropped or failed.
+
+    A step is asked for all tasks at once.
+    """
+    trials = [_Trial(one, bar) for one in offspring]
+    for ask, read in ((_solve, _solved), (_test, _tested), (_run, _ran), (_judge, _judged)):
+        yield from _step(trials, ask, read)
+
+
+def heard(one: Offspring, answer: str | NoAnswer) -> str:
+    """The answer, which is noted."""
+    if isinstance(answer, NoAnswer):
+        raise RowFailed(answer.reason)
+    assert isinstance(answer, Answer)
+    one.answers.append(answer)
+    return answer
+
+
+def _step(
+    trials: Sequence[_Trial], ask: Callable[[_Trial], Ask], read: Callable[[_Trial, str], Draft | Dropped | None]
+) -> Program[None]:
+    still = [trial for trial in trials if trial.one.end is None]
+    for trial, answer in zip(still, (yield [ask(trial) for trial in still]), strict=True):
+        try:
+            trial.one.end = read(trial, heard(trial.one, answer))
+        except RowFailed as error:
+            trial.one.end = str(error)
+
+
+def _solve(trial: _Trial) -> Ask:
+    return Ask("solve", {"task": trial.one.task})
+
+
+def _solved(trial: _Trial, answer: str) -> Dropped | None:
+    trial.answer, trial.solution = answer, code_in(answer)
+    if not trial.solution:
+        return Dropped("a solution without code")
+    if (tree := parsed(trial.solution)) is None:
+        return Dropped("a solution that does not compile")
+    return None if defined_names(tree) else Dropped("a solution without a function or class to test")
+
+
+def _test(trial: _Trial) -> Ask:
+    """Whoever writes the tests sees how the solution is called, and not what it does."""
+    tree = parsed(trial.solution)
+    assert tree is not None
+    return Ask("tests", {"task": trial.one.task, "signatures": "\n".join(signatures(tree))})
+
+
+def _tested(trial: _Trial, answer: str) -> Dropped | None:
+    trial.tests = code_in(answer)
+    solution, tests = parsed(trial.solution), parsed(trial.tests)
+    assert solution is not None
+    if not trial.tests or tests is None:
+        return Dropped("tests that do not compile")
+    trial.count = num_assertions(tests, defined_names(solution) - defined_names(tests))
+    return None if trial.count >= trial.bar.tests else Dropped("too few tests")
+
+
+def _run(trial: _Trial) -> Ask:
+    program = f"{trial.solution.rstrip()}\n\n{trial.tests}"
+    return Ask(None, before=[{"role": "user", "content": program}], model="python")
+
+
+def _ran(trial: _Trial, answer: str) -> Dropped | None:
+    end = end_in(answer)
+    return None if end.passed else Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
+
+
+def _judge(trial: _Trial) -> Ask:
+    return Ask("fitness", {"task": trial.one.task, "solution": trial.solution}, model="judge")
+
+
+def _judged(trial: _Trial, answer: str) -> Draft | Dropped:
+    scores = scores_of(answer)
+    for name in _SCORES:
+        if not 0 <= scores.get(name, -1) <= MOST_SCORE:
+            raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
+    one = trial.one
+    one.scores = {name: scores[name] for name in _SCORES}
+    if min(one.scores.values()) < trial.bar.score:
+        return Dropped("judged below the least score")
+    messages = [said("user", one.task), said("assistant", trial.answer)]
+    verifier = f"python: {trial.count} of {trial.count} tests pass"
+    return Draft(messages, one.parents, one.scores, verifier, more={"tests": trial.tests}, earlier=one.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Breeding:
+    """How a population goes on."""
+
+    mutations: Sequence[str]  #: ways to make a task harder, in words; the prompt `harder` has a place {how}
+    mutation_share: float  #: of the offspring that are made from one task; the others are made from several examples
+    examples: int  #: tasks that a new one is made from
+    offspring: int  #: of a generation
+    population: int  #: tasks of a colony at most
+
+
+class Colony:
+    """One population."""
+
+    def __init__(self, number: int, seeds: Sequence[str], seed_fitness: float, breeding: Breeding) -> None:
+        chosen = Random(f"{number}").sample(list(seeds), min(len(seeds), breeding.population))
+        self.number, self.breeding = number, breeding
+        self._members = [(seed_fitness, task) for task in chosen]
+
+    def tasks(self) -> list[str]:
+        """Of the population, the fittest first."""
+        return [task for _, task in self._members]
+
+    def offspring(self, generation: int) -> list[Offspring]:
+        """Of one generation, before anybody is asked."""
+        rng = Random(f"{self.number}/{generation}")
+        return [self._child(rng, generation, place) for place in range(self.breeding.offspring)]
+
+    def _child(self, rng: Random, generation: int, place: int) -> Offspring:
+        sample = self.number * self.breeding.offspring + place  # equal questions of two colonies get two answers
+        about: dict[str, Json] = {"colony": self.number, "generation": generation}
+        if rng.random() < self.breeding.mutation_share:
+            task, how = rng.choice(self.tasks()), rng.choice(self.breeding.mutations)
+            birth = Ask("harder", {"task": task, "how": how}, sample=sample)
+            return Offspring(birth, {"operator": "mutation", **about, "tasks": [task], "how": how})
+        tasks = rng.sample(self.tasks(), min(self.breeding.examples, len(self._members)))
+        birth = Ask("instruct", {"examples": "\n\n".join(f"- {task}" for task in tasks)}, sample=sample)
+        return Offspring(birth, {"operator": "examples", **about, "tasks": tasks})
+
+    def admit(self, offspring: Sequence[Offspring]) -> None:
+        """Let the fit ones in; where there are too many, the fittest stay, and of equals the younger."""
+        fit = [(one.fitness, one.task) for one in offspring if isinstance(one.end, Draft)]
+        everybody = sorted([*fit, *self._members], key=lambda member: -member[0])
+        self._members = everybody[: self.breeding.population]

@@ -1,37 +1,44 @@
 """Answers prompts without a model: deterministic, in the form that is asked for, and wrong at a stated rate."""
 
 import json
+import re
 from collections.abc import Sequence
 
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded import (
-    made_answers,
-    made_calls,
-    made_judgements,
-    made_lists,
-    made_obedience,
-    made_problems,
-    made_programs,
-    made_refusals,
-    made_tables,
-)
-from nemo_vfm.synth.embedded.answer_form import AnswerForm
-from nemo_vfm.synth.embedded.word_draw import WordDraw
+from nemo_vfm.synth.embedded import made_answers, made_obedience, made_tasks
+from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered
+
+_ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
+_ANSWERS = re.compile(r"<answer_a>\n(.*)\n</answer_a>.*<answer_b>\n(.*)\n</answer_b>", re.DOTALL)
+
+
+def _better(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
+    """The longer one, most often: a judge is swayed by the order now and then, and does not always decide."""
+    answers = _ANSWERS.search(found.string)
+    if answers is None or draw.share() < 0.1 or len(answers[1]) == len(answers[2]):
+        return "tie"
+    longer = "A" if len(answers[1]) > len(answers[2]) else "B"
+    return f"{draw.sentence()}\n{'A' if draw.share() < 0.1 else longer}"
+
 
 #: The more specific before the more general.
-_MADE = (
-    made_refusals,
-    made_answers,
-    made_tables,
-    made_calls,
-    made_problems,
-    made_programs,
-    made_judgements,
-    made_lists,
-    made_obedience,
+_FORMS = (
+    *made_answers.FORMS,
+    *made_tasks.FORMS,
+    AnswerForm(re.compile(r"last line say A, B or tie"), _better),
+    AnswerForm(
+        re.compile(r"number from 0 to 4"),
+        lambda found, _, draw: "\n".join(f"{name}: {draw.number(5)}" for name in _ATTRIBUTES),
+    ),
+    AnswerForm(re.compile(r"Answer yes or no"), lambda found, messages, draw: "Yes." if draw.share() < 0.8 else "No."),
+    AnswerForm(re.compile(r"If the text holds no list, answer: none"), lambda *_: "none"),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3})"),
+        lambda found, _, draw: numbered(found, draw.question if "questions" in found.string else draw.thing),
+    ),
+    *made_obedience.FORMS,
 )
-_FORMS: tuple[AnswerForm, ...] = tuple(form for module in _MADE for form in module.FORMS)
 
 
 class EmbeddedResponder:
@@ -61,22 +68,19 @@ class EmbeddedResponder:
     def say(self, messages: Sequence[Json]) -> Said:
         """A made answer, a function of the messages and the name alone."""
         draw = WordDraw(json.dumps([self.name, *messages], sort_keys=True))
-        text = self._text(messages, draw)
+        wrong, made = draw.share() < self.error_rate, _in_form(messages, draw)
+        if wrong and (made is None or draw.share() < 0.5):
+            text = ""
+        else:
+            text = f"{draw.sentence()} {draw.sentence()}" if made is None or wrong else made
         asked = sum(len(str(message["content"]).split()) for message in messages)
         return Said(text, "success", self.name, "", asked, len(text.split()), 0.0)
 
-    def _text(self, messages: Sequence[Json], draw: WordDraw) -> str:
-        wrong = draw.share() < self.error_rate
-        made = _in_form(messages, draw)
-        if wrong and (made is None or draw.share() < 0.5):
-            return ""
-        return f"{draw.sentence()} {draw.sentence()}" if made is None or wrong else made
-
 
 def _in_form(messages: Sequence[Json], draw: WordDraw) -> str | None:
-    """What is asked for; None where no form is."""
+    """What is asked for; None where no form is. A conversation that the assistant ends is for a reward model."""
     if messages[-1]["role"] == "assistant":
-        return made_judgements.scores(draw)
+        return json.dumps({name: round(4 * draw.share(), 3) for name in _ATTRIBUTES}, sort_keys=True)
     for form in _FORMS:
         if match := form.pattern.search(str(messages[-1]["content"])):
             return form.answer(match, messages, draw)

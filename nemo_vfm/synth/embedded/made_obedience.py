@@ -9,8 +9,7 @@ from typing import Any
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.answer_measures import occurrences, words
 from nemo_vfm.synth.checks.instruction_kinds import KINDS
-from nemo_vfm.synth.embedded.answer_form import AnswerForm
-from nemo_vfm.synth.embedded.word_draw import WordDraw
+from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw
 
 _DISOBEYED = 0.1  # share of answers that obey nothing
 _QUOTED = r'"[^"]*"'
@@ -84,7 +83,10 @@ def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
         place = asked["paragraph_start"]["place"] - 1
         blocks[place] = f"{asked['paragraph_start']['word']} {blocks[place]}"
     quote = '"' if "quotation" in asked else ""
-    return _in_case(quote + _between(asked).join(blocks) + _end(asked, draw) + quote, asked)
+    lines = [f"{asked['postscript']['marker']} {_clause(asked, draw)}"] if "postscript" in asked else []
+    lines += [asked["end_phrase"]["phrase"]] if "end_phrase" in asked else []
+    between = "\n***\n" if "divided_parts" in asked else "\n******\n" if "two_responses" in asked else "\n\n"
+    return _in_case("\n".join([f"{quote}{between.join(blocks)}", *lines]) + quote, asked)
 
 
 def _sentences(asked: _Asked, fill: int, draw: WordDraw) -> str:
@@ -123,16 +125,6 @@ def _lines(asked: _Asked, draw: WordDraw) -> list[str]:
 def _num_blocks(asked: _Asked) -> int:
     counts = [asked[name]["count"] for name in ("paragraphs", "paragraph_start", "divided_parts") if name in asked]
     return int(counts[0]) if counts else 2 if "two_responses" in asked else 1
-
-
-def _between(asked: _Asked) -> str:
-    return "\n***\n" if "divided_parts" in asked else "\n******\n" if "two_responses" in asked else "\n\n"
-
-
-def _end(asked: _Asked, draw: WordDraw) -> str:
-    lines = [f"{asked['postscript']['marker']} {_clause(asked, draw)}"] if "postscript" in asked else []
-    lines += [asked["end_phrase"]["phrase"]] if "end_phrase" in asked else []
-    return "".join(f"\n{text}" for text in lines)
 
 
 def _in_case(text: str, asked: _Asked) -> str:

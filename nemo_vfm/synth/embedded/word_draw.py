@@ -1,6 +1,11 @@
-"""Draws words, questions and sentences that follow from a text."""
+"""Draws words, questions and sentences that follow from a text, for answers in the forms that prompts ask for."""
 
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+
+from nemo_vfm.core.types.json_value import Json
 
 _THINGS = ("rivers", "bridges", "clocks", "markets", "forests", "radios", "gardens", "maps", "engines", "harbours",
            "libraries", "glaciers", "kites", "looms", "orchards", "telescopes")  # fmt: skip
@@ -10,11 +15,7 @@ _DEEDS = ("change", "shape", "support", "limit", "explain", "outlast", "follow",
 
 
 class WordDraw:
-    """Choices that follow from a text: the same text, the same choices in the same order.
-
-    Args:
-        text: any.
-    """
+    """Choices that follow from a text: the same text, the same choices in the same order."""
 
     def __init__(self, text: str) -> None:
         self._text, self._count = text, 0
@@ -43,3 +44,17 @@ class WordDraw:
     def sentence(self) -> str:
         """With a year."""
         return f"{self.thing().capitalize()} {self.deed()} {self.thing()} in {1800 + self.number(200)}."
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """A form that a prompt asks for."""
+
+    pattern: re.Pattern[str]  #: words by which our prompts ask for it
+    #: Makes an answer from the match, all messages, and a draw; None where they ask for another form after all.
+    answer: Callable[[re.Match[str], Sequence[Json], WordDraw], str | None]
+
+
+def numbered(found: re.Match[str], make: Callable[[], str]) -> str:
+    """A numbered list of as many items as the first group of a match says."""
+    return "\n".join(f"{number}. {make()}" for number in range(1, int(found[1]) + 1))

@@ -41,12 +41,7 @@ class EvaluationOverlap:
         self.evaluations, self.n, self.shortest, self.turns = dict(evaluations), n, shortest, turns
 
     def broken_rule(self, draft: Draft) -> str | None:
-        """See `RowFilter`.
-
-        Raises:
-            UserError: an evaluation cannot be read.
-            ValueError: it has no text with a word.
-        """
+        """See `RowFilter`."""
         texts = turns_of(draft, self.turns)
         for name, contamination in self._contaminations.items():
             if any(contamination.find(text) for text in texts):

@@ -43,11 +43,7 @@ class GuardedRows:
         return [self.role]
 
     def rule_program(self, draft: Draft) -> Program[str | None]:
-        """See `AskingFilter`; of a row of preferences, the chosen answer is looked at.
-
-        Raises:
-            RowFailed: the guard does not answer, or says neither safe nor unsafe first.
-        """
+        """See `AskingFilter`; of a row of preferences, the chosen answer is looked at."""
         messages = [*draft.messages, *answer_of(draft, "chosen")]
         values = {} if self.prompt is None else {"transcript": transcript(messages)}
         before = tuple(map(dict, messages)) if self.prompt is None else ()
@@ -62,11 +58,7 @@ class GuardedRows:
 
 
 def unsafe_categories(answer: str) -> list[str] | None:
-    """Categories of what a guard calls unsafe; None where it calls it safe.
-
-    Raises:
-        RowFailed: its first line is neither, or something else than categories follows.
-    """
+    """Categories of what a guard calls unsafe; None where it calls it safe."""
     first, _, rest = answer.strip().partition("\n")
     found = _VERDICT.fullmatch(first)
     if found is None or (found[2] and not (found[1].lower() == "unsafe" and _CODES.fullmatch(found[2]))):

@@ -11,11 +11,7 @@ _ANSWERS = ("chosen", "rejected")  # columns of preferences, each with the assis
 
 
 def require_turns(turns: str) -> None:
-    """Refuse a name that is none.
-
-    Raises:
-        ValueError: with those that are.
-    """
+    """Refuse a name that is none."""
     if turns not in get_args(Turns):
         raise ValueError(f"turns is {turns!r}; take one of {', '.join(get_args(Turns))}")
 

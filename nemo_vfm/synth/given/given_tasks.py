@@ -1,16 +1,22 @@
 """Reads tasks from given rows: prompts, or conversations whose last answer is left out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.given.given_messages import as_task, is_flagged, licence_of, messages_of
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource, kind_of_value
-from nemo_vfm.synth.programs.row_program import Program
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.given.row_source import (
+    GivenRow,
+    RowSource,
+    as_task,
+    is_flagged,
+    kind_of_value,
+    licence_of,
+    messages_of,
+)
+from nemo_vfm.synth.programs.row_program import Program, Task, TaskSource
 
 
-class GivenTasks:
+class GivenTasks(TaskSource):
     """Tasks that you have, such as prompts of users, problems with their answers, or the rows of another run.
 
     Args:
@@ -31,39 +37,20 @@ class GivenTasks:
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
         self.flag, self.turns = flag, turns
 
-    def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `TaskSource`: it asks nothing."""
-        return {}
-
-    def roles(self) -> Sequence[str]:
-        """See `TaskSource`."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `TaskSource`: the file decides."""
-        return None
-
     def all_tasks(self) -> Program[Iterable[Task]]:
         """See `TaskSource`: in the order of the rows, read as far as needed."""
         yield from ()
         return self.each()
 
     def each(self) -> Iterator[Task]:
-        """One after the other.
-
-        Raises:
-            UserError, DataError: a row cannot be read, or holds something else; the text says where.
-        """
+        """One after the other."""
         for row in self.rows.given_rows():
             if row.fault:
                 raise UserError(f"{row.where} cannot be read: {row.fault}")
-            yield self._task(row)
-
-    def _task(self, row: GivenRow) -> Task:
-        messages = as_task(messages_of(row, self.column), row.where, self.turns)
-        flagged = self.flag is not None and is_flagged(row, self.flag)
-        truth = None if self.answer is None else _truth(row, self.answer)
-        return Task(messages, origin(row), truth, licence_of(row, self.licence), flagged)
+            messages = as_task(messages_of(row, self.column), row.where, self.turns)
+            flagged = self.flag is not None and is_flagged(row, self.flag)
+            truth = None if self.answer is None else _truth(row, self.answer)
+            yield Task(messages, origin(row), truth, licence_of(row, self.licence), flagged)
 
 
 def origin(row: GivenRow) -> dict[str, Json]:

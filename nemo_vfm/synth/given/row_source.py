@@ -1,4 +1,4 @@
-"""Defines where given rows come from: a file, shards of clips, or the recipe itself."""
+"""Defines where given rows come from, and reads conversations, flags and licences out of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,39 +6,30 @@ from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.programs.row_program import said
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+Messages = list[dict[str, Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class GivenRow:
-    """One row as it was given.
+    """One row as it was given."""
 
-    Args:
-        where: it stands: a file and a line, or a clip.
-        values: by column.
-        fault: why it could not be read, in words that rows share; empty where it could.
-    """
-
-    where: str
-    values: Mapping[str, Json] = field(default_factory=dict)
-    fault: str = ""
+    where: str  #: it stands: a file and a line, or a clip
+    values: Mapping[str, Json] = field(default_factory=dict)  #: by column
+    fault: str = ""  #: why it could not be read, in words that rows share; empty where it could
 
     def value(self, column: str) -> Json:
-        """What a column holds.
-
-        Raises:
-            UserError: there is no such column.
-        """
+        """What a column holds."""
         if column not in self.values:
             raise UserError(f"{self.where} has no column {column}; it has {', '.join(sorted(self.values)) or 'none'}")
         return self.values[column]
 
     def text(self, column: str) -> str:
-        """What a column of texts holds.
-
-        Raises:
-            UserError: there is no such column, or it holds no text.
-        """
+        """What a column of texts holds."""
         value = self.value(column)
         if not isinstance(value, str):
             raise UserError(f"column {column} of {self.where} holds {kind_of_value(value)}, expected a text")
@@ -49,11 +40,7 @@ class RowSource(Protocol):
     """Has rows."""
 
     def given_rows(self) -> Iterator[GivenRow]:
-        """All of them, in the same order each time, read only as far as needed.
-
-        Raises:
-            UserError, DataError: one cannot be read; the text says where.
-        """
+        """All of them, in the same order each time, read only as far as needed."""
         ...
 
 
@@ -87,3 +74,78 @@ def kind_of_value(value: Json) -> str:
         dict: "an object",
     }
     return "nothing" if value is None else kinds.get(type(value), type(value).__name__)
+
+
+def messages_of(row: GivenRow, column: str) -> Messages:
+    """A conversation: a list of messages, or a text that is what the user says."""
+    value = row.value(column)
+    if isinstance(value, str):
+        if not value.strip():
+            raise UserError(f"column {column} of {row.where} holds an empty text, expected what the user says")
+        return [said("user", value)]
+    if not isinstance(value, list) or not value:
+        kind = "an empty list" if isinstance(value, list) else kind_of_value(value)
+        raise UserError(f"column {column} of {row.where} holds {kind}, expected a text or a list of messages")
+    return [_message(one, f"message {number} in column {column} of {row.where}") for number, one in enumerate(value, 1)]
+
+
+def _message(message: Json, where: str) -> dict[str, Json]:
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        role = f"the role {message.get('role')!r:.40}" if isinstance(message, dict) else kind_of_value(message)
+        raise UserError(f"{where} has {role}, expected an object with a role: {', '.join(_ROLES)}")
+    content = message.get("content")
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise UserError(f"{where} has {kind_of_value(content)} as its content, expected a text")
+    return dict(message)
+
+
+def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | None = None) -> Messages:
+    """The conversation up to a turn of the user; an answer at its end is left out, and so are thoughts before answers.
+
+    Args:
+        turns: of the user that are kept at most; None keeps all.
+    """
+    places = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    if turns is not None and len(places) >= turns:
+        return [_without_thought(message) for message in messages[: places[turns - 1] + 1]]
+    found = [_without_thought(message) for message in messages]
+    if found[-1]["role"] == "assistant":
+        found.pop()
+    if not found or found[-1]["role"] != "user":
+        last = found[-1]["role"] if found else "nobody"
+        raise UserError(
+            f"the conversation of {where} ends with a turn of {last}, but a task must end with a turn of the user"
+        )
+    return found
+
+
+def _without_thought(message: Mapping[str, Json]) -> dict[str, Json]:
+    """Templates of reasoning models leave the thoughts of earlier turns out, too."""
+    known = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
+    if message["role"] == "assistant" and isinstance(message.get("content"), str):
+        known["content"] = split_thought(message["content"])[1]
+    return known
+
+
+def is_flagged(row: GivenRow, column: str) -> bool:
+    """Whether a moderation has flagged a row: true, 1, a list of categories, or `flagged` in an object or list."""
+    value = row.value(column)
+    if isinstance(value, dict) and isinstance(value.get("flagged"), bool):
+        return bool(value["flagged"])
+    if isinstance(value, list):
+        if all(isinstance(one, str) for one in value):
+            return bool(value)
+        if all(isinstance(one, dict) and isinstance(one.get("flagged"), bool) for one in value):
+            return any(one["flagged"] for one in value)
+    if value is not None and value not in (0, 1):
+        raise UserError(f"column {column} of {row.where} holds {kind_of_value(value)}, expected true or false, 0 or 1, "
+                        "a list of categories, or an object with flagged")  # fmt: skip
+    return bool(value)
+
+
+def licence_of(row: GivenRow, column: str | None) -> str:
+    """The licence of a row; without the name of a column, that in `licence` where it is a text."""
+    if column is not None:
+        return row.text(column)
+    licence = row.values.get("licence")
+    return licence if isinstance(licence, str) else ""

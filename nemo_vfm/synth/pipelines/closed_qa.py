@@ -1,21 +1,20 @@
 """Makes instructions about given documents, and answers whose quotations stand in them (2406.11704, 3.2)."""
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.citations import missing_quotations, quotations
-from nemo_vfm.synth.given.given_messages import licence_of
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, answered, said
 
 _PLACES = frozenset({"document", "instruction"})
 
 
-class ClosedQa:
+class ClosedQa(Pipeline):
     """Instructions and answers about documents.
 
     Args:
@@ -52,14 +51,6 @@ class ClosedQa:
         """See `Pipeline`."""
         return {**LIST_PROMPTS, "instructions": frozenset({"count", "kind", "document"})}
 
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`: the documents decide."""
-        return None
-
     def candidates(self) -> Program[Iterable["DocumentTask | UnusedDocument"]]:
         """All kinds of instructions for one document, then those for the next."""
         yield from ()
@@ -80,15 +71,10 @@ class ClosedQa:
 
 @dataclass(frozen=True, slots=True)
 class UnusedDocument:
-    """A document that no row is made of.
+    """A document that no row is made of."""
 
-    Args:
-        failed: why it cannot be used; empty where it could.
-        rule: that it breaks.
-    """
-
-    failed: str = ""
-    rule: str = ""
+    failed: str = ""  #: why it cannot be used; empty where it could
+    rule: str = ""  #: that it breaks
 
     def row(self) -> Program[Draft | Dropped]:
         """None."""
@@ -100,19 +86,12 @@ class UnusedDocument:
 
 @dataclass(frozen=True, slots=True)
 class DocumentTask:
-    """One instruction about a document.
-
-    Args:
-        pipeline: with its settings.
-        given: the document.
-        kind: of the instruction.
-        place: of it among those of the kind. All of them are of one answer, which is asked for once.
-    """
+    """One instruction about a document."""
 
     pipeline: ClosedQa
-    given: GivenRow
-    kind: str
-    place: int
+    given: GivenRow  #: the document
+    kind: str  #: of the instruction
+    place: int  #: of it among those of the kind. All of them are of one answer, which is asked for once.
 
     def row(self) -> Program[Draft | Dropped]:
         """The instruction with its document, and an answer."""

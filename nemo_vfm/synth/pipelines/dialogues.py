@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.answer_list import plain_words
 from nemo_vfm.synth.programs.judgement import Reward, transcript
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.list_questions import plain_words
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    Draft,
+    Dropped,
+    Program,
+    RowFailed,
+    Task,
+    TaskSource,
+    answered,
+    said,
+)
 
 _LABEL = re.compile(r"^\W*(?:user|human|me|next message)\W*:\s*", re.IGNORECASE)
 _FILLER = re.compile(
@@ -57,12 +66,7 @@ class Dialogues:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """One dialogue.
-
-    Args:
-        pipeline: with its settings.
-        task: that begins it.
-    """
+    """One dialogue."""
 
     pipeline: Dialogues
     task: Task
@@ -73,28 +77,21 @@ class Dialogue:
         messages: list[Mapping[str, Json]] = list(self.task.messages)
         for turn in range(self.pipeline.turns):
             if turn:
-                spoken = yield from self._user_turn(persona, messages)
+                values = {"persona": persona, "transcript": transcript(messages)}
+                (text,) = answered((yield [Ask("user_turn", values)]))
+                if not (spoken := without_filler(text)):
+                    raise RowFailed("a turn of the user is only polite")
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
                     return Dropped("a turn of the user repeats an earlier one")
                 messages.append(said("user", spoken))
             (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
             messages.append(said("assistant", answer))
-        scores = yield from self._scores(messages)
-        if self.pipeline.reward.least is not None and scores["reward"] < self.pipeline.reward.least:
-            return Dropped("below the least reward")
+        reward, scores = self.pipeline.reward, dict[str, float]()
+        if reward.least is not None:
+            (scores,) = reward.read((yield [reward.ask(messages)]))
+            if scores["reward"] < reward.least:
+                return Dropped("below the least reward")
         return Draft(messages, {**self.task.parents, "persona": persona}, scores, licence=self.task.licence)
-
-    def _user_turn(self, persona: str, messages: Sequence[Mapping[str, Json]]) -> Program[str]:
-        (text,) = answered((yield [Ask("user_turn", {"persona": persona, "transcript": transcript(messages)})]))
-        if not (spoken := without_filler(text)):
-            raise RowFailed("a turn of the user is only polite")
-        return spoken
-
-    def _scores(self, messages: Sequence[Mapping[str, Json]]) -> Program[dict[str, float]]:
-        if self.pipeline.reward.least is None:
-            return {}
-        (scores,) = self.pipeline.reward.read((yield [self.pipeline.reward.ask(messages)]))
-        return scores
 
 
 def without_filler(text: str) -> str:

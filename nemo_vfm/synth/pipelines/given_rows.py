@@ -1,19 +1,18 @@
 """Passes given rows through a run's filters: nothing is asked but by a filter."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.given.given_messages import licence_of, messages_of
 from nemo_vfm.synth.given.given_tasks import origin
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource
-from nemo_vfm.synth.programs.row_program import Draft, Dropped, Program, RowFailed, said
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of, messages_of
+from nemo_vfm.synth.programs.row_program import Draft, Dropped, Pipeline, Program, RowFailed, said
 
 #: What this run writes anew; a given row's own is kept in `given_row`.
 _WRITTEN = ("id", "parents", "scores", "verifier", "licence", "asked", "truncated", "seed")
 
 
-class GivenRows:
+class GivenRows(Pipeline):
     """Your own rows, as they are.
 
     A row keeps its columns. What a run writes of each row, such as its id, is kept in the column `given_row`; parents,
@@ -33,18 +32,6 @@ class GivenRows:
             raise ValueError("column names the column of the conversations")
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
 
-    def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`: it asks nothing."""
-        return {}
-
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`: the file decides."""
-        return None
-
     def candidates(self) -> Program[Iterable["PassedRow"]]:
         """Each row, in order."""
         yield from ()
@@ -53,22 +40,13 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class PassedRow:
-    """One row.
-
-    Args:
-        pipeline: with its settings.
-        given: the row.
-    """
+    """One row."""
 
     pipeline: GivenRows
-    given: GivenRow
+    given: GivenRow  #: the row
 
     def row(self) -> Program[Draft | Dropped]:
-        """As it was given.
-
-        Raises:
-            UserError: its columns hold something else; the text says where.
-        """
+        """As it was given."""
         yield from ()
         if self.given.fault:
             raise RowFailed(self.given.fault)
@@ -80,17 +58,11 @@ class PassedRow:
         models = values.get("models")
         more |= {"generator": values.get("generator"), "models": models if isinstance(models, dict) else {}}
         more["given_row"] = {name: values[name] for name in _WRITTEN if name in values}
-        return Draft(
-            messages, origin(self.given), self._scores(), self._verifier(),
-            licence_of(self.given, self.pipeline.licence), more,
-        )  # fmt: skip
-
-    def _scores(self) -> dict[str, float]:
-        """Of an earlier run; what a stranger calls so may be anything."""
+        # Of an earlier run; what a stranger calls so may be anything.
         scores: Json = self.given.values.get("scores")
         numbers = isinstance(scores, dict) and all(type(one) in (int, float) for one in scores.values())
-        return dict(scores) if numbers else {}
-
-    def _verifier(self) -> str:
         verifier = self.given.values.get("verifier")
-        return verifier if isinstance(verifier, str) else ""
+        return Draft(
+            messages, origin(self.given), dict(scores) if numbers else {},
+            verifier if isinstance(verifier, str) else "", licence_of(self.given, self.pipeline.licence), more,
+        )  # fmt: skip

@@ -65,15 +65,10 @@ class Incapable:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One request.
+    """One request."""
 
-    Args:
-        request: what a user asks.
-        limit: why it cannot be done.
-    """
-
-    request: str
-    limit: str
+    request: str  #: what a user asks
+    limit: str  #: why it cannot be done
 
     def row(self) -> Program[Draft | Dropped]:
         """The request, and a reply that the judge finds right."""

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.checks.instruction_kinds import KINDS
-from nemo_vfm.synth.checks.verifiable_instructions import Instruction, draw
-from nemo_vfm.synth.programs.answer_list import plain_words
+from nemo_vfm.synth.checks.instruction_kinds import KINDS, Instruction, draw
 from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.list_questions import plain_words
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    Draft,
+    Dropped,
+    Program,
+    RowFailed,
+    Task,
+    TaskSource,
+    answered,
+    said,
+)
 
 Form = Literal["one_turn", "all_turns", "revise"]
 #: Two that make sense in the turn of their task alone.
@@ -76,17 +84,11 @@ class Instructions:
 
 @dataclass(frozen=True, slots=True)
 class InstructedTask:
-    """One task.
-
-    Args:
-        pipeline: with its settings.
-        task: what is asked.
-        form: of the row.
-    """
+    """One task."""
 
     pipeline: Instructions
-    task: Task
-    form: Form
+    task: Task  #: what is asked
+    form: Form  #: of the row
 
     def row(self) -> Program[Draft | Dropped]:
         """A conversation whose answers obey."""

@@ -9,13 +9,12 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.python_code import code_blocks, parsed
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, Task, answered, said
 
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
-class KeywordTasks:
+class KeywordTasks(Pipeline):
     """Tasks about keywords; the prompts say of what subject.
 
     Args:
@@ -44,10 +43,6 @@ class KeywordTasks:
         tasks = {"tasks": frozenset({"count", "keyword", "level"}), "answer": frozenset({"task"})}
         return {**LIST_PROMPTS, **about, **tasks}
 
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
-
     def most_rows(self) -> int | None:
         """See `Pipeline`."""
         known = [one for one in (self.bank.most(), self.most_keywords) if one is not None]
@@ -68,7 +63,8 @@ class KeywordTasks:
         keywords = self.bank.all()[: self.most_keywords]
         if self.sort:
             answers = yield [Ask("about", {"keyword": keyword}) for keyword in keywords]
-            keywords = [word for word, answer in zip(keywords, answers, strict=True) if _says_yes(answer)]
+            keywords = [word for word, answer in zip(keywords, answers, strict=True)
+                        if isinstance(answer, str) and _YES.match(answer)]  # fmt: skip
             if not keywords:
                 raise RowFailed("the model did not answer yes for any keyword when asked whether it is about the "
                                 "subject")  # fmt: skip
@@ -88,17 +84,11 @@ class KeywordTasks:
 
 @dataclass(frozen=True, slots=True)
 class KeywordTask:
-    """One task.
+    """One task."""
 
-    Args:
-        task: what is to be done.
-        place: keyword and level.
-        code: whether code in its answer must compile.
-    """
-
-    task: str
-    place: Mapping[str, str]
-    code: bool
+    task: str  #: what is to be done
+    place: Mapping[str, str]  #: keyword and level
+    code: bool  #: whether code in its answer must compile
 
     def row(self) -> Program[Draft | Dropped]:
         """The task and its answer."""
@@ -112,10 +102,6 @@ class KeywordTask:
                 return Dropped("code that does not compile")
             verifier = f"python: {len(blocks)} of {len(blocks)} blocks compile"
         return Draft(messages, _parents(self.task, self.place), verifier=verifier)
-
-
-def _says_yes(answer: object) -> bool:
-    return isinstance(answer, str) and _YES.match(answer) is not None
 
 
 def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:

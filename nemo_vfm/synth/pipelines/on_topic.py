@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.answer_list import plain_words
 from nemo_vfm.synth.programs.judgement import says_yes, transcript
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, plain_words
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
 
 #: What the judge is asked (the prompt) about a turn and its answer, and the rule that a no breaks.
@@ -69,17 +68,11 @@ class OnTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicalDialogue:
-    """One conversation.
-
-    Args:
-        pipeline: with its settings.
-        domain: of work.
-        purpose: what the assistant is there for.
-    """
+    """One conversation."""
 
     pipeline: OnTopic
-    domain: str
-    purpose: str
+    domain: str  #: of work
+    purpose: str  #: what the assistant is there for
 
     def row(self) -> Program[Draft | Dropped]:
         """All turns, each confirmed before the next."""

@@ -7,8 +7,18 @@ from typing import Literal
 
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import COMPARE_PROMPTS, Reward, better, transcript
-from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, NoAnswer, Program, RowFailed, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.row_program import (
+    GENERATOR,
+    Ask,
+    Draft,
+    Dropped,
+    NoAnswer,
+    Program,
+    RowFailed,
+    Task,
+    TaskSource,
+    said,
+)
 
 Decider = Literal["truth", "judge", "reward"]
 
@@ -65,15 +75,10 @@ class Preferences:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One answer.
+    """One answer."""
 
-    Args:
-        text: what was said.
-        role: who said it.
-    """
-
-    text: str
-    role: str
+    text: str  #: what was said
+    role: str  #: who said it
 
 
 _Pair = tuple[_Answer, _Answer]
@@ -81,15 +86,10 @@ _Pair = tuple[_Answer, _Answer]
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
-    """One task.
-
-    Args:
-        pipeline: with its settings.
-        task: what is answered.
-    """
+    """One task."""
 
     pipeline: Preferences
-    task: Task
+    task: Task  #: what is answered
 
     def row(self) -> Program[Draft | Dropped]:
         """A chosen and a rejected answer."""

@@ -5,8 +5,18 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from nemo_vfm.synth.programs.judgement import scores_of, transcript
-from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, RowFailed, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.row_program import (
+    GENERATOR,
+    Ask,
+    Draft,
+    Dropped,
+    Program,
+    RowFailed,
+    Task,
+    TaskSource,
+    answered,
+    said,
+)
 
 ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 _MOST = 4
@@ -49,15 +59,10 @@ class Ratings:
 
 @dataclass(frozen=True, slots=True)
 class RatedAnswer:
-    """One task.
-
-    Args:
-        pipeline: with its settings.
-        task: what is answered.
-    """
+    """One task."""
 
     pipeline: Ratings
-    task: Task
+    task: Task  #: what is answered
 
     def row(self) -> Program[Draft | Dropped]:
         """The answer with the mean of its ratings."""

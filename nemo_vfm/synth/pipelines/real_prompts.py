@@ -7,9 +7,17 @@ from typing import Literal
 
 from nemo_vfm.dedup.texts.normalize_text import normalize, words
 from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.row_filter import AskingFilter
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    AskingFilter,
+    Draft,
+    Dropped,
+    Program,
+    Task,
+    TaskSource,
+    answered,
+    said,
+)
 
 Half = Literal["sft", "preference"]
 
@@ -71,17 +79,11 @@ def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
 
 @dataclass(frozen=True, slots=True)
 class RealPrompt:
-    """One prompt.
-
-    Args:
-        pipeline: with its settings.
-        task: the prompt.
-        is_copy: whether it was there before.
-    """
+    """One prompt."""
 
     pipeline: RealPrompts
-    task: Task
-    is_copy: bool
+    task: Task  #: the prompt
+    is_copy: bool  #: whether it was there before
 
     def row(self) -> Program[Draft | Dropped]:
         """With an answer in the half `sft`."""
@@ -90,7 +92,9 @@ class RealPrompt:
             return Dropped("copy of an earlier prompt")
         if half_of(task, self.pipeline.sft_share, self.pipeline.salt) != half:
             return Dropped("prompt of the other half")
-        rule = "flagged in the data" if task.flagged else (yield from self._unsafe())
+        rule: str | None = "flagged in the data" if task.flagged else None
+        if rule is None and self.pipeline.guard is not None:
+            rule = yield from self.pipeline.guard.rule_program(Draft(task.messages))
         more = {"flagged": rule or "", "generator": None} if half == "preference" else {}
         draft = Draft(task.messages, {**task.parents, "half": half}, licence=task.licence, more=more)
         if half == "preference":
@@ -99,8 +103,3 @@ class RealPrompt:
             return Dropped(rule)
         (answer,) = answered((yield [Ask(None, before=tuple(task.messages))]))
         return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
-
-    def _unsafe(self) -> Program[str | None]:
-        if self.pipeline.guard is None:
-            return None
-        return (yield from self.pipeline.guard.rule_program(Draft(self.task.messages)))

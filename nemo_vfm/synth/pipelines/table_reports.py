@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.synth.checks.csv_table import table_in
+from nemo_vfm.synth.checks.answer_data import table_in
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, parsed
@@ -80,19 +80,12 @@ class TableReports:
 
 @dataclass(frozen=True, slots=True)
 class TableQuestion:
-    """One question. Those about one table share what is asked for it.
-
-    Args:
-        pipeline: with its settings.
-        topic: of the table.
-        table: which of the topic's.
-        place: of the question among those of the table.
-    """
+    """One question. Those about one table share what is asked for it."""
 
     pipeline: TableReports
-    topic: str
-    table: int
-    place: int
+    topic: str  #: of the table
+    table: int  #: which of the topic's
+    place: int  #: of the question among those of the table
 
     def row(self) -> Program[Draft | Dropped]:
         """Table, report, question, answer, and the program that agrees."""
@@ -131,16 +124,11 @@ class TableQuestion:
             return "the answer does not end with a value"
         if (tree := parsed(program) if program else None) is None:
             return "no program that compiles"
-        if not _reads_table(tree):
+        uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _NAME]
+        if not uses or not all(isinstance(node.ctx, ast.Load) for node in uses):  # or it puts another in its place
             return "the program does not read the table"
         run = said("user", f"{_NAME} = {table!r}\n\n{program}")
         end = end_in(*answered((yield [Ask(None, before=(run,), model="python")])))
         if end.ending != "ok" or not end.stdout.strip():
             return f"the program ended with {end.ending}" if end.ending != "ok" else "the program printed nothing"
         return "" if same_answer(value, end.stdout.strip().splitlines()[-1]) else "the program prints another answer"
-
-
-def _reads_table(tree: ast.Module) -> bool:
-    """Whether a program uses the table that it is given, and no other in its place."""
-    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _NAME]
-    return bool(uses) and all(isinstance(node.ctx, ast.Load) for node in uses)

@@ -25,11 +25,7 @@ class TextBank:
         return len(self.texts) if self.file is None else None
 
     def all(self) -> list[str]:
-        """Those of the recipe, then those of the file.
-
-        Raises:
-            UserError: the file cannot be read, or there is no text.
-        """
+        """Those of the recipe, then those of the file."""
         texts = [*self.texts, *([] if self.file is None else _lines(self.file))]
         found = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
         if not found:

@@ -8,8 +8,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import transcript
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
-from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, answered, said
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, Task, answered, said
 
 
 class TopicTasks:
@@ -87,21 +86,13 @@ class TopicTasks:
 
 @dataclass(frozen=True, slots=True)
 class TopicTask:
-    """One task.
+    """One task."""
 
-    Args:
-        task: as it was found.
-        place: topic, subtopic and level.
-        revise: whether it is written again.
-        turns: of the user.
-        check_by: who solves it, too; empty for nobody.
-    """
-
-    task: str
-    place: Mapping[str, str]
-    revise: bool
-    turns: int
-    check_by: str = ""
+    task: str  #: as it was found
+    place: Mapping[str, str]  #: topic, subtopic and level
+    revise: bool  #: whether it is written again
+    turns: int  #: of the user
+    check_by: str = ""  #: who solves it, too; empty for nobody
 
     def row(self) -> Program[Draft | Dropped]:
         """The task, perhaps revised, and answers turn by turn."""

@@ -1,13 +1,12 @@
 """Makes short prompts for long captions, to train a model that turns a user's few words into a caption."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.synth.given.given_messages import licence_of
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, answered, said
 
 _LABEL = re.compile(r"^\W*(?:short |user )?(?:prompt|request|input)\W*:\s*", re.IGNORECASE)
 _QUOTES = "\"'\u201c\u201d\u2018\u2019`*"
@@ -20,7 +19,7 @@ _FREE = frozenset(f"{_GRAMMAR} {_REQUEST}".split())
 _ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
 
 
-class Upsampler:
+class Upsampler(Pipeline):
     """Pairs of a prompt that a user might have typed, and the caption that it stands for.
 
     Args:
@@ -57,14 +56,6 @@ class Upsampler:
         """See `Pipeline`."""
         return {"short_prompt": frozenset({"caption", "least", "most"})}
 
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`: the captions decide."""
-        return None
-
     def candidates(self) -> Program[Iterable["CaptionPair"]]:
         """Each caption, in order."""
         yield from ()
@@ -73,23 +64,21 @@ class Upsampler:
 
 @dataclass(frozen=True, slots=True)
 class CaptionPair:
-    """One caption.
-
-    Args:
-        pipeline: with its settings.
-        given: the caption.
-    """
+    """One caption."""
 
     pipeline: Upsampler
-    given: GivenRow
+    given: GivenRow  #: the caption
 
     def row(self) -> Program[Draft | Dropped]:
         """With a short prompt for it."""
         if self.given.fault:
             raise RowFailed(self.given.fault)
         caption, pipeline = self.given.text(self.pipeline.column).strip(), self.pipeline
-        if rule := self._unfit_caption(len(caption.split())):
-            return Dropped(rule)
+        words = len(caption.split())
+        if words < pipeline.least_caption_words:
+            return Dropped(f"a caption of fewer than {pipeline.least_caption_words} words")
+        if words > pipeline.most_caption_words:
+            return Dropped(f"a caption of more than {pipeline.most_caption_words} words")
         least, most = map(str, pipeline.prompt_words)
         values = {"caption": caption, "least": least, "most": most}
         prompt = as_typed(*answered((yield [Ask("short_prompt", values)])))
@@ -102,13 +91,6 @@ class CaptionPair:
                      "caption" if not pipeline.most_new_words else "",
             licence=licence_of(self.given, pipeline.licence),
         )  # fmt: skip
-
-    def _unfit_caption(self, words: int) -> str:
-        if words < self.pipeline.least_caption_words:
-            return f"a caption of fewer than {self.pipeline.least_caption_words} words"
-        if words > self.pipeline.most_caption_words:
-            return f"a caption of more than {self.pipeline.most_caption_words} words"
-        return ""
 
     def _unfit_prompt(self, prompt: str, caption: str) -> str:
         words = len(prompt.split())

@@ -28,11 +28,7 @@ def transcript(messages: Sequence[Mapping[str, Json]]) -> str:
 
 
 def better(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Program[int | None]:
-    """Which of two answers the judge prefers in both orders, 0 or 1; None where it calls a tie or changes its mind.
-
-    Raises:
-        RowFailed: it does not answer, or says neither.
-    """
+    """Which of two answers the judge prefers in both orders, 0 or 1; None where it calls a tie or changes its mind."""
     text = transcript(messages)
     orders = ((one, other), (other, one))
     asks = [Ask("compare", {"transcript": text, "answer_a": a, "answer_b": b}, model="judge") for a, b in orders]
@@ -43,11 +39,7 @@ def better(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Prog
 
 
 def verdict_of(answer: str) -> Verdict:
-    """The last word of a judge.
-
-    Raises:
-        RowFailed: it is none of A, B and tie.
-    """
+    """The last word of a judge."""
     found = _LAST_WORD.search(answer.strip())
     if found is None:
         raise RowFailed("the judge's answer ends with none of A, B and tie")
@@ -67,11 +59,7 @@ def scores_of(answer: str) -> dict[str, float]:
 
 
 def says_yes(answer: str) -> bool:
-    """Whether the first word of a judge is yes.
-
-    Raises:
-        RowFailed: it is neither yes nor no.
-    """
+    """Whether the first word of a judge is yes."""
     found = _FIRST_WORD.match(answer)
     if found is None:
         raise RowFailed("the judge said neither yes nor no")
@@ -97,11 +85,7 @@ class Reward:
         return Ask(None, before=tuple(messages), model="reward")
 
     def read(self, answers: Answers) -> list[dict[str, float]]:
-        """Attributes of each conversation, and their sum as `reward`.
-
-        Raises:
-            RowFailed: an answer is missing, or lacks an attribute.
-        """
+        """Attributes of each conversation, and their sum as `reward`."""
         return [self._read(scores_of(answer)) for answer in answered(answers)]
 
     def _read(self, scores: Mapping[str, float]) -> dict[str, float]:

@@ -12,7 +12,6 @@ from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_filter import Filter, RowOrder, filtered
 from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
     Answer,
@@ -21,9 +20,12 @@ from nemo_vfm.synth.programs.row_program import (
     Candidate,
     Draft,
     Dropped,
+    Filter,
     NoAnswer,
     Program,
     RowFailed,
+    RowOrder,
+    filtered,
     is_conversation,
 )
 
@@ -32,21 +34,14 @@ _ASKED_AS_IT_IS = "as it is/1"  # in the place of a prompt and its version
 
 @dataclass(slots=True)
 class Ended:
-    """A program at its end.
+    """A program at its end."""
 
-    Args:
-        number: of the candidate.
-        result: what it made; a text says why it made nothing.
-        asked: of each question: the prompt with its version, who was asked, and the key of its answer in the journal.
-        truncated: answers that a limit of tokens cut.
-        thoughts: of a reasoning model, by the answer that followed.
-    """
-
-    number: int
-    result: Any
+    number: int  #: of the candidate
+    result: Any  #: what it made; a text says why it made nothing
+    #: of each question: the prompt with its version, who was asked, and the key of its answer in the journal
     asked: list[dict[str, str]] = field(default_factory=list)
-    truncated: int = 0
-    thoughts: dict[str, str] = field(default_factory=dict)
+    truncated: int = 0  #: answers that a limit of tokens cut
+    thoughts: dict[str, str] = field(default_factory=dict)  #: of a reasoning model, by the answer that followed
 
     def note_thought(self, answer: Answer) -> None:
         """Keep what was thought before an answer."""
@@ -56,17 +51,11 @@ class Ended:
 
 @dataclass(slots=True)
 class Use:
-    """What one model was used for.
+    """What one model was used for."""
 
-    Args:
-        asked: answers asked for now.
-        recalled: answers known before.
-        cost: of both.
-    """
-
-    asked: int = 0
-    recalled: int = 0
-    cost: Cost = field(default_factory=Cost)
+    asked: int = 0  #: answers asked for now
+    recalled: int = 0  #: answers known before
+    cost: Cost = field(default_factory=Cost)  #: of both
 
 
 @dataclass(slots=True)
@@ -81,11 +70,6 @@ class _Running:
 
 class ProgramRunner:
     """Runs programs.
-
-    Args:
-        asker: of the models: the generator first, the others by role.
-        prompts: by name.
-        seed: chooses other answers to the same questions.
 
     `uses` counts answers by role, and `failures` questions without one by role and reason.
     """
@@ -116,11 +100,7 @@ class ProgramRunner:
         return ""
 
     def finished(self, program: Program[Any]) -> Any:
-        """The result of one program.
-
-        Raises:
-            NemoVfmError: it made nothing.
-        """
+        """The result of one program."""
         found = next(self._all(iter([program]), 1, lambda result: result))
         if isinstance(found.result, str):
             raise NemoVfmError(found.result)

@@ -1,44 +1,31 @@
-"""Defines programs that ask: generators that yield questions and are sent the answers."""
+"""Defines programs that ask, generators that yield questions and are sent the answers, and what filters their rows."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from nemo_vfm.core.types.json_value import Json
 
 Result = TypeVar("Result")
-
 GENERATOR = "generator"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question of a program.
+    """One question of a program."""
 
-    Args:
-        prompt: the name of the prompt; None sends `before` as it is.
-        values: what stands in its places.
-        before: messages before it; a question stands for the message that it is sent as.
-        sample: which answer to the same question, from 0.
-        model: who is asked: the generator, or another by its role.
-    """
-
-    prompt: str | None
-    values: Mapping[str, str] = field(default_factory=dict)
-    before: "Sequence[Json | Ask]" = ()
-    sample: int = 0
-    model: str = GENERATOR
+    prompt: str | None  #: the name of the prompt; None sends `before` as it is
+    values: Mapping[str, str] = field(default_factory=dict)  #: what stands in its places
+    before: "Sequence[Json | Ask]" = ()  #: messages before it; a question stands for the message that it is sent as
+    sample: int = 0  #: which answer to the same question, from 0
+    model: str = GENERATOR  #: who is asked: the generator, or another by its role
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """What a program gets in the place of an answer.
+    """What a program gets in the place of an answer."""
 
-    Args:
-        reason: a sentence.
-    """
-
-    reason: str
+    reason: str  #: a sentence
 
 
 class Answer(str):
@@ -72,25 +59,16 @@ class RowFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A row that is good enough.
+    """A row that is good enough."""
 
-    Args:
-        messages: in chat form.
-        parents: what it was made from, outermost first.
-        scores: of judges, by name.
-        verifier: what has checked it without a model, and what was found; empty where nothing has.
-        licence: of the data that it was made from; empty takes that of the run.
-        more: further columns, such as `tools`, or `chosen` and `rejected`.
-        earlier: answers to programs before its own that it is made of.
-    """
-
-    messages: Sequence[Mapping[str, Json]]
-    parents: Mapping[str, Json] = field(default_factory=dict)
-    scores: Mapping[str, float] = field(default_factory=dict)
-    verifier: str = ""
-    licence: str = ""
+    messages: Sequence[Mapping[str, Json]]  #: in chat form
+    parents: Mapping[str, Json] = field(default_factory=dict)  #: what it was made from, outermost first
+    scores: Mapping[str, float] = field(default_factory=dict)  #: of judges, by name
+    verifier: str = ""  #: what has checked it without a model, and what was found; empty where nothing has
+    licence: str = ""  #: of the data that it was made from; empty takes that of the run
+    #: further columns, such as `tools`, or `chosen` and `rejected`
     more: Mapping[str, Json] = field(default_factory=dict)
-    earlier: Sequence[Answer] = ()
+    earlier: Sequence[Answer] = ()  #: answers to programs before its own that it is made of
 
     def column(self) -> str:
         """What the row calls its messages: beside two answers to choose from they are a `prompt`, as trainers ask."""
@@ -100,25 +78,21 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A row that is not.
+    """A row that is not."""
 
-    Args:
-        rule: which it broke.
-    """
-
-    rule: str
+    rule: str  #: which it broke
 
 
 class AsksModels(Protocol):
-    """What its questions need."""
+    """What its questions need; a class that derives from it needs nothing but what it says itself."""
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """The names of its prompts, and of the places in each."""
-        ...
+        return {}
 
     def roles(self) -> Sequence[str]:
         """Of the models that it asks beside the generator."""
-        ...
+        return ()
 
 
 class Pipeline(AsksModels, Protocol):
@@ -126,7 +100,7 @@ class Pipeline(AsksModels, Protocol):
 
     def most_rows(self) -> int | None:
         """How many it could make at most; None where its data decide."""
-        ...
+        return None
 
     def candidates(self) -> Program[Iterable["Candidate"]]:
         """What rows are made of, in an order that answers and data alone decide; read only as far as needed."""
@@ -142,11 +116,7 @@ class Candidate(Protocol):
 
 
 def answered(answers: Answers) -> list[str]:
-    """All answers.
-
-    Raises:
-        RowFailed: one of them is missing.
-    """
+    """All answers."""
     for one in answers:
         if isinstance(one, NoAnswer):
             raise RowFailed(one.reason)
@@ -163,3 +133,86 @@ def is_conversation(value: Json) -> bool:
 def said(role: str, text: str) -> dict[str, Json]:
     """A message."""
     return {"role": role, "content": text.strip()}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be answered."""
+
+    messages: Sequence[Mapping[str, Json]]  #: a conversation that ends with the user's turn
+    parents: Mapping[str, Json] = field(default_factory=dict)  #: what it was made from
+    truth: str | None = None  #: the right answer; None where there is none, or it is not known
+    licence: str = ""  #: of the data that it is from
+    flagged: bool = False  #: whether a moderation of the data has found it unsafe
+
+
+class TaskSource(AsksModels, Protocol):
+    """Has tasks."""
+
+    def most_rows(self) -> int | None:
+        """How many there are at most; None where its data decide."""
+        return None
+
+    def all_tasks(self) -> Program[Iterable[Task]]:
+        """All of them, in an order that answers and data alone decide."""
+        ...
+
+
+@runtime_checkable
+class RowFilter(Protocol):
+    """Looks at one row by itself."""
+
+    def broken_rule(self, draft: Draft) -> str | None:
+        """Which rule the row breaks, in a few words that rows share; None where it breaks none."""
+        ...
+
+
+@runtime_checkable
+class AskingFilter(AsksModels, Protocol):
+    """Asks a model about one row."""
+
+    def rule_program(self, draft: Draft) -> Program[str | None]:
+        """As `RowFilter.broken_rule`."""
+        ...
+
+
+@runtime_checkable
+class OrderedFilter(Protocol):
+    """Compares a row with those before it."""
+
+    def opened(self) -> Callable[[Draft], str | None]:
+        """For one run: called with rows in their order, it says which rule a row breaks. It may keep what it passes."""
+        ...
+
+
+Filter = RowFilter | AskingFilter | OrderedFilter
+
+
+def filtered(candidate: Candidate, filters: Sequence[Filter]) -> Program[Draft | Dropped]:
+    """The candidate's row, dropped where it breaks a rule that needs no other row."""
+    result = yield from candidate.row()
+    for one in filters:
+        rule = None
+        if isinstance(result, Dropped):
+            break
+        if isinstance(one, RowFilter):
+            rule = one.broken_rule(result)
+        elif isinstance(one, AskingFilter):
+            rule = yield from one.rule_program(result)
+        if rule:
+            result = Dropped(rule)
+    return result
+
+
+class RowOrder:
+    """Puts results in their order, and drops rows by the filters that need it."""
+
+    def __init__(self, filters: Sequence[Filter]) -> None:
+        self._rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
+
+    def decided(self, draft: Draft) -> Draft | Dropped:
+        """The next row in order."""
+        for rule in self._rules:
+            if broken := rule(draft):
+                return Dropped(broken)
+        return draft

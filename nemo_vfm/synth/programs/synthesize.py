@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nemo_vfm.asking.asker import Asker
@@ -22,11 +23,18 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, Use, reason_of, row_of
+from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, reason_of, row_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_filter import AskingFilter, OrderedFilter, RowFilter
-from nemo_vfm.synth.programs.row_program import AsksModels, Draft, Dropped, Pipeline
-from nemo_vfm.synth.programs.row_table import row_table
+from nemo_vfm.synth.programs.row_program import (
+    AskingFilter,
+    AsksModels,
+    Draft,
+    Dropped,
+    OrderedFilter,
+    Pipeline,
+    RowFilter,
+    is_conversation,
+)
 
 _MOST_REASONS = 200
 
@@ -89,7 +97,19 @@ class Synthesize:
         self.prompts = self._told(prompts, {"language": ("in", language), "audience": ("for", audience)})
         self._asker()  # refuses a budget that cannot be kept
         for one in self._asking():
-            _require(one, self.prompts, self.models)
+            name = type(one).__name__
+            for role in one.roles():
+                if role not in self.models:
+                    raise ValueError(f"{name} needs a model in the role {role}; models has "
+                                     f"{', '.join(sorted(self.models)) or 'none'}")  # fmt: skip
+            for prompt, places in one.prompts().items():
+                if prompt not in self.prompts:
+                    raise ValueError(
+                        f"{name} needs a prompt named {prompt}; prompts has {', '.join(sorted(self.prompts))}"
+                    )
+                if unknown := sorted(self.prompts[prompt].names() - places):
+                    raise ValueError(f"the prompt {prompt} has a placeholder {{{unknown[0]}}}, which {name} does not "
+                                     f"fill; it fills {', '.join(sorted(places))}")  # fmt: skip
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`: of the prompts it reads those that something asks by."""
@@ -107,7 +127,10 @@ class Synthesize:
             UserError: the budget is spent, the service refuses us or every question, or another run has the journal.
         """
         journal = Journal(file=self.journal or run.folder / "answers.jsonl")
-        asker = self._batch_asker(journal, run) if self.batch else self._asker(journal)
+        asker: Asker | BatchAsker = self._asker(journal)
+        if self.batch and isinstance(self.generator, Chat):
+            folder = run.folder / "batch"
+            asker = BatchAsker(chat=self.generator, journal=journal, folder=folder, budget=self.budget)
         asker.ready()
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
@@ -142,10 +165,6 @@ class Synthesize:
         return Asker(chat=self.generator, others=self.models, journal=journal, pace=self.pace, budget=self.budget,
                      tries=self.tries)  # fmt: skip
 
-    def _batch_asker(self, journal: Journal, run: Run) -> BatchAsker:
-        assert isinstance(self.generator, Chat)
-        return BatchAsker(chat=self.generator, journal=journal, folder=run.folder / "batch", budget=self.budget)
-
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):
             asked = {one["model"] for one in ended.asked} & self.models.keys()
@@ -169,7 +188,8 @@ class Synthesize:
                      "failed": dict(sorted(rows.failed.items()))},
             "requests": {"in": known + failed.total(), "kept": known, "dropped": {},
                          "failed": dict(sorted(failed.items()))},
-            "uses": {role: _counted(runner.uses[role]) for role in sorted(runner.uses)},
+            "uses": {role: {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
+                     for role, use in sorted(runner.uses.items())},
         }  # fmt: skip
         files.write_json(run.folder / "ledger.json", ledger)
 
@@ -192,20 +212,59 @@ class Synthesize:
         return Outcome(said, figures, did_nothing=bool(known) and not asked and not failed)
 
 
-def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[str, ChatModel]) -> None:
-    name = type(asks).__name__
-    for role in asks.roles():
-        if role not in models:
-            raise ValueError(
-                f"{name} needs a model in the role {role}; models has {', '.join(sorted(models)) or 'none'}"
-            )
-    for prompt, places in asks.prompts().items():
-        if prompt not in prompts:
-            raise ValueError(f"{name} needs a prompt named {prompt}; prompts has {', '.join(sorted(prompts))}")
-        if unknown := sorted(prompts[prompt].names() - places):
-            raise ValueError(f"the prompt {prompt} has a placeholder {{{unknown[0]}}}, which {name} does not "
-                             f"fill; it fills {', '.join(sorted(places))}")  # fmt: skip
+def row_table(rows: Sequence[Mapping[str, Json]]) -> pa.Table:
+    """Rows as a table with a column for whatever any of them has.
+
+    Columns of texts, of numbers, of truth values and of conversations are as they are, as trainers read them. Any other
+    is JSON, with keys in their order. So are the further fields of messages where one field is of several types.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 
-def _counted(use: Use) -> dict[str, Json]:
-    return {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
+def _column(values: Sequence[Json]) -> pa.Array:
+    kinds = {type(value) for value in values if value is not None}
+    try:
+        if kinds <= {str}:
+            return pa.array(values, pa.string())
+        if kinds == {bool} or kinds <= {int, float}:
+            return pa.array(values)
+    except (pa.ArrowException, OverflowError):  # a number of more than 64 bits
+        pass
+    if any(values) and all(value is None or value == [] or is_conversation(value) for value in values):
+        return _conversations(values)
+    return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _conversations(column: Sequence[Json]) -> pa.Array:
+    column = [messages and [_with_openai_calls(message) for message in messages] for messages in column]
+    try:
+        array = pa.array(column)
+        if "struct<>" not in str(array.type):  # of a field that is {} in all rows; Parquet has none
+            return array
+    except pa.ArrowException:  # given rows may have a number here and a text there
+        pass
+
+    def as_texts(message: Mapping[str, Json]) -> dict[str, Json]:
+        return {name: value if name in ("role", "content") else _text(value) for name, value in message.items()}
+
+    return pa.array([messages and [as_texts(message) for message in messages] for messages in column])
+
+
+def _with_openai_calls(message: Mapping[str, Json]) -> dict[str, Json]:
+    """Arguments of calls as JSON, which is OpenAI's form: as a mapping, each would get the names of all others."""
+    match message:
+        case {"tool_calls": list(calls)}:
+            return {**message, "tool_calls": [_with_text_arguments(call) for call in calls]}
+    return dict(message)
+
+
+def _with_text_arguments(call: Json) -> Json:
+    match call:
+        case {"function": {"arguments": dict(arguments)} as function}:
+            return {**call, "function": {**function, "arguments": _text(arguments)}}
+    return call
+
+
+def _text(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -8,8 +8,7 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.recsys.feature_table import clustering
-from nemo_vfm.recsys.feature_table.chunk_tensors import chunk_bytes
-from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first, write_clustered
+from nemo_vfm.recsys.feature_table.clustering import SessionSort, chunk_bytes, without_first, write_clustered
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from nemo_vfm.recsys.feature_table.column_encoding import smallest_encodings, writer_options
+from nemo_vfm.recsys.feature_table.part_writer import smallest_encodings, writer_options
 
 
 def test_the_smallest_encoding_is_chosen():

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from nemo_vfm.recsys.profiling import session_sample
-from nemo_vfm.recsys.profiling.batch_statistics import measured_factor
-from nemo_vfm.recsys.profiling.icdf_interval import icdf_interval
 from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio, student_t
-from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, num_values, sampled_chunks, session_uniform
-from nemo_vfm.recsys.profiling.session_sums import (
+from nemo_vfm.recsys.profiling.log_measurements import (
     CHANGES,
     COVERED,
     SAMPLES,
@@ -23,6 +20,8 @@ from nemo_vfm.recsys.profiling.session_sums import (
     session_groups,
     unchanged_share,
 )
+from nemo_vfm.recsys.profiling.profile_figures import icdf_interval, measured_factor
+from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, num_values, sampled_chunks, session_uniform
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 from tests.support.session_log import LogInMemory, session_log

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.recsys.profiling.table_counts import expected_occupied, icdf
+from nemo_vfm.recsys.profiling.log_measurements import ValueSketch, expected_occupied, icdf
 from nemo_vfm.recsys.profiling.table_rows import TableRows
-from nemo_vfm.recsys.profiling.value_sketch import ValueSketch
 
 
 def sketch(values: Tensor, limit: int, size: int = 500) -> ValueSketch:

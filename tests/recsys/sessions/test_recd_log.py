@@ -2,8 +2,8 @@
 
 import pytest
 
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.recd_log import recd_log
+from nemo_vfm.recsys.sessions.teacher import ScoreRanks
 from nemo_vfm.sparse.dedup_groups import change_statistics
 
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.id_feature import IdFeature
 from nemo_vfm.recsys.sessions.session_log import SessionGroup, SessionLog
-from nemo_vfm.recsys.sessions.teacher import Teacher
+from nemo_vfm.recsys.sessions.teacher import ScoreRanks, Teacher
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 NAMES = [f"c{number}" for number in range(6)]

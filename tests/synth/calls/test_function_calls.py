@@ -18,8 +18,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.chat.chat_format import ChatFormat
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.synth.calls.function_calls import FunctionCalls
-from nemo_vfm.synth.calls.json_answer import NoJson, json_in
 from nemo_vfm.synth.calls.tool_source import GivenTools, MadeTools
+from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_call, check_tools
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.synthesize import Synthesize

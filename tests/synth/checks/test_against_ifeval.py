@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from nemo_vfm.synth.checks.answer_measures import words
-from nemo_vfm.synth.checks.verifiable_instructions import Instruction
+from nemo_vfm.synth.checks.instruction_kinds import Instruction
 
 PROMPT = "Tell me about the river."
 #: Our kind and values -> their identifier and arguments.

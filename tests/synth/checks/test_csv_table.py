@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.synth.checks.csv_table import table_in
+from nemo_vfm.synth.checks.answer_data import table_in
 
 TABLE = 'year,town,visits\n2020,"Bath, north",3\n2021,York,4'
 

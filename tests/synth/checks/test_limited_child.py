@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.synth.checks import landlock
+from nemo_vfm.synth.checks.kernel_limits import landlock_version
 from nemo_vfm.synth.checks.limited_child import Limits, protections, run_python
 
 CANARY = "sk-canary-0123456789"
@@ -301,7 +301,7 @@ def test_nothing_reaches_a_server_on_this_machine_through_any_one_layer(without)
     assert done.ending == "ok" and done.stdout.strip().endswith("Error")
 
 
-@pytest.mark.skipif(landlock.version() < 6, reason="this kernel's Landlock knows neither the network nor signals")
+@pytest.mark.skipif(landlock_version() < 6, reason="this kernel's Landlock knows neither the network nor signals")
 def test_landlock_alone_keeps_a_program_from_servers_and_from_other_processes():
     layers = ("seccomp", "namespaces")
     with socket.create_server(("127.0.0.1", 0)) as server, subprocess.Popen(["sleep", "60"]) as victim:

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from nemo_vfm.synth import checks
-from nemo_vfm.synth.calls.json_answer import json_in
 from nemo_vfm.synth.checks.call_schema import check_call, check_tools
-from nemo_vfm.synth.programs.answer_list import items_of
 from nemo_vfm.synth.programs.judgement import says_yes, scores_of, verdict_of
+from nemo_vfm.synth.programs.list_questions import items_of
 
 _LETTERS, _CPU_S = 100_000, 10  # about a second is usual; in proportion to the square it would be minutes
 #: Modules that run in the child, or run a program.
-_NOT_OF_TEXTS = {"child_start", "landlock", "limited_child", "own_namespaces", "program_model", "syscall_filter"}
+_NOT_OF_TEXTS = {"child_start", "kernel_limits", "limited_child", "program_model"}
 _PIECES = (
     "a", " ", "\n", "\n ", ".", "(.", "a. ", "*a ", "**", "***\n", "- ", "`", "```\n", "```\na\n````\n", "~~~\n", "~",
     "_", "_:", "a_", '"a ', '"a" ', "\u201ea", "\u00ab", ">a\n", "[(", "[...", "- -", "a,\n", "a,\nb\n", '"a,', "1,",
@@ -64,7 +63,7 @@ def many_names(text: str) -> None:
 
 
 CHECKS: dict[str, Callable[[str], object]] = {
-    **of_this_room(), "json_in": json_in, "items_of": lambda text: items_of(text, 100), "scores_of": scores_of,
+    **of_this_room(), "items_of": lambda text: items_of(text, 100), "scores_of": scores_of,
     "verdict_of": verdict_of, "says_yes": says_yes,
 }  # fmt: skip
 
@@ -86,7 +85,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def test_the_room_has_checks() -> None:
-    assert len(of_this_room()) > 20 and "python_code.code_blocks" in CHECKS and "csv_table.table_in" in CHECKS
+    assert len(of_this_room()) > 20 and "python_code.code_blocks" in CHECKS and "answer_data.table_in" in CHECKS
 
 
 @pytest.mark.slow
@@ -105,7 +104,7 @@ def test_no_text_takes_a_time_out_of_proportion(name: str) -> None:
 #: Texts for which a check once took from seconds to hours.
 WORST: dict[str, tuple[Callable[[str], object], str]] = {
     "fences": (CHECKS["python_code.code_blocks"], "```x\n" * 80_000),
-    "table": (CHECKS["csv_table.table_in"], "a,\nb\n" * 80_000),
+    "table": (CHECKS["answer_data.table_in"], "a,\nb\n" * 80_000),
     "first word": (CHECKS["answer_measures.first_word"], "a" + "." * 200_000 + "a"),
     "answer is": (CHECKS["final_answer.final_answer"], "answer is" + " " * 200_000 + "\nx"),
     "lists": (CHECKS["items_of"], "\n" * 200_000 + "x"),

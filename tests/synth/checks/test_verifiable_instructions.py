@@ -8,8 +8,7 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.synth.checks.answer_measures import words
-from nemo_vfm.synth.checks.instruction_kinds import KINDS, WORDS
-from nemo_vfm.synth.checks.verifiable_instructions import Instruction, draw, hold_together, instruction_of
+from nemo_vfm.synth.checks.instruction_kinds import KINDS, WORDS, Instruction, draw, hold_together, instruction_of
 
 ABC = {"words": ["river", "stone"]}
 #: Kind, values, an answer that obeys, answers that do not.

@@ -15,8 +15,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.limited_child import protections
 from nemo_vfm.synth.checks.program_model import ProgramModel
-from nemo_vfm.synth.colonies.colony import Breeding, Colony, Offspring
-from nemo_vfm.synth.colonies.genetic_instruct import GeneticInstruct
+from nemo_vfm.synth.colonies.genetic_instruct import Breeding, Colony, GeneticInstruct, Offspring
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped
 from tests.support.told_models import ToldModel, ledger_of, ran

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.synth.filters.language_guess import LANGUAGES, language_of
+from nemo_vfm.synth.filters.kept_languages import LANGUAGES, language_of
 from tests.synth.filters.language_texts import TEXTS
 
 

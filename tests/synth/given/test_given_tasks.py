@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.synth.given.given_messages import is_flagged
 from nemo_vfm.synth.given.given_tasks import GivenTasks
 from nemo_vfm.synth.given.row_file import RowFile
-from nemo_vfm.synth.given.row_source import GivenRow, ListedRows
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.given.row_source import GivenRow, ListedRows, is_flagged
+from nemo_vfm.synth.programs.row_program import Task
 from tests.support.told_models import ran
 
 TALK = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"},

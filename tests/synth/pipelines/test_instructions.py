@@ -9,14 +9,12 @@ import pytest
 
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.checks.instruction_kinds import KINDS
-from nemo_vfm.synth.checks.verifiable_instructions import draw, instruction_of
+from nemo_vfm.synth.checks.instruction_kinds import KINDS, draw, instruction_of
 from nemo_vfm.synth.embedded import made_obedience
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 from nemo_vfm.synth.pipelines.instructions import InstructedTask, Instructions
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
-from nemo_vfm.synth.programs.row_program import Dropped, RowFailed, said
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.programs.row_program import Dropped, RowFailed, Task, said
 from tests.support.told_models import ToldModel, ledger_of, ran
 from tests.synth.programs.test_synthesize import Shuffled
 

@@ -15,9 +15,8 @@ from nemo_vfm.synth.pipelines.preferences import Decider, Preferences
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from nemo_vfm.synth.programs.judgement import Reward, scores_of, verdict_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Program, RowFailed, said
+from nemo_vfm.synth.programs.row_program import Program, RowFailed, Task, said
 from nemo_vfm.synth.programs.synthesize import Synthesize
-from nemo_vfm.synth.programs.task_source import Task
 from tests.support.told_models import ToldModel, ledger_of, ran
 
 

@@ -11,8 +11,7 @@ from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.synth.pipelines.real_prompts import RealPrompts, half_of
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
-from nemo_vfm.synth.programs.row_program import Ask, Draft
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Task
 from tests.support.repository import ROOT
 from tests.support.told_models import ToldModel, ledger_of, ran
 

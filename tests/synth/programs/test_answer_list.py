@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.synth.programs.answer_list import items_of
+from nemo_vfm.synth.programs.list_questions import items_of
 
 
 @pytest.mark.parametrize("answer", [

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from nemo_vfm.synth.programs.row_table import row_table
+from nemo_vfm.synth.programs.synthesize import row_table
 
 
 def row(number: int, *messages: dict[str, Any], **more: Any) -> dict[str, Any]:

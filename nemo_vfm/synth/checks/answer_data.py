@@ -1,22 +1,54 @@
-"""Finds a table in an answer, as comma-separated values."""
+"""Finds tables of comma-separated values, and JSON, in answers with prose or a fence around them."""
 
 import csv
 import io
 import itertools
+import json
 import re
 
+from nemo_vfm.core.types.json_value import Json
+
+_BEGIN = re.compile(r"[\[{]")
+_MOST_LETTERS, _MOST_TRIES = 100_000, 20
 _BLOCK = re.compile(r"^`{3,}[^\n`]*\n(.*?)^`{3,}", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+class NoJson(Exception):
+    """An answer holds none."""
+
+
+def json_in(answer: str) -> Json:
+    """The answer as JSON; else the first list or mapping in it.
+
+    Raises:
+        NoJson: there is none, or it is too long.
+    """
+    text = answer.strip()
+    if len(text) > _MOST_LETTERS:
+        raise NoJson
+    places = [0, *(match.start() for match in _BEGIN.finditer(text))]
+    for place in places[:_MOST_TRIES]:
+        try:
+            found, end = _DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, list | dict) or end == len(text):
+            return found
+    raise NoJson
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
     """The table of an answer, written anew: names of columns, then rows that are as long, with a column of numbers.
 
     Prose before and after it is left out.
-
-    Args:
-        least_rows: below the names.
-        most_rows: below the names.
 
     Returns:
         None where there is no such table.
