@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.models.blocks.causal_conv import Past, begins
-from nemo_vfm.models.blocks.causal_levels import Attention, Decoder, Encoder, Halving, Middle
+from nemo_vfm.models.blocks.causal_conv import Attention, Decoder, Encoder, Halving, Middle, Past, begins
 from nemo_vfm.models.codec import WaveletCodec
 
 _LOGVAR = (-30.0, 20.0)  # beyond, exp overflows or a gradient is lost

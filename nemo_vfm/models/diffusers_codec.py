@@ -18,8 +18,7 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.weight_files import read_mapping
-from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+from nemo_vfm.models.pretrained import checked_folder, fingerprint_of, read_mapping
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 #: Class -> keys of config.json for the latent channels, temporal stride and spatial stride.

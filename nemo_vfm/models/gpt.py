@@ -15,8 +15,7 @@ from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
-from nemo_vfm.models.blocks.decoder import DecoderBlock, NormKind, Rotation, Sizes, TextContext, norm_of
-from nemo_vfm.models.blocks.key_value import KeyValues
+from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKind, Rotation, Sizes, TextContext, norm_of
 from nemo_vfm.models.blocks.text.experts import Experts, Routes
 from nemo_vfm.models.blocks.text.gated_perceptron import GATES, Activation
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.component import component
-from nemo_vfm.models.hashes import files_sha256
+from nemo_vfm.models.pretrained import files_sha256
 from nemo_vfm.models.vision import ImageEncoder
 
 

@@ -123,7 +123,7 @@ class ModelStage:
             return self.model()
 
     def _trained_stamp(self) -> str:
-        from nemo_vfm.models.hashes import files_sha256
+        from nemo_vfm.models.pretrained import files_sha256
         from nemo_vfm.parallel.checkpoint.checkpoint import find
 
         return "" if self.trained is None else files_sha256(find(self.trained))

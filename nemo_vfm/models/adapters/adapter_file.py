@@ -14,12 +14,18 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.adapters import peft_keys
 from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
-from nemo_vfm.models.adapters.styles import peft_keys
-from nemo_vfm.models.adapters.styles.comfyui_keys import PREFIX, has_native_names, read_native, write_native
-from nemo_vfm.models.adapters.styles.native_names import native_names, translated
-from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.adapters.native_keys import (
+    PREFIX,
+    has_native_names,
+    native_names,
+    read_native,
+    translated,
+    write_native,
+)
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
 Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]

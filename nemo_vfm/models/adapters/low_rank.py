@@ -3,6 +3,7 @@
 LoRA: Hu et al. 2021 (arXiv 2106.09685), section 4.1, W' = W + (alpha / rank) B A. DoRA: Liu et al. 2024
 (arXiv 2402.09353), equation 5, W' = m (W + s B A) / |W + s B A| with the norm of each row, which is treated as
 a constant in backward (section 4.3).
+`AdaptedLinear` is a linear with adapters, whose own parameters and names do not change.
 A fused linear has one adapter per projection, such as q, k and v, whose rows are interleaved by head.
 The code calls these projections parts.
 Letters: I inputs of the linear, O outputs of a part, R rank, H heads, E head dimension, P parts.
@@ -10,17 +11,19 @@ Letters: I inputs of the linear, O outputs of a part, R rank, H heads, E head di
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.local_shard import local, whole
-from nemo_vfm.parallel.layers.linear import product
-from nemo_vfm.parallel.plan.adapter_split import TensorSplit
+from nemo_vfm.parallel.layers.linear import Linear, product
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, TensorSplit
 
 Method = Literal["lora", "dora"]
+
+
 #: Name of the only part of a linear that is not fused.
 WHOLE = "whole"
 
@@ -191,3 +194,51 @@ class LowRank(nn.Module):
         if self.parts.sizes and heads % ranks:
             raise UserError(f"an adapter of {', '.join(self.parts.names)} cannot be split over {ranks} tensor ranks: "
                             f"there are {heads} heads of keys; set parallel.tensor to a divisor of that")  # fmt: skip
+
+
+class Adapters(nn.ModuleDict):
+    """The adapters of one linear by name."""
+
+    #: Set if every tensor rank has the linear's complete input, so that gradients here need no sum over tokens.
+    whole_gradient = False
+
+    def __init__(self) -> None:  # ModuleDict's signature has a type that get_type_hints cannot resolve
+        super().__init__()
+
+    def split(self, how: TensorSplit) -> None:
+        """Keep this rank's shard of each adapter; see `ShardableAdapter`."""
+        for adapter in self.values():
+            assert isinstance(adapter, LowRank)
+            adapter.split(how)
+
+    def require_divisible(self, ranks: int) -> None:
+        """See `ShardableAdapter`."""
+        for adapter in self.values():
+            assert isinstance(adapter, LowRank)
+            adapter.require_divisible(ranks)
+
+
+class AdaptedLinear(Linear):
+    """A linear whose adapters modify its output.
+
+    It overrides `__call__`, not `forward`, because tensor parallelism exchanges tensors in hooks around `forward`.
+    """
+
+    adapters: Adapters
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute W x + b and apply each adapter in turn."""
+        (x,) = args
+        output: Tensor = super().__call__(x, **kwargs)
+        for adapter in self.adapters.values():
+            output = adapter(x, output, self)
+        return output
+
+
+def adapters_of(linear: nn.Linear) -> Adapters:
+    """Return a linear's adapters, making it an `AdaptedLinear` first."""
+    if not isinstance(linear, AdaptedLinear):
+        linear.__class__ = AdaptedLinear
+        linear.add_module(ADAPTERS, Adapters())
+    assert isinstance(linear, AdaptedLinear)
+    return linear.adapters

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
-from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Method, Rank
-from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
-from nemo_vfm.models.blocks.decoder import CausalAttention
+from nemo_vfm.models.adapters.low_rank import AdaptedLinear, FusedProjections, LowRank, Method, Rank, adapters_of
+from nemo_vfm.models.blocks.dit_block import CrossAttention, SelfProjections
+from nemo_vfm.models.blocks.text.decoder import CausalAttention
 from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sharding_spec import matching

@@ -19,9 +19,9 @@ from nemo_vfm.models.convert.gpt_weights import fused_gates, tensor_map
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.convert.language.gpt_keys import shown
-from nemo_vfm.models.convert.weight_files import read_mapping, write_files
+from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.pretrained import checked_folder, read_mapping
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 #: Of transformers: the tokens that end a text, and how the next one is chosen.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nemo_vfm.models.blocks.decoder import Sizes
+from nemo_vfm.models.blocks.text.decoder import Sizes
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 
 _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}

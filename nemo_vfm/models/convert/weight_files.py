@@ -4,7 +4,6 @@ This follows them: `model.safetensors` if it is there, else the files that `mode
 Other files (other shards, another program's `consolidated.safetensors`) are left out, and named once.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
@@ -51,7 +50,6 @@ class WeightNames:
 
 
 TRANSFORMERS, DIFFUSERS = WeightNames("model"), WeightNames("diffusion_pytorch_model")
-_MAX_JSON_BYTES = 16 << 20
 
 
 def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) -> dict[str, MappedFile]:
@@ -70,31 +68,6 @@ def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) ->
     if places is not None:
         _require_as_indexed(folder, names.index, places, {name: file.keys() for name, file in files.items()})
     return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
-
-
-def read_mapping(path: Path) -> dict[str, Json]:
-    """A JSON file of a model's folder.
-
-    Raises:
-        DataError: it cannot be read, is too long, or is no mapping; or a key is there twice.
-    """
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise ValueError("it is far too long")
-        found = json.loads(path.read_bytes(), object_pairs_hook=_once)
-        if not isinstance(found, dict):
-            raise ValueError("it is not a mapping")
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path.parent.name}/{path.name} cannot be read: {error}") from error
-    return found
-
-
-def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"it has {twice[:80]!r} twice")
-    return found
 
 
 def _places(folder: Path, names: WeightNames) -> dict[str, str]:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.mlp import MLP
+from nemo_vfm.models.blocks.layers import MLP
 from nemo_vfm.models.recommenders.padded_rows import row_layout
 from nemo_vfm.models.recommenders.sample_dropout import DropoutPlaces, SampleDropout
 from nemo_vfm.parallel.layers.linear import Linear

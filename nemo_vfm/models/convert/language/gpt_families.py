@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.blocks.decoder import NormKind
+from nemo_vfm.models.blocks.text.decoder import NormKind
 from nemo_vfm.models.blocks.text.gated_perceptron import Activation
 
 _GATED: dict[str, Activation] = {"silu": "swiglu", "swish": "swiglu"}

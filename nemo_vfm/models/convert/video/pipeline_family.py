@@ -7,7 +7,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.models.convert.video.transformer_folder import PIPELINE, transformer_in
-from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.pretrained import read_mapping
 
 #: Families with a network for high noise levels, `transformer`, and one for low ones, `transformer_2`.
 TWO_NETWORKS = ("wan22_t2v", "wan22_i2v")

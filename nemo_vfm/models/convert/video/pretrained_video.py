@@ -16,9 +16,9 @@ from nemo_vfm.models.convert.video.transformer_folder import (
     TransformerFolder,
     transformer_in,
 )
-from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 
 _WORDS = "a pretrained video model"

@@ -22,9 +22,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
-from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, read_mapping, write_files
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, write_files
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.pretrained import checked_folder, read_mapping
 from nemo_vfm.models.wan import Wan
 
 PIPELINE, TRANSFORMER, SECOND = "model_index.json", "transformer", "transformer_2"

@@ -21,7 +21,8 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_source import TensorHeader, TensorSource
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
-from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, read_mapping
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.models.wan import Wan
 
 COMFYUI = "model.diffusion_model."

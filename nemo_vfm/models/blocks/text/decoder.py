@@ -1,28 +1,33 @@
-"""Defines one block of a causal language model: attention to earlier tokens, then a perceptron.
+"""Defines one block of a causal language model, and the keys and values that a generation keeps.
 
 Rows of the fused projections are ordered by group of heads (its queries, its key, its value). So a tensor-parallel
 split of the output features keeps whole groups together, and these modules read their numbers from the activations.
+Texts of a batch that is generated end at the same place: shorter ones begin later, and positions before are masked.
 Shape letters: B batch, S tokens, D width, G groups (heads of keys and values), Q queries of a group, H heads = G Q,
-E head dimension, R its rotated part.
+E head dimension, R its rotated part, L room for all tokens of a text.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from nemo_vfm.models.blocks.key_value import AttentionCache
-from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm, RMSNorm1p
-from nemo_vfm.models.blocks.rope import rotate
+from nemo_vfm.models.blocks.layers import LayerNorm1p, RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.experts import Experts, MixtureOfExperts, Routes
 from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
 from nemo_vfm.parallel.context.causal_sharding import causal_attention
 from nemo_vfm.parallel.context.shared_heads import own_queries, whole_groups
+from nemo_vfm.parallel.context.window_attention import in_window
 from nemo_vfm.parallel.layers.linear import Linear
 
 NormKind = Literal["layernorm1p", "rmsnorm", "rmsnorm1p"]
+
+
 Rotation = tuple[Tensor, Tensor]
+
+
 _NORMS: dict[NormKind, type[nn.Module]] = {"layernorm1p": LayerNorm1p, "rmsnorm": RMSNorm, "rmsnorm1p": RMSNorm1p}
 
 
@@ -61,6 +66,79 @@ class Sizes:
     experts: Experts | None
 
 
+def norm_of(sizes: Sizes) -> nn.Module:
+    """The norm before each half of a block."""
+    return _NORMS[sizes.norm](dim=sizes.width, eps=sizes.eps)
+
+
+def head_norm_of(sizes: Sizes) -> nn.Module | None:
+    """The norm of each head's queries or keys, if there is one."""
+    kind = RMSNorm1p if sizes.norm == "rmsnorm1p" else RMSNorm
+    return kind(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
+
+
+class AttentionCache(Protocol):
+    """Keeps keys and values of a generation, and attends to them."""
+
+    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, window: int | None, /) -> Tensor:
+        """(B, H, S, E): attention of new tokens over themselves and what came before, no farther than the window."""
+        ...
+
+
+class KeyValues:
+    """Keys and values of every block.
+
+    Args:
+        layers: how many blocks.
+        begins_B: the place at which each text begins.
+        groups: G.
+        head_dim: E.
+        most: L.
+        dtype: of what is kept.
+    """
+
+    def __init__(
+        self, *, layers: int, begins_B: Tensor, groups: int, head_dim: int, most: int, dtype: torch.dtype
+    ) -> None:
+        shape = (layers, len(begins_B), groups, most, head_dim)
+        self._keys = torch.zeros(shape, dtype=dtype, device=begins_B.device)
+        self._values = torch.zeros_like(self._keys)
+        self.begins_B, self.length, self.most = begins_B, 0, most
+
+    def places(self, count: int) -> Tensor:
+        """(B, S), what position each of `count` new tokens has in its text; 0 before its beginning."""
+        places = torch.arange(self.length, self.length + count, device=self.begins_B.device)
+        return (places - self.begins_B[:, None]).clamp_min(0)
+
+    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, window: int | None = None) -> Tensor:
+        """(B, H, S, E); `advance` goes on once every block has been here.
+
+        Raises:
+            ValueError: there is no room for so many tokens.
+        """
+        end = self.length + k_BGSE.shape[2]
+        if end > self.most:
+            raise ValueError(f"the cache has room for {self.most} tokens, and {end} were requested")
+        keys, values = self._keys[layer], self._values[layer]
+        keys[:, :, self.length : end], values[:, :, self.length : end] = k_BGSE, v_BGSE
+        return F.scaled_dot_product_attention(
+            q_BHSE, keys[:, :, :end].to(q_BHSE.dtype), values[:, :, :end].to(q_BHSE.dtype),
+            attn_mask=self._seen(k_BGSE.shape[2], window), enable_gqa=True,
+        )  # fmt: skip
+
+    def advance(self, count: int) -> None:
+        """So many tokens are in."""
+        self.length += count
+
+    def _seen(self, count: int, window: int | None) -> Tensor:
+        """(B, 1, S, L'): own and earlier tokens of the text; before its beginning, itself, lest softmax has nothing."""
+        end = self.length + count
+        key = torch.arange(end, device=self.begins_B.device)
+        query = key[self.length :, None]
+        is_started = key >= self.begins_B[:, None, None]
+        return (in_window(query, key, window or end) & (is_started | (key == query)))[:, None]
+
+
 @dataclass(frozen=True, slots=True)
 class TextContext:
     """Inputs shared by all blocks, beside the tokens.
@@ -84,17 +162,6 @@ class TextContext:
     def rotation(self, window: int | None) -> Rotation:
         """(cos, sin) of a block with this window."""
         return (self.cos, self.sin) if window is None or self.near is None else self.near
-
-
-def norm_of(sizes: Sizes) -> nn.Module:
-    """The norm before each half of a block."""
-    return _NORMS[sizes.norm](dim=sizes.width, eps=sizes.eps)
-
-
-def head_norm_of(sizes: Sizes) -> nn.Module | None:
-    """The norm of each head's queries or keys, if there is one."""
-    kind = RMSNorm1p if sizes.norm == "rmsnorm1p" else RMSNorm
-    return kind(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
 
 
 class CausalAttention(nn.Module):
@@ -123,7 +190,7 @@ class CausalAttention(nn.Module):
         q, k, v = (part.flatten(2, 3) for part in (own_queries(q), k, v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = (turned(x, *reading.rotation(self.window)).transpose(1, 2) for x in (q, k))
+        q, k = (rotate_first(x, *reading.rotation(self.window)).transpose(1, 2) for x in (q, k))
         o_BHSE = self._attended(q if self.scale == 1 else q * self.scale, k, v.transpose(1, 2), reading)
         update: Tensor = self.out(o_BHSE.transpose(1, 2).flatten(2))
         return update
@@ -132,15 +199,6 @@ class CausalAttention(nn.Module):
         if reading.cache is not None:
             return reading.cache.attend(self.layer, q_BHSE, k_BGSE, v_BGSE, self.window)
         return causal_attention(q_BHSE, k_BGSE, v_BGSE, reading.lengths, self.window)
-
-
-def turned(x_BSHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotated in the first R of its E dimensions; cos and sin of `TextContext`."""
-    rotated = cos.shape[-1]
-    cos, sin = cos.to(x_BSHE.dtype), sin.to(x_BSHE.dtype)
-    if rotated == x_BSHE.shape[-1]:
-        return rotate(x_BSHE, cos, sin)
-    return torch.cat([rotate(x_BSHE[..., :rotated], cos, sin), x_BSHE[..., rotated:]], dim=-1)
 
 
 class DecoderBlock(nn.Module):
