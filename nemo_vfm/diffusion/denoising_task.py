@@ -20,7 +20,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames, batch_of
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.step_cache import IDLE, CachedSteps

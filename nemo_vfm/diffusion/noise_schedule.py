@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from nemo_vfm.diffusion.objective import Shift, shift_at, shifted
 from nemo_vfm.diffusion.sampler import positive
-from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
 
 _BELOW_ONE = 1e-6
 

@@ -13,9 +13,16 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
-
 _MOST_DRAWS = 10_000
+
+
+@runtime_checkable
+class Shift(Protocol):
+    """A shift that depends on the size of the sample."""
+
+    def factor(self, size_THW: Sequence[int]) -> float:
+        """s for latents of this many frames, rows and columns; an image has one frame."""
+        ...
 
 
 @runtime_checkable
@@ -266,3 +273,13 @@ def _steps(steps: int) -> int:
     if steps < 1:
         raise ValueError(f"sampling needs at least 1 step, got {steps}")
     return steps
+
+
+def shift_at(shift: float | Shift, size_THW: Sequence[int]) -> float:
+    """The shift as a number, or computed by the rule for this size."""
+    return shift.factor(size_THW) if isinstance(shift, Shift) else shift
+
+
+def shifted(sigma: Tensor, factor: float) -> Tensor:
+    """s sigma / (1 + (s - 1) sigma)."""
+    return factor * sigma / (1 + (factor - 1) * sigma)

@@ -1,5 +1,6 @@
 """Generates videos from prompts with a trained network.
 
+Text encoder, network and codec may take turns in device memory, so that all three need not fit at once.
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
 
@@ -11,9 +12,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.encoders import Codec, TextEncoder
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames, batch_of
-from nemo_vfm.diffusion.device_memory import DeviceMemory
+from nemo_vfm.core.types.encoders import Codec, Offloadable, TextEncoder
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
 from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest, cache_error
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.guided_denoiser import ConditioningFrames, GuidedDenoiser, Texts
@@ -199,6 +199,42 @@ class TextToVideo:
             return found
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
         return Texts(found.text_BLD[rows], found.mask_BL[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Manages device memory during sampling.
+
+    Args:
+        model: the network; it is not moved if ranks share its weights.
+        device: where the network computes.
+        ranks: the ranks that sample together.
+        offloads: whether anything is moved.
+    """
+
+    model: nn.Module
+    device: torch.device
+    ranks: SamplingRanks
+    offloads: bool
+
+    def offload(self, *parts: object) -> None:
+        """Offload codecs and encoders that support it."""
+        for part in parts if self.offloads else ():
+            if isinstance(part, Offloadable):
+                part.offload()
+
+    def load_model(self) -> None:
+        """Move the network to the device; one of several networks is moved when it is called."""
+        if self._moves() and not getattr(self.model, "one_on_device", False):
+            self.model.to(self.device)
+
+    def offload_model(self) -> None:
+        """Move the network to host memory."""
+        if self._moves():
+            self.model.to("cpu")
+
+    def _moves(self) -> bool:
+        return self.offloads and self.ranks.has_plain_weights
 
 
 @dataclass(frozen=True, slots=True)

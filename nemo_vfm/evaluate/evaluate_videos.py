@@ -12,10 +12,8 @@ from nemo_vfm.core.storage.uri import Place, local, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import read_all
-from nemo_vfm.metrics.nearest import nearest, thumbnail
-from nemo_vfm.metrics.outlines import SHAPES
-from nemo_vfm.metrics.seams import seam_ratio
-from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, Reading, read
+from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES, Reading, read
+from nemo_vfm.metrics.video_quality import nearest, seam_ratio, thumbnail
 
 Entry = Mapping[str, Any]
 #: What is read from a sample, and among how many a guess would choose.

@@ -12,8 +12,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.hub.file_names import RECORD
-from nemo_vfm.models.hub.hub_address import get_hint
+from nemo_vfm.models.hub.hub_names import RECORD, get_hint
 
 _MAX_JSON_BYTES = 16 << 20
 #: Files that say what a model does. Others, such as a README, may change without changing it.

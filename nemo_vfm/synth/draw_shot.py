@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Plane
-from nemo_vfm.metrics.outlines import distance
-from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS
+from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, distance
 
 
 @dataclass(frozen=True, slots=True)

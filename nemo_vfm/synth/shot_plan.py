@@ -11,8 +11,7 @@ from itertools import product
 import numpy as np
 
 from nemo_vfm.core.seed import derive
-from nemo_vfm.metrics.outlines import SHAPES
-from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS
+from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES
 from nemo_vfm.synth.draw_shot import Shot
 
 Combination = tuple[str, str, str]

@@ -11,7 +11,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.encoders import Codec, ImageTokens, Offloadable
-from nemo_vfm.diffusion.conditioning.frame_conditioning import GivenFrames, nothing_given
+from nemo_vfm.diffusion.frame_conditioning import GivenFrames, nothing_given
 from nemo_vfm.diffusion.objective import Objective
 
 

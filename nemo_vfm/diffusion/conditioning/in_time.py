@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nemo_vfm.core.frame_count import LatentFrames
 from nemo_vfm.core.types.encoders import Codec
-from nemo_vfm.diffusion.conditioning.frame_conditioning import GivenFrames, nothing_given
+from nemo_vfm.diffusion.frame_conditioning import GivenFrames, nothing_given
 from nemo_vfm.diffusion.objective import Objective
 
 

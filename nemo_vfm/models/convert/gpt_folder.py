@@ -16,9 +16,9 @@ from nemo_vfm.core.types.component import component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import fused_gates, tensor_map
+from nemo_vfm.models.convert.language.config_keys import shown
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
-from nemo_vfm.models.convert.language.gpt_keys import shown
 from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping

@@ -10,8 +10,8 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_folder import filled
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture
+from nemo_vfm.models.convert.language.config_keys import shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
-from nemo_vfm.models.convert.language.gpt_keys import shown, whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import replace_head

@@ -13,9 +13,9 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.retry import RetryableError
 from nemo_vfm.core.storage.files import sync
-from nemo_vfm.models.hub.file_names import path_in
 from nemo_vfm.models.hub.hub_client import HubClient, HubResponse
 from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of
+from nemo_vfm.models.hub.hub_names import path_in
 
 _BLOCK = 1 << 20
 _PROGRESS_BYTES = 1 << 20  # an attempt that receives this many resets the count of failures

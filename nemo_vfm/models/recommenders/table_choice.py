@@ -1,47 +1,14 @@
 """Makes the descriptions of a model's embedding tables from rows and one width, or takes those that are given."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from torch import nn
-
-from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.training_data import HasTableRows
+from nemo_vfm.models.sized_model import rows_of_data
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 RowDtype = Literal["fp32", "bf16", "fp16"]
 #: Of each feature the rows of a table of its own, or those that the data says.
 Rows = Mapping[str, int] | Literal["auto"]
-
-
-class SizedModel:
-    """Builds a model; where that has `rows: auto`, its tables get the rows that the data says.
-
-    Args:
-        model: builds it.
-        data: is asked only where need be: a workflow may still have to write it.
-    """
-
-    def __init__(self, model: Factory[[], nn.Module], data: HasTableRows) -> None:
-        self.model: Factory[[], nn.Module] = model
-        self.data = data
-
-    def __call__(self) -> nn.Module:
-        """Build it."""
-        token = _rows_of_data.set(self.data.table_rows)
-        try:
-            return self.model()
-        finally:
-            _rows_of_data.reset(token)
-
-
-def _unknown() -> Mapping[str, int]:
-    raise UserError("no data is beside the model here")
-
-
-_rows_of_data: ContextVar[Callable[[], Mapping[str, int]]] = ContextVar("rows of data", default=_unknown)
 
 
 def chosen_tables(
@@ -67,7 +34,7 @@ def chosen_tables(
     histories = histories or {}
     if rows == "auto":
         others = {name for name, of in histories.items() if name != of}  # whose ids are rows of another's table
-        rows = {name: count for name, count in _told_rows().items() if name not in others}
+        rows = {name: count for name, count in rows_of_data().items() if name not in others}
     specs = dict(tables) if tables is not None else _of_rows(rows or {}, width, dtype, histories)
     for name, spec in specs.items():
         if spec.width != width:
@@ -110,13 +77,6 @@ def _require_sequences(specs: Mapping[str, TableSpec], histories: Mapping[str, s
             raise ValueError(f"the history {history} shares no table with {other}; tables are of {sorted(table_of)}")
         if specs[table_of[history]].pooling != "sequence":
             raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
-
-
-def _told_rows() -> Mapping[str, int]:
-    try:
-        return _rows_of_data.get()()
-    except UserError as error:
-        raise UserError(f"rows is auto, so the data gives them, and {error}, or give numbers") from error
 
 
 def _which(rows: Rows | None) -> str:

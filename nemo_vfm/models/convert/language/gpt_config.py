@@ -1,7 +1,8 @@
 """Turns the config.json of a language model of transformers into the arguments of GPT, and a GPT into config.json.
 
 In both directions the function stays the same, or the conversion is refused. `gpt_families` lists which architecture
-can express what.
+can express what. What transformers does not read of a sliding window is refused where it says otherwise: its cache of
+keys and values reads it all the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,21 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.expert_settings import experts_of, experts_told
+from nemo_vfm.models.blocks.text.experts import Experts
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
+from nemo_vfm.models.blocks.text_rope import TextRope
+from nemo_vfm.models.convert.language.config_keys import flag, positive, same, shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
-from nemo_vfm.models.convert.language.gpt_keys import flag, positive, same, shown, whole
 from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, ropes_unsayable
-from nemo_vfm.models.convert.language.layer_windows import window_of, window_told, window_unsayable
 from nemo_vfm.models.gpt import GPT
+
+_MOST_EXPERTS, _MOST_HIDDEN, _MOST = 4096, 1 << 20, 1000
+
+
+_MOST_TOKENS = 1 << 40
+
+
+_TYPES = ("full_attention", "sliding_attention")
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
@@ -155,3 +165,133 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
         yield f"width {sizes.width} with {sizes.heads} heads"
     yield from ropes_unsayable(model, family)
     yield from window_unsayable(model, family)
+
+
+def window_of(
+    config: Mapping[str, Json], family: Family, depth: int, near: TextRope | None
+) -> SlidingWindow | None:  # fmt: skip
+    """What GPT is to be built with.
+
+    Args:
+        config: config.json.
+        family: whose.
+        depth: number of blocks.
+        near: rotary positions of blocks with a window; None for those of the others.
+
+    Raises:
+        DataError: it is said in two ways, or is no window.
+    """
+    told = {"sliding_window": family.window_tokens, **config}
+    is_on = told["sliding_window"] is not None
+    if "switched" in family.window:
+        is_on &= flag(config, "use_sliding_window", False)
+    layers = _usual_layers(config, family, depth) if is_on or family.window == "by layer" else []
+    if (types := config.get("layer_types")) is not None:
+        is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
+        layers = _told_layers(types, None if is_free else layers, family, depth)
+    if not is_on and not layers:
+        return None
+    tokens = whole(told, "sliding_window", _MOST_TOKENS)
+    if family.window == "never":
+        raise DataError(f"config.json of a {family.architecture} says sliding_window: {tokens}, and transformers has "
+                        f"no such window there; set it to null")  # fmt: skip
+    return SlidingWindow(tokens, None if len(layers) == depth else tuple(layers), near) if layers else None
+
+
+def _usual_layers(config: Mapping[str, Json], family: Family, depth: int) -> list[int]:
+    """Blocks with a window where `layer_types` is missing."""
+    if family.window == "by layer":
+        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
+        return [layer for layer in range(depth) if (layer + 1) % every]
+    if family.window == "switched by layer":
+        first = config.get("max_window_layers", 28)
+        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
+        return list(range(first, depth))
+    return list(range(depth))
+
+
+def _told_layers(types: Json, usual: list[int] | None, family: Family, depth: int) -> list[int]:
+    if not isinstance(types, list) or len(types) != depth or not all(one in _TYPES for one in types):
+        raise DataError(f"config.json says layer_types: {shown(types)}; it must say {' or '.join(_TYPES)} of each of "
+                        f"{depth} layers")  # fmt: skip
+    layers = [layer for layer, one in enumerate(types) if one == _TYPES[1]]
+    if usual is not None and layers != usual:
+        raise DataError(f"config.json of a {family.architecture} says layer_types: {shown(types)}, and sliding_window "
+                        f"is for {len(usual)} of {depth} layers; leave out the wrong one")  # fmt: skip
+    return layers
+
+
+def window_told(model: GPT, family: Family) -> dict[str, Json]:
+    """The keys of config.json."""
+    if family.window == "never":
+        return {}
+    window = model.window
+    layers = [layer for layer, tokens in enumerate(model.windows) if tokens]
+    types: Json = [_TYPES[bool(tokens)] for tokens in model.windows]
+    if family.window == "by layer":
+        return {"sliding_window": family.window_tokens if window is None else window.tokens, "layer_types": types}
+    if window is None:
+        return {"sliding_window": None}
+    told: dict[str, Json] = {"sliding_window": window.tokens}
+    if "switched" in family.window:
+        told["use_sliding_window"] = True
+    if family.window == "switched by layer":
+        told |= {"max_window_layers": layers[0], "layer_types": types}
+    return told
+
+
+def window_unsayable(model: GPT, family: Family) -> Iterator[str]:
+    """What of a model's window a family has no words for."""
+    if model.window is None:
+        return
+    if family.window == "never" or (family.window in ("always", "switched") and None in model.windows):
+        yield "window" if family.window == "never" else "window.layers"
+    if model.window.rope is not None and not family.two_thetas:
+        yield "window.rope"
+
+
+def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
+    """What GPT is to be built with; what is missing is as in Qwen 3.
+
+    Raises:
+        DataError: they are none.
+    """
+    told: dict[str, Json] = {
+        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "router_aux_loss_coef": 0.001, "decoder_sparse_step": 1,
+        **config,
+    }  # fmt: skip
+    names = [name for name in ("num_experts", "num_local_experts") if name in told]
+    if len(names) == 2 and told[names[0]] != told[names[1]]:
+        raise DataError(f"config.json says num_experts: {shown(told[names[0]])} and num_local_experts: "
+                        f"{shown(told[names[1]])}, which mean the same; leave out the wrong one")  # fmt: skip
+    balance = told["router_aux_loss_coef"]
+    try:
+        return Experts(
+            count=whole(told, names[0], _MOST_EXPERTS) if names else 128,
+            per_token=whole(told, "num_experts_per_tok", _MOST_EXPERTS),
+            hidden=whole(told, "moe_intermediate_size", _MOST_HIDDEN),
+            normalised=flag(told, "norm_topk_prob", False),
+            balance=0.0 if same(balance, 0) or same(balance, 0.0) else positive(told, "router_aux_loss_coef"),
+            dense_layers=_dense(told, depth),
+        )
+    except ValueError as error:
+        raise DataError(f"config.json describes impossible experts: {error}") from error
+
+
+def _dense(told: Mapping[str, Json], depth: int) -> tuple[int, ...]:
+    """Layers with a perceptron: those that are named, and those between every so many."""
+    named = told.get("mlp_only_layers") or []
+    if not isinstance(named, list) or not all(type(layer) is int for layer in named):
+        raise wrong("mlp_only_layers", named, "a list of layers")
+    step = whole(told, "decoder_sparse_step", _MOST)
+    return tuple(layer for layer in range(depth) if layer in named or (layer + 1) % step)
+
+
+def experts_told(experts: Experts) -> dict[str, Json]:
+    """The keys of config.json."""
+    return {
+        "num_experts": experts.count, "num_experts_per_tok": experts.per_token,
+        "moe_intermediate_size": experts.hidden, "norm_topk_prob": experts.normalised,
+        "router_aux_loss_coef": experts.balance, "mlp_only_layers": list(experts.dense_layers),
+        "decoder_sparse_step": 1,
+    }  # fmt: skip

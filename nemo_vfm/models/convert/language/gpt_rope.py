@@ -18,8 +18,8 @@ from nemo_vfm.models.blocks.text.rope_scaling import (
     default_yarn_magnitude,
 )
 from nemo_vfm.models.blocks.text_rope import LongContext, Stretch, TextRope
+from nemo_vfm.models.convert.language.config_keys import flag, positive, same, shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import MOST_TOKENS, Family
-from nemo_vfm.models.convert.language.gpt_keys import flag, positive, same, shown, whole, wrong
 from nemo_vfm.models.gpt import GPT
 
 _PLACES = ("rope_scaling", "rope_parameters")

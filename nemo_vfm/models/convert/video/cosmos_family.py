@@ -5,9 +5,16 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.gpt_keys import flag, positive, whole, wrong
+from nemo_vfm.models.convert.language.config_keys import (
+    flag,
+    numbers,
+    positive,
+    require_fixed,
+    require_known,
+    whole,
+    wrong,
+)
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
-from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
