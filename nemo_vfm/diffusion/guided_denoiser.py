@@ -55,27 +55,16 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class GuidedDenoiser:
-    """The denoiser D(x; sigma) with classifier-free guidance.
+    """The denoiser D(x; sigma) with classifier-free guidance."""
 
-    Args:
-        model: the network.
-        objective: the objective it was trained with.
-        guidance: how the estimates are combined.
-        texts: texts of the batch.
-        fps: frames per second.
-        frames: given frames; None if the network does not support them.
-        ranks: the ranks that sample together.
-        cache: step cache that skips blocks; None skips none.
-    """
-
-    model: nn.Module
-    objective: Objective
-    guidance: ClassifierFree
-    texts: Texts
-    fps: float
-    frames: ConditioningFrames | None
-    ranks: SamplingRanks
-    cache: CachedSteps | None
+    model: nn.Module  #: the network
+    objective: Objective  #: the objective it was trained with
+    guidance: ClassifierFree  #: how the estimates are combined
+    texts: Texts  #: texts of the batch
+    fps: float  #: frames per second
+    frames: ConditioningFrames | None  #: given frames; None if the network does not support them
+    ranks: SamplingRanks  #: the ranks that sample together
+    cache: CachedSteps | None  #: step cache that skips blocks; None skips none
 
     def scale(self, sigma: float) -> float:
         """See `Denoiser`."""

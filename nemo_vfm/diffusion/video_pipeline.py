@@ -203,19 +203,12 @@ class TextToVideo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Manages device memory during sampling.
+    """Manages device memory during sampling."""
 
-    Args:
-        model: the network; it is not moved if ranks share its weights.
-        device: where the network computes.
-        ranks: the ranks that sample together.
-        offloads: whether anything is moved.
-    """
-
-    model: nn.Module
-    device: torch.device
-    ranks: SamplingRanks
-    offloads: bool
+    model: nn.Module  #: the network; it is not moved if ranks share its weights
+    device: torch.device  #: where the network computes
+    ranks: SamplingRanks  #: the ranks that sample together
+    offloads: bool  #: whether anything is moved
 
     def offload(self, *parts: object) -> None:
         """Offload codecs and encoders that support it."""

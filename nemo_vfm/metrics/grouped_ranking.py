@@ -18,19 +18,12 @@ GROUPED_COLUMNS = ("group_N", "score_N", "label_N", "weight_N")
 
 @dataclass(frozen=True, eq=False)
 class GroupedScores:
-    """Samples with the group of each; those of one may be spread over any parts. 20 bytes a sample of fp32 scores.
+    """Samples with the group of each; those of one may be spread over any parts. 20 bytes a sample of fp32 scores."""
 
-    Args:
-        group_N: int64.
-        score_N: higher is more likely.
-        label_N: 0 to 1.
-        weight_N: above 0.
-    """
-
-    group_N: Tensor
-    score_N: Tensor
-    label_N: Tensor
-    weight_N: Tensor
+    group_N: Tensor  #: int64
+    score_N: Tensor  #: higher is more likely
+    label_N: Tensor  #: 0 to 1
+    weight_N: Tensor  #: above 0
 
     @staticmethod
     def of(group_N: Tensor, score_N: Tensor, label_N: Tensor, weight_N: Tensor) -> "GroupedScores":

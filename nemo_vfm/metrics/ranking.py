@@ -19,30 +19,20 @@ _POSITIVE, _NEGATIVE, _PREDICTED, _LOSS = range(4)
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Samples of similar scores.
+    """Samples of similar scores."""
 
-    Args:
-        predicted: mean of their predicted probabilities.
-        observed: mean of their labels.
-        weight: sum of their weights.
-    """
-
-    predicted: float
-    observed: float
-    weight: float
+    predicted: float  #: mean of their predicted probabilities
+    observed: float  #: mean of their labels
+    weight: float  #: sum of their weights
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreCounts:
-    """Samples of a log by their scores, all that the measures need. Each is NaN where it is not defined.
+    """Samples of a log by their scores, all that the measures need. Each is NaN where it is not defined."""
 
-    Args:
-        score_K: the distinct scores in rising order, float64; where they were rounded, in units of the step.
-        sums_K4: over the samples of each score, by their weights, float64: labels, 1 - labels, predicted
-            probabilities, and log losses in natural units.
-    """
-
-    score_K: Tensor
+    score_K: Tensor  #: the distinct scores in rising order, float64; where they were rounded, in units of the step
+    #: over the samples of each score, by their weights, float64: labels, 1 - labels, predicted probabilities, and log
+    #: losses in natural units
     sums_K4: Tensor
 
     @staticmethod

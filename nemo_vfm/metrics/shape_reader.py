@@ -32,19 +32,12 @@ DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was seen.
+    """What was seen."""
 
-    Args:
-        colour: a name of COLOURS, or None where no object was found.
-        direction: a name of DIRECTIONS, or None where no object was found or it did not move.
-        travel: displacement over the clip along x and y, in picture sides.
-        shape: a name of SHAPES, or None where no object was found.
-    """
-
-    colour: str | None
-    direction: str | None
-    travel: tuple[float, float] = (0.0, 0.0)
-    shape: str | None = None
+    colour: str | None  #: a name of COLOURS, or None where no object was found
+    direction: str | None  #: a name of DIRECTIONS, or None where no object was found or it did not move
+    travel: tuple[float, float] = (0.0, 0.0)  #: displacement over the clip along x and y, in picture sides
+    shape: str | None = None  #: a name of SHAPES, or None where no object was found
 
 
 def read(video_THWC: NDArray[np.uint8]) -> Reading:

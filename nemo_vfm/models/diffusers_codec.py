@@ -35,23 +35,15 @@ _LOCK = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The settings of an autoencoder in config.json.
+    """The settings of an autoencoder in config.json."""
 
-    Args:
-        kind: its class.
-        channels: latent channels.
-        time: frames per latent frame; the first frame is a latent frame by itself.
-        space: pixels per latent along a side.
-        mean: latent means per channel, or per channel and latent frame with channels slowest; empty is 0.
-        std: latent standard deviations, in the same order; empty is 1.
-    """
-
-    kind: str
-    channels: int
-    time: int
-    space: int
+    kind: str  #: its class
+    channels: int  #: latent channels
+    time: int  #: frames per latent frame; the first frame is a latent frame by itself
+    space: int  #: pixels per latent along a side
+    #: latent means per channel, or per channel and latent frame with channels slowest; empty is 0
     mean: tuple[float, ...]
-    std: tuple[float, ...]
+    std: tuple[float, ...]  #: latent standard deviations, in the same order; empty is 1
 
 
 @needs_gpu()

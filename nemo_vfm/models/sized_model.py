@@ -39,11 +39,7 @@ _rows_of_data: ContextVar[Callable[[], Mapping[str, int]]] = ContextVar("rows of
 
 
 def rows_of_data() -> Mapping[str, int]:
-    """Of each feature the rows of its table, by the data of the training that is being built.
-
-    Raises:
-        UserError: there is no data here, or it does not know them yet.
-    """
+    """Of each feature the rows of its table, by the data of the training that is being built."""
     try:
         return _rows_of_data.get()()
     except UserError as error:

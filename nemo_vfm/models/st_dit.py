@@ -30,17 +30,11 @@ Rotations = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class SpaceTime:
-    """What blocks of an ST-DiT are told besides the tokens.
+    """What blocks of an ST-DiT are told besides the tokens."""
 
-    Args:
-        context: what blocks of a DiT are told.
-        along_time: rotations of a line's frames, (B, 1, T, 1, E).
-        across_frame: of a frame's places, (1, 1, P, 1, E).
-    """
-
-    context: BlockContext
-    along_time: Rotations
-    across_frame: Rotations
+    context: BlockContext  #: what blocks of a DiT are told
+    along_time: Rotations  #: rotations of a line's frames, (B, 1, T, 1, E)
+    across_frame: Rotations  #: of a frame's places, (1, 1, P, 1, E)
 
 
 class STDiT(DiT):
@@ -98,11 +92,7 @@ class STDiT(DiT):
         return self._block_loop(self.blocks, x_BSD, self.space_time(context))
 
     def space_time(self, context: BlockContext) -> SpaceTime:
-        """What these blocks are told.
-
-        Raises:
-            ValueError: samples are packed.
-        """
+        """What these blocks are told."""
         if context.row is not None:
             raise ValueError(
                 "packed samples have no frames and places in common, and an STDiT attends over time and over space; "

@@ -43,19 +43,12 @@ Pooling = Literal["none", "mean", "first", "last"]
 
 @dataclass(frozen=True, slots=True)
 class TextConfig:
-    """What config.json says of the text part.
+    """What config.json says of the text part."""
 
-    Args:
-        kind: model_type of the folder.
-        width: D.
-        depth: blocks.
-        most_tokens: positions that it knows; None where they are relative.
-    """
-
-    kind: str
-    width: int
-    depth: int
-    most_tokens: int | None
+    kind: str  #: model_type of the folder
+    width: int  #: D
+    depth: int  #: blocks
+    most_tokens: int | None  #: positions that it knows; None where they are relative
 
     def chosen(self, layers: Literal["all"] | Sequence[int]) -> list[int]:
         """Indices of hidden states, from 0, the embedding, to `depth`.
@@ -88,11 +81,7 @@ def read_config(folder: Path) -> TextConfig:
 
 
 def text_parameters(folder: Path) -> int:
-    """How many numbers the text part has, without its weights.
-
-    Raises:
-        UserError: see `read_config`.
-    """
+    """How many numbers the text part has, without its weights."""
     config, transformers = _config(folder), require("transformers", purpose="A text encoder from a folder")
     kind = _kind(transformers, config)
     with _folder_errors(folder):

@@ -44,22 +44,14 @@ class GivenInChannels:
         return 0 if torch.rand((), generator=generator) < self.none_given else self.frames.count, 0.0
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`. The video is grey after the given frames, so latents alone are not enough.
-
-        Raises:
-            UserError: the data hold only latents.
-        """
+        """See `FrameConditioning`. The video is grey after the given frames, so latents alone are not enough."""
         if video_CTHW is None:
             raise UserError("this network encodes given frames from pixels, but the data holds only latents; use "
                             "data with pixels")  # fmt: skip
         return self.from_pixels(video_CTHW[:, :count], video_CTHW.shape[1], codec)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`.
-
-        Raises:
-            ValueError: nothing is given to a network that was trained with given frames alone.
-        """
+        """See `FrameConditioning`."""
         if video_CTHW.shape[1] == 0 and self.none_given == 0:
             raise ValueError("this network starts from an image, but none is given; give one for each prompt, or set "
                              "none_given if it was also trained without")  # fmt: skip

@@ -37,19 +37,14 @@ _PEFT, _DIFFUSERS, _COSMOS = "base_model.model.", "transformer.", "net."
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The content of an adapter file.
+    """The content of an adapter file."""
 
-    Args:
-        style: format of the file.
-        matrices: by linear, under this package's names for `ours`, else under those of diffusers or, for a language
-            model, of transformers.
-        base: fingerprint of the weights it was trained on; empty if the format has none.
-        changes: what is added to weights and biases, by tensor under diffusers' names; only some ComfyUI files have it.
-    """
-
-    style: Style
+    style: Style  #: format of the file
+    #: by linear, under this package's names for `ours`, else under those of diffusers or, for a language model, of
+    #: transformers
     matrices: dict[str, Matrices]
-    base: str = ""
+    base: str = ""  #: fingerprint of the weights it was trained on; empty if the format has none
+    #: what is added to weights and biases, by tensor under diffusers' names; only some ComfyUI files have it
     changes: Mapping[str, Tensor] = field(default_factory=dict)
 
 

@@ -30,15 +30,10 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Rank and alpha of one projection.
+    """Rank and alpha of one projection."""
 
-    Args:
-        rank: R, columns of B and rows of A.
-        alpha: B A is multiplied by alpha / rank.
-    """
-
-    rank: int
-    alpha: float
+    rank: int  #: R, columns of B and rows of A
+    alpha: float  #: B A is multiplied by alpha / rank
 
     @property
     def scale(self) -> float:
@@ -48,14 +43,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class FusedProjections:
-    """The projections that a linear contains, and how their rows are interleaved.
+    """The projections that a linear contains, and how their rows are interleaved."""
 
-    Args:
-        names: of the projections, such as q, k and v.
-        sizes: rows of each in every head, or in every group of heads that share a key; empty if there is only one.
-    """
-
-    names: tuple[str, ...] = (WHOLE,)
+    names: tuple[str, ...] = (WHOLE,)  #: of the projections, such as q, k and v
+    #: rows of each in every head, or in every group of heads that share a key; empty if there is only one
     sizes: tuple[int, ...] = ()
 
     def count(self, width: int, name: str) -> int:

@@ -32,23 +32,15 @@ _MOST_BYTES = 64 << 30
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """The matrices of one adapted linear.
+    """The matrices of one adapted linear."""
 
-    Args:
-        a: (R, I).
-        b: (O, R).
-        alpha: B A is multiplied by alpha / R.
-        magnitude: DoRA's magnitudes, (O,); None for LoRA.
-        initial: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0.
-        base: the base's weight, (O, I), if the file has it to compare.
-    """
-
-    a: Tensor
-    b: Tensor
-    alpha: float
-    magnitude: Tensor | None = None
+    a: Tensor  #: (R, I)
+    b: Tensor  #: (O, R)
+    alpha: float  #: B A is multiplied by alpha / R
+    magnitude: Tensor | None = None  #: DoRA's magnitudes, (O,); None for LoRA
+    #: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0
     initial: Initial | None = None
-    base: Tensor | None = None
+    base: Tensor | None = None  #: the base's weight, (O, I), if the file has it to compare
 
     @property
     def rank(self) -> Rank:
@@ -79,11 +71,7 @@ class Matrices:
 
 @contextmanager
 def open_adapter(path: Path) -> Iterator[MappedFile]:
-    """Open a safetensors file and validate its header.
-
-    Raises:
-        DataError: the file is invalid or too large.
-    """
+    """Open a safetensors file and validate its header."""
     from safetensors import SafetensorError
 
     try:
@@ -100,11 +88,7 @@ def open_adapter(path: Path) -> Iterator[MappedFile]:
 
 
 def require_pairs(name: str, found: Mapping[str, Matrices]) -> None:
-    """Refuse matrices whose shapes do not match.
-
-    Raises:
-        DataError: a linear's shapes do not match, or there are no matrices.
-    """
+    """Refuse matrices whose shapes do not match."""
     if not found:
         raise DataError(f"{name} contains no adapter: it has no pair of low-rank matrices")
     for linear, one in found.items():
@@ -149,23 +133,14 @@ def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class PlacedMatrices:
-    """Matrices from a file and their place in a model.
+    """Matrices from a file and their place in a model."""
 
-    Args:
-        low: the adapter to fill.
-        linear: what it adapts.
-        part: projection of the linear.
-        order: for each row of the file, its index in the projection.
-        given: matrices from the file.
-        name: of the linear in the file.
-    """
-
-    low: LowRank
-    linear: nn.Linear
-    part: str
-    order: Tensor
-    given: Matrices
-    name: str
+    low: LowRank  #: the adapter to fill
+    linear: nn.Linear  #: what it adapts
+    part: str  #: projection of the linear
+    order: Tensor  #: for each row of the file, its index in the projection
+    given: Matrices  #: matrices from the file
+    name: str  #: of the linear in the file
 
     def fill(self) -> None:
         """Copy the values; a rank of a split model copies its shard, but every rank must call it.
@@ -205,9 +180,6 @@ def insert_adapter(
         given: matrices by linear; see `extract_adapter`.
         source: origin of the matrices, for messages.
         our_names: see `extract_adapter`.
-
-    Raises:
-        DataError: the model lacks a linear, or its size differs.
     """
     maps = _maps(model, our_names=our_names)
     places = {name: (place, part, order) for place in _linears(model)
@@ -242,11 +214,7 @@ def of_another_model(source: str, name: str, model: nn.Module) -> DataError:
 
 
 def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Return changes of weights and biases, given under diffusers' names, by this package's names and in its layout.
-
-    Raises:
-        DataError: the model lacks a tensor, or its shape differs.
-    """
+    """Return changes of weights and biases, given under diffusers' names, by this package's names and in its layout."""
     if not given:
         return {}
     parameters, left, found = dict(model.named_parameters()), dict(given), dict[str, Tensor]()

@@ -38,11 +38,7 @@ _COSMOS_OUTSIDE: Final = (
 
 
 def native_names(model: nn.Module) -> dict[str, str]:
-    """Return the native name of each module that such a model may have, by the name of diffusers.
-
-    Raises:
-        DataError: the model has no native names.
-    """
+    """Return the native name of each module that such a model may have, by the name of diffusers."""
     if isinstance(model, Wan):
         inside = {f"blocks.{n}.{theirs}": f"blocks.{n}.{own}"
                   for n in range(model.depth) for theirs, own in _WAN_INSIDE.items()}  # fmt: skip
@@ -54,11 +50,7 @@ def native_names(model: nn.Module) -> dict[str, str]:
 
 
 def translated(names: Mapping[str, str], name: str) -> str:
-    """Return what a name is in the other naming.
-
-    Raises:
-        DataError: it is not among the names.
-    """
+    """Return what a name is in the other naming."""
     if name not in names:
         patterns = dict.fromkeys(re.sub(r"\b\d+\b", "*", known, count=1) for known in names)
         raise DataError(f"{name[:200]} is not a module of this model in this style, which has {', '.join(patterns)}")
@@ -91,9 +83,6 @@ def read_native(
     """Return the matrices by linear, and what is added to weights and biases by tensor, both under diffusers' names.
 
     Without an alpha, alpha is the rank, as in the programs that write such files.
-
-    Raises:
-        DataError: a key is unknown, a matrix is missing, or the model has no such module.
     """
     theirs = {native: name for name, native in native_names(model).items()}
     flat = {native.replace(".", "_"): name for native, name in theirs.items()}

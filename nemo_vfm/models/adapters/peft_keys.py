@@ -40,11 +40,7 @@ _REDUCING: Mapping[str, Initial] = {"pissa": "pissa", "olora": "olora"}
 
 
 def require_known(name: str, config: Mapping[str, Json]) -> None:
-    """Refuse a configuration with an option that is unknown or that changes the result in a way not computed here.
-
-    Raises:
-        DataError: with all such options.
-    """
+    """Refuse a configuration with an option that is unknown or that changes the result in a way not computed here."""
     if changing := [key for key, neutral in _NEUTRAL.items() if config.get(key) and config[key] != neutral]:
         raise DataError(f"{name} sets {', '.join(changing)}, which changes the result and is not supported; merge the "
                         f"adapter into its base with the library that made it")  # fmt: skip

@@ -214,21 +214,13 @@ Halving = tuple[bool, bool]  # of space, of time
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """What stands between encoder and decoder on either side.
+    """What stands between encoder and decoder on either side."""
 
-    Args:
-        width: channels.
-        blocks: residual blocks.
-        attention: what stands behind the first of them.
-        window: latent frames that a position looks at.
-        heads: of attention.
-    """
-
-    width: int
-    blocks: int
-    attention: Attention
-    window: int
-    heads: int
+    width: int  #: channels
+    blocks: int  #: residual blocks
+    attention: Attention  #: what stands behind the first of them
+    window: int  #: latent frames that a position looks at
+    heads: int  #: of attention
 
     def build(self) -> nn.ModuleList:
         """New layers."""

@@ -30,32 +30,21 @@ from nemo_vfm.parallel.layers.linear import Linear
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """Inputs shared by all blocks, beside the tokens.
+    """Inputs shared by all blocks, beside the tokens."""
 
-    Args:
-        grid: tokens along time, height and width; of packed samples, which have none in common, one line.
-        levels: the noise level of each sample, or of each of its latent frames.
-        fps_B: its frames per second.
-        conditioning_NA: the modulation vector of each noise level (and text), after its SiLU; low-rank modulation
-            appends its shared part.
-        rope: rotations of the tokens that attention sees here.
-        text_BLD: text, hidden tokens zeroed.
-        mask_B11L: which of its tokens may be seen.
-        image_BLD: image tokens for cross-attention; None without an image.
-        places_SD: learned positions of this rank's tokens, added before every block; None where there are none.
-        row: where packed samples lie; None where a batch has one shape.
-    """
-
-    grid: Grid
-    levels: NoiseLevels
-    fps_B: Tensor
+    grid: Grid  #: tokens along time, height and width; of packed samples, which have none in common, one line
+    levels: NoiseLevels  #: the noise level of each sample, or of each of its latent frames
+    fps_B: Tensor  #: its frames per second
+    #: the modulation vector of each noise level (and text), after its SiLU; low-rank modulation appends its shared
+    #: part
     conditioning_NA: Tensor
-    rope: tuple[Tensor, Tensor]
-    text_BLD: Tensor
-    mask_B11L: Tensor
-    image_BLD: Tensor | None = None
+    rope: tuple[Tensor, Tensor]  #: rotations of the tokens that attention sees here
+    text_BLD: Tensor  #: text, hidden tokens zeroed
+    mask_B11L: Tensor  #: which of its tokens may be seen
+    image_BLD: Tensor | None = None  #: image tokens for cross-attention; None without an image
+    #: learned positions of this rank's tokens, added before every block; None where there are none
     places_SD: Tensor | None = None
-    row: Row | None = None
+    row: Row | None = None  #: where packed samples lie; None where a batch has one shape
 
     @property
     def segments(self) -> tuple[int, ...] | None:

@@ -73,9 +73,6 @@ class LearnedPositions(nn.Module):
     Args:
         width: D.
         most: frames, rows and columns of tokens that there are vectors for.
-
-    Raises:
-        ValueError: `most` is not three sizes.
     """
 
     def __init__(self, *, width: int, most: Grid) -> None:

@@ -72,11 +72,7 @@ def unpatch(tokens_BSD: Tensor, grid: tuple[int, int, int], patch: Patch) -> Ten
 
 
 def axis_dims(head_dim: int) -> tuple[int, int, int]:
-    """How a head's dimension is shared by time, height and width: even numbers, the rest goes to time.
-
-    Raises:
-        ValueError: the head is too small or odd.
-    """
+    """How a head's dimension is shared by time, height and width: even numbers, the rest goes to time."""
     side = 2 * (head_dim // 6)
     if head_dim % 2 or side == 0:
         raise ValueError(f"head dimension {head_dim} cannot be split over three axes: it must be even and at least 6")
@@ -85,22 +81,14 @@ def axis_dims(head_dim: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """3-D rotary positions.
+    """3-D rotary positions."""
 
-    Args:
-        head_dim: D, even, at least 6.
-        base_fps: the frame rate at which one latent frame is one position; None ignores the frame rate.
-        theta: base of the geometric frequencies.
-        scale: NTK-aware stretch of time, height and width: an axis's theta is multiplied by scale^(d / (d - 2)), so
-            that positions `scale` times farther than in training fall on angles seen in training.
-
-    Raises:
-        ValueError: a frame rate that cannot be.
-    """
-
-    head_dim: int
+    head_dim: int  #: D, even, at least 6
+    #: the frame rate at which one latent frame is one position; None ignores the frame rate
     base_fps: float | None = 24.0
-    theta: float = 10_000.0
+    theta: float = 10_000.0  #: base of the geometric frequencies
+    #: NTK-aware stretch of time, height and width: an axis's theta is multiplied by scale^(d / (d - 2)), so that
+    #: positions `scale` times farther than in training fall on angles seen in training
     scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
@@ -144,19 +132,12 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Samples side by side.
+    """Samples side by side."""
 
-    Args:
-        sizes: latent frames, rows and columns of each.
-        grids: tokens along them.
-        padding: tokens at the end that are no sample's.
-        sample_S: which sample each of this rank's tokens belongs to; padding is the last one's.
-    """
-
-    sizes: tuple[Size, ...]
-    grids: tuple[Grid, ...]
-    padding: int
-    sample_S: Tensor
+    sizes: tuple[Size, ...]  #: latent frames, rows and columns of each
+    grids: tuple[Grid, ...]  #: tokens along them
+    padding: int  #: tokens at the end that are no sample's
+    sample_S: Tensor  #: which sample each of this rank's tokens belongs to; padding is the last one's
 
     @property
     def lengths(self) -> list[int]:
@@ -243,19 +224,12 @@ def places(grid: Grid, packed: Row | None) -> list[Grid]:
 
 @dataclass(frozen=True, slots=True)
 class NoiseLevels:
-    """The noise levels of a batch.
+    """The noise levels of a batch."""
 
-    Args:
-        value_N: the levels, ordered by sample.
-        sample_N: index of each level's sample in the batch or pack.
-        batch: number of token sequences: 1 if samples are packed.
-        level_S: index of each token's level within its sequence; None if a sequence has one level.
-    """
-
-    value_N: Tensor
-    sample_N: Tensor
-    batch: int
-    level_S: Tensor | None
+    value_N: Tensor  #: the levels, ordered by sample
+    sample_N: Tensor  #: index of each level's sample in the batch or pack
+    batch: int  #: number of token sequences: 1 if samples are packed
+    level_S: Tensor | None  #: index of each token's level within its sequence; None if a sequence has one level
 
     def by_token(self, chunks: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Expand per-level tensors (N, 1, D) to (B, S, D) or (B, 1, D), so that they can be added to tokens."""
@@ -275,9 +249,6 @@ def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: Row | None
         num_samples: B, or the number of packed samples.
         grid: tokens along time, height and width, if samples are not packed.
         packed: positions of packed samples; None if samples are not packed.
-
-    Raises:
-        ValueError: the number of levels is neither that of samples nor that of token frames.
     """
     batch, frames = (1, [t for t, _, _ in packed.grids]) if packed else (num_samples, [grid[0]] * num_samples)
     own = torch.arange(num_samples, device=noise.device)

@@ -43,21 +43,13 @@ _RECORDS: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A box of a tensor, and where its bytes are.
+    """A box of a tensor, and where its bytes are."""
 
-    Args:
-        offsets: of its first number, along each axis.
-        sizes: along each axis.
-        file: name in the checkpoint's folder.
-        start: of its bytes there.
-        length: of its bytes, which are a whole file of torch.save.
-    """
-
-    offsets: Ints
-    sizes: Ints
-    file: str
-    start: int
-    length: int
+    offsets: Ints  #: of its first number, along each axis
+    sizes: Ints  #: along each axis
+    file: str  #: name in the checkpoint's folder
+    start: int  #: of its bytes there
+    length: int  #: of its bytes, which are a whole file of torch.save
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +63,15 @@ class ChunkedTensor:
 
 @dataclass(frozen=True, slots=True)
 class DcpIndex:
-    """What an index lists.
+    """What an index lists."""
 
-    Args:
-        tensors: by name.
-        streams: names of what is kept as bytes: step counts, random states, `_extra_state`; they are not read.
-    """
-
-    tensors: Mapping[str, ChunkedTensor]
+    tensors: Mapping[str, ChunkedTensor]  #: by name
+    #: names of what is kept as bytes: step counts, random states, `_extra_state`; they are not read
     streams: tuple[str, ...]
 
 
 def read_index(data: bytes) -> DcpIndex:
-    """The index of a distributed checkpoint.
-
-    Raises:
-        DataError: it names code, is damaged, or its chunks do not cover each tensor once.
-    """
+    """The index of a distributed checkpoint."""
     content, _ = read_pickle(data, records=_RECORDS, most=_MAX_INSTRUCTIONS)
     if not isinstance(content, Record) or content.name not in _INDEX:
         raise DataError("its index is not one that torch.distributed.checkpoint writes")
@@ -288,9 +272,6 @@ class DcpFolder:
         Args:
             name: of the tensor.
             box: along each axis, the first place and the one after the last.
-
-        Raises:
-            DataError: a chunk is damaged, or not what the index says.
         """
         tensor = self._tensors[name]
         part = torch.empty([stop - start for start, stop in box], dtype=tensor.dtype)

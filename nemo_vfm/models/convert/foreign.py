@@ -47,36 +47,22 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What a file holds.
+    """What a file holds."""
 
-    Args:
-        format: which kind of file it is, by its bytes.
-        weights: tensors by name.
-        config: the text of a NeMo configuration; None elsewhere.
-        values: texts and numbers beside the weights, by dotted name.
-        others: members and keys whose tensors were not read, and names of code that was left out.
-    """
-
-    format: Format
-    weights: dict[str, Tensor]
-    config: str | None
-    values: Mapping[str, Json]
-    others: tuple[str, ...]
+    format: Format  #: which kind of file it is, by its bytes
+    weights: dict[str, Tensor]  #: tensors by name
+    config: str | None  #: the text of a NeMo configuration; None elsewhere
+    values: Mapping[str, Json]  #: texts and numbers beside the weights, by dotted name
+    others: tuple[str, ...]  #: members and keys whose tensors were not read, and names of code that was left out
 
 
 @dataclass(frozen=True, slots=True)
 class NemoArchive:
-    """What was read.
+    """What was read."""
 
-    Args:
-        config: the text of model_config.yaml.
-        weights: tensors by name.
-        others: names of the members that were not read.
-    """
-
-    config: str
-    weights: dict[str, Tensor]
-    others: tuple[str, ...]
+    config: str  #: the text of model_config.yaml
+    weights: dict[str, Tensor]  #: tensors by name
+    others: tuple[str, ...]  #: names of the members that were not read
 
 
 def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False) -> Foreign:
@@ -109,17 +95,11 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class ForeignTensors:
-    """All tensors of a foreign file, not read yet.
+    """All tensors of a foreign file, not read yet."""
 
-    Args:
-        format: which kind of file it is.
-        source: of the tensors, by dotted name.
-        others: names of streams of bytes, of code that was left out, and of files that are not read.
-    """
-
-    format: Format
-    source: TensorSource
-    others: tuple[str, ...]
+    format: Format  #: which kind of file it is
+    source: TensorSource  #: of the tensors, by dotted name
+    others: tuple[str, ...]  #: names of streams of bytes, of code that was left out, and of files that are not read
 
 
 @contextmanager
@@ -174,11 +154,7 @@ def format_of(path: Path) -> Format:
 
 
 def read_nemo(path: Path) -> NemoArchive:
-    """Read an archive.
-
-    Raises:
-        DataError: it is not one, is damaged, or holds links, names that lead out of a folder, or code.
-    """
+    """Read an archive."""
     with path.open("rb") as file, _plain_tar(file, path.stat().st_size) as tar:
         members = _members(tar)
         if CONFIG not in members or WEIGHTS not in members:
@@ -230,11 +206,7 @@ def _unzip(packed: BinaryIO, target: IO[bytes], limit: int) -> int:
 
 
 def _members(window: Window) -> dict[str, tuple[int, int]]:
-    """Name -> (start, size) of every regular file.
-
-    Raises:
-        DataError: a member is a link or a device, has a name that leads elsewhere, or comes twice.
-    """
+    """Name -> (start, size) of every regular file."""
     found: dict[str, tuple[int, int]] = {}
     try:
         # The name of the mode matters: "r:" never guesses a compression.

@@ -35,15 +35,10 @@ class Opaque:
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What stands for an object of a class that the caller knows.
+    """What stands for an object of a class that the caller knows."""
 
-    Args:
-        name: of the class.
-        state: what the pickle says of the object; not checked.
-    """
-
-    name: str
-    state: object = None
+    name: str  #: of the class
+    state: object = None  #: what the pickle says of the object; not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +64,6 @@ def read_pickle(
         leave_out: put a `LeftOut` where the pickle names something that is not data, instead of refusing it.
         records: names of classes whose objects become a `Record`.
         most: instructions that it may have; None allows what a list of tensors needs.
-
-    Raises:
-        DataError: it names something that is not data, is damaged, or is larger than any list of tensors.
     """
     if len(data) > MAX_BYTES:
         raise DataError(f"its pickle has {len(data):,} bytes; a list of tensors has at most {MAX_BYTES:,}")

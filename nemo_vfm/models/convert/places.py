@@ -26,17 +26,11 @@ STORAGES: Final[dict[str, torch.dtype | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of numbers in the file.
+    """A run of numbers in the file."""
 
-    Args:
-        key: its number in the archive.
-        dtype: of the numbers; None where it counts bytes.
-        count: how many there are.
-    """
-
-    key: str
-    dtype: torch.dtype | None
-    count: int
+    key: str  #: its number in the archive
+    dtype: torch.dtype | None  #: of the numbers; None where it counts bytes
+    count: int  #: how many there are
 
     @property
     def num_bytes(self) -> int:
@@ -46,18 +40,13 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """A tensor that has not been read.
-
-    Args:
-        offset: of its first number, in numbers.
-        stride: steps between neighbours along each axis, in numbers.
-    """
+    """A tensor that has not been read."""
 
     storage: Storage
     dtype: torch.dtype
-    offset: int
+    offset: int  #: of its first number, in numbers
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
+    stride: tuple[int, ...]  #: steps between neighbours along each axis, in numbers
 
     @property
     def num_bytes(self) -> int:
@@ -68,11 +57,7 @@ class TensorPlace:
 def tensor_place(
     storage: object, offset: object, shape: object, stride: object, *, dtype: object = None
 ) -> TensorPlace:
-    """The place, once it is certain that every number of the tensor lies in its storage.
-
-    Raises:
-        DataError: something is not a count, or the tensor is larger than its storage.
-    """
+    """The place, once it is certain that every number of the tensor lies in its storage."""
     if not isinstance(storage, Storage):
         raise DataError("its pickle makes a tensor of what is not a storage")
     kind = dtype if isinstance(dtype, torch.dtype) else storage.dtype

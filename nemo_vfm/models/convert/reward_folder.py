@@ -23,17 +23,11 @@ _DEFAULT_OUTPUTS = 2  # of transformers, which leaves this number out of config.
 
 @dataclass(frozen=True, slots=True)
 class LoadedReward:
-    """What the folder of a reward model holds.
+    """What the folder of a reward model holds."""
 
-    Args:
-        model: a GPT whose head gives the outputs.
-        labels: names of the outputs, in their order.
-        pad: the token that fills texts up; None where there is none.
-    """
-
-    model: GPT
-    labels: tuple[str, ...]
-    pad: int | None
+    model: GPT  #: a GPT whose head gives the outputs
+    labels: tuple[str, ...]  #: names of the outputs, in their order
+    pad: int | None  #: the token that fills texts up; None where there is none
 
 
 def is_reward_model(folder: Path) -> bool:
@@ -85,11 +79,7 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def pad_of(config: Mapping[str, Json]) -> int | None:
-    """The token that fills texts up.
-
-    Raises:
-        DataError: it is no token.
-    """
+    """The token that fills texts up."""
     pad, most = config.get("pad_token_id"), config.get("vocab_size")
     if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
         raise wrong("pad_token_id", pad, "a token or null")

@@ -65,9 +65,6 @@ class TensorParts:
         Args:
             name: of the tensor.
             names: of the rows.
-
-        Raises:
-            DataError: a row has the name of another tensor.
         """
         part = self._parts.pop(name)
         for number, row in enumerate(names):
@@ -88,11 +85,7 @@ class TensorParts:
 
 
 def layers_of(source: TensorSource, name: str) -> int:
-    """How many layers a stack holds.
-
-    Raises:
-        DataError: it is no stack.
-    """
+    """How many layers a stack holds."""
     shape = source.get_slice(name).get_shape()
     if not shape or not 0 < shape[0] <= _MOST_LAYERS:
         raise DataError(f"{name[:200]} has shape {tuple(shape)}, and a stack of 1 to {_MOST_LAYERS:,} layers was "

@@ -34,15 +34,10 @@ class _Member:
 
 @dataclass(slots=True)
 class TorchZip:
-    """An opened file of torch.save.
+    """An opened file of torch.save."""
 
-    Args:
-        content: what was saved, with a `TensorPlace` for each tensor.
-        left_out: names in it that are code; an inert mark stands for each.
-    """
-
-    content: object
-    left_out: tuple[str, ...]
+    content: object  #: what was saved, with a `TensorPlace` for each tensor
+    left_out: tuple[str, ...]  #: names in it that are code; an inert mark stands for each
     _window: Window
     _members: Mapping[str, _Member]
     _storages: dict[tuple[str, int], Tensor] = field(default_factory=dict)
@@ -97,9 +92,6 @@ def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
 
     Args:
         leave_out: see `read_pickle`.
-
-    Raises:
-        DataError: it is not such a file, holds code, or does not add up.
     """
     members = _members(window)
     if "constants.pkl" in members or any(name.startswith("code/") for name in members):

@@ -26,13 +26,9 @@ from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Names of a library's files of weights.
+    """Names of a library's files of weights."""
 
-    Args:
-        stem: of a file.
-    """
-
-    stem: str
+    stem: str  #: of a file
 
     @property
     def whole(self) -> str:

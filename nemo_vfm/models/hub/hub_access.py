@@ -19,18 +19,12 @@ _LONGEST_URL = 8192
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """The network access that the user grants `nemo-vfm get`.
+    """The network access that the user grants `nemo-vfm get`."""
 
-    Args:
-        url: of the hub.
-        private: whether the hub may be on this machine or its local network.
-        variable: environment variable that holds the token; None sends no token.
-        permissions: further hosts, from options and the user's endpoints file.
-    """
-
-    url: ServiceUrl
-    private: bool = False
-    variable: str | None = None
+    url: ServiceUrl  #: of the hub
+    private: bool = False  #: whether the hub may be on this machine or its local network
+    variable: str | None = None  #: environment variable that holds the token; None sends no token
+    #: further hosts, from options and the user's endpoints file
     permissions: Permissions = field(default_factory=Permissions)
 
     def token(self) -> str | None:
@@ -56,9 +50,6 @@ class HubAccess:
         Args:
             url: the URL that redirects.
             location: the Location header.
-
-        Raises:
-            DataError: the redirect may not be followed.
         """
         if not location or len(location) > _LONGEST_URL:
             raise DataError(f"{url.origin} redirects without a valid Location header")

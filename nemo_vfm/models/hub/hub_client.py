@@ -31,15 +31,10 @@ class HubError(NemoVfmError):
 
 @dataclass(frozen=True, slots=True)
 class HubResponse:
-    """A response whose body is not read yet.
+    """A response whose body is not read yet."""
 
-    Args:
-        response: from the host that serves the bytes.
-        host: origin of that host, for messages.
-    """
-
-    response: http.client.HTTPResponse
-    host: str
+    response: http.client.HTTPResponse  #: from the host that serves the bytes
+    host: str  #: origin of that host, for messages
 
     @property
     def length(self) -> int | None:

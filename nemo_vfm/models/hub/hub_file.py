@@ -36,18 +36,12 @@ _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a commit. Large files are identified by their sha256, small ones by git's hash.
+    """A file of a commit. Large files are identified by their sha256, small ones by git's hash."""
 
-    Args:
-        path: inside the model's folder, with `/` as separator.
-        size: in bytes.
-        sha256: in hexadecimal; None if the hub does not list it.
-        git_sha1: git's blob hash, the SHA-1 of `blob SIZE`, a zero byte and the bytes; None for large files.
-    """
-
-    path: str
-    size: int
-    sha256: str | None = None
+    path: str  #: inside the model's folder, with `/` as separator
+    size: int  #: in bytes
+    sha256: str | None = None  #: in hexadecimal; None if the hub does not list it
+    #: git's blob hash, the SHA-1 of `blob SIZE`, a zero byte and the bytes; None for large files
     git_sha1: str | None = None
 
     @property
@@ -69,25 +63,15 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Size and hashes of a local file.
+    """Size and hashes of a local file."""
 
-    Args:
-        size: in bytes.
-        sha256: in hexadecimal.
-        git_sha1: see `HubFile`.
-    """
-
-    size: int
-    sha256: str
-    git_sha1: str
+    size: int  #: in bytes
+    sha256: str  #: in hexadecimal
+    git_sha1: str  #: see `HubFile`
 
 
 def digest_of(path: Path) -> Digest:
-    """Compute a file's digest in one pass.
-
-    Raises:
-        OSError: the file cannot be read or is not a regular file.
-    """
+    """Compute a file's digest in one pass."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
@@ -98,11 +82,7 @@ def digest_of(path: Path) -> Digest:
 
 
 def listed_file(entry: Json) -> HubFile | None:
-    """Parse an entry of the hub's listing; return None if it is not a file.
-
-    Raises:
-        DataError: the entry is invalid.
-    """
+    """Parse an entry of the hub's listing; return None if it is not a file."""
     if not isinstance(entry, Mapping) or not isinstance(path := entry.get("path"), str):
         raise DataError("the hub's listing has an entry without a path")
     if entry.get("type") != "file":
@@ -117,11 +97,7 @@ def listed_file(entry: Json) -> HubFile | None:
 
 
 def recorded_file(path: str, entry: Json) -> HubFile:
-    """Parse an entry of a download record.
-
-    Raises:
-        ValueError: the entry is invalid.
-    """
+    """Parse an entry of a download record."""
     if not isinstance(entry, Mapping):
         raise ValueError(path)
     size, sha256, git_sha1 = (entry.get(key) for key in ("size", "sha256", "git_sha1"))
@@ -141,25 +117,14 @@ def _is_hash(value: object, shape: re.Pattern[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All files of one commit.
+    """All files of one commit."""
 
-    Args:
-        commit: 40 hexadecimal digits.
-        files: sorted by path.
-    """
-
-    commit: str
-    files: tuple[HubFile, ...]
+    commit: str  #: 40 hexadecimal digits
+    files: tuple[HubFile, ...]  #: sorted by path
 
 
 def listing_of(client: HubClient, address: HubAddress) -> Listing:
-    """Resolve a revision to a commit, once, and list the files of that commit.
-
-    Raises:
-        UserError: the model or revision does not exist, or access is denied.
-        DataError: the hub returns another commit or an invalid listing.
-        HubError: all attempts failed.
-    """
+    """Resolve a revision to a commit, once, and list the files of that commit."""
     commit = _commit(client, address)
     found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
     require_names(file.path for file in found)

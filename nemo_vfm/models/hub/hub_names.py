@@ -19,15 +19,10 @@ _EXPECTED = "expected hf://ORG/MODEL or hf://ORG/MODEL@REVISION"
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A model on a hub.
+    """A model on a hub."""
 
-    Args:
-        model: `ORG/MODEL`.
-        revision: a branch, a tag or a commit.
-    """
-
-    model: str
-    revision: str = "main"
+    model: str  #: `ORG/MODEL`
+    revision: str = "main"  #: a branch, a tag or a commit
 
     @property
     def name(self) -> str:
@@ -106,9 +101,6 @@ def require_names(paths: Iterable[str]) -> None:
 
     Args:
         paths: relative file paths with `/` as separator.
-
-    Raises:
-        DataError: a name is refused; the message says which and why.
     """
     known: dict[str, tuple[str, str]] = {}
     for path in paths:
@@ -124,9 +116,6 @@ def path_in(folder: Path, path: str, *, make: bool = False) -> Path:
         folder: the model's folder.
         path: a path that `require_names` accepts.
         make: whether to create the folders between them.
-
-    Raises:
-        DataError: a component is a symbolic link, or has the wrong type; links are not followed.
     """
     where = folder
     for part in path.split("/")[:-1]:

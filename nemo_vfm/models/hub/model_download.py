@@ -52,21 +52,13 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """The contents of a downloaded folder.
+    """The contents of a downloaded folder."""
 
-    Args:
-        address: the model and the requested revision.
-        hub: URL of the hub, such as https://huggingface.co.
-        commit: the commit that the revision pointed to.
-        files: downloaded files by path, each with its sha256.
-        left_out: the commit's other files by path.
-    """
-
-    address: HubAddress
-    hub: str
-    commit: str
-    files: Mapping[str, HubFile]
-    left_out: Mapping[str, HubFile]
+    address: HubAddress  #: the model and the requested revision
+    hub: str  #: URL of the hub, such as https://huggingface.co
+    commit: str  #: the commit that the revision pointed to
+    files: Mapping[str, HubFile]  #: downloaded files by path, each with its sha256
+    left_out: Mapping[str, HubFile]  #: the commit's other files by path
 
     def all_files(self) -> tuple[HubFile, ...]:
         """Return all files of the commit, sorted by path."""
@@ -100,15 +92,10 @@ class GetRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileSelection:
-    """The files of a commit, split into two groups.
+    """The files of a commit, split into two groups."""
 
-    Args:
-        chosen: files to download.
-        left_out: files excluded by their type; empty with `--only`.
-    """
-
-    chosen: tuple[HubFile, ...]
-    left_out: tuple[HubFile, ...] = ()
+    chosen: tuple[HubFile, ...]  #: files to download
+    left_out: tuple[HubFile, ...] = ()  #: files excluded by their type; empty with `--only`
 
 
 def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Callable[[], HubClient]) -> str:
@@ -165,11 +152,7 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
 
 
 def _verify(files: Sequence[HubFile], folder: Path) -> dict[str, HubFile]:
-    """Return the files that are present, each with its sha256.
-
-    Raises:
-        DataError: a file does not match the commit.
-    """
+    """Return the files that are present, each with its sha256."""
     existing = [(file, where) for file in files if (where := path_in(folder, file.path)).exists()]
     if not existing:
         return {}
@@ -281,12 +264,7 @@ def _size(part: Path) -> int:
 
 
 def found_record(folder: Path) -> GetRecord | None:
-    """Return the record of a complete or partial earlier download; None if there was none.
-
-    Raises:
-        UserError: the folder has other content.
-        DataError: the record is invalid.
-    """
+    """Return the record of a complete or partial earlier download; None if there was none."""
     partial = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
     for file in (folder / RECORD, *partial):
         if file.is_file() and not file.is_symlink():
@@ -327,9 +305,6 @@ def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> FileSelecti
     Args:
         files: all files of the commit.
         only: patterns in which `*` matches anything, including `/`; without any, files are selected by suffix.
-
-    Raises:
-        UserError: a pattern matches nothing, or every weight file would be left out.
     """
     if only:
         unmatched = [pattern for pattern in only if not any(fnmatchcase(file.path, pattern) for file in files)]

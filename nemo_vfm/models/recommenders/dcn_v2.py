@@ -100,9 +100,6 @@ class CrossLayers(nn.Module):
         size: X.
         layers: how many.
         rank: of each layer's matrix U V.
-
-    Raises:
-        ValueError: a number is out of range.
     """
 
     def __init__(self, size: int, layers: int, rank: int) -> None:

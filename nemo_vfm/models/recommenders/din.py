@@ -112,9 +112,6 @@ class LocalActivation(nn.Module):
         width: D.
         hidden: widths of the inner layers.
         rectifier: prelu or dice.
-
-    Raises:
-        ValueError: the rectifier is unknown.
     """
 
     def __init__(self, width: int, hidden: Sequence[int], rectifier: Rectifier = "prelu") -> None:

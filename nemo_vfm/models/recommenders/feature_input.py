@@ -34,21 +34,13 @@ Shared = Literal["dropout", "batch_norm", "foreign_features"]
 
 @dataclass(frozen=True, eq=False)
 class HistoryRows:
-    """Histories, one after another, each with the oldest first.
+    """Histories, one after another, each with the oldest first."""
 
-    Args:
-        vectors: of each feature of the history, R rows of vectors, all of the same lengths.
-        times: when each happened, R rows; None where the model does not ask.
-        inverse_B: the row of each sample; None where there is a row a sample.
-        first_R: the first sample that has each row; None where there is a row a sample.
-        places: for dropout.
-    """
-
-    vectors: Sequence[Jagged]
-    times: Jagged | None
-    inverse_B: Tensor | None
-    first_R: Tensor | None
-    places: DropoutPlaces
+    vectors: Sequence[Jagged]  #: of each feature of the history, R rows of vectors, all of the same lengths
+    times: Jagged | None  #: when each happened, R rows; None where the model does not ask
+    inverse_B: Tensor | None  #: the row of each sample; None where there is a row a sample
+    first_R: Tensor | None  #: the first sample that has each row; None where there is a row a sample
+    places: DropoutPlaces  #: for dropout
 
     @property
     def added(self) -> Jagged:
@@ -71,17 +63,12 @@ class HistoryRows:
 
 @dataclass(frozen=True)
 class HistoryInput:
-    """What a model over histories reads.
+    """What a model over histories reads."""
 
-    Args:
-        rest: dense numbers (B, X), and the bags (B, D) of each feature that is neither history nor candidate.
-        candidates: the bags (B, D) of the features that the histories are compared with.
-        rows: the histories.
-    """
-
+    #: dense numbers (B, X), and the bags (B, D) of each feature that is neither history nor candidate
     rest: Sequence[Tensor]
-    candidates: Sequence[Tensor]
-    rows: HistoryRows
+    candidates: Sequence[Tensor]  #: the bags (B, D) of the features that the histories are compared with
+    rows: HistoryRows  #: the histories
 
     def beside(self, user_RD: Tensor) -> Tensor:
         """All that the top perceptron reads of a vector of the user: rest, candidate, user and candidate * user."""
@@ -91,26 +78,15 @@ class HistoryInput:
 
 @dataclass(frozen=True)
 class FeatureInput:
-    """How a model reads a batch; the weights are elsewhere.
+    """How a model reads a batch; the weights are elsewhere."""
 
-    Args:
-        dense: number of dense features.
-        missing: what a missing dense number is.
-        deduplicated: group of the batch -> up to where it is computed on its unique rows.
-        history: feature of the history -> feature of the candidate; empty where the model has no histories.
-        allow: what samples of one row may share.
-        times: feature of the history's times, if the model reads them.
-
-    Raises:
-        ValueError: the number of dense features or `missing` is none.
-    """
-
-    dense: int
-    missing: Missing
-    deduplicated: Mapping[str, Stage]
+    dense: int  #: number of dense features
+    missing: Missing  #: what a missing dense number is
+    deduplicated: Mapping[str, Stage]  #: group of the batch -> up to where it is computed on its unique rows
+    #: feature of the history -> feature of the candidate; empty where the model has no histories
     history: Mapping[str, str] = field(default_factory=dict)
-    allow: Sequence[Shared] = ()
-    times: str | None = None
+    allow: Sequence[Shared] = ()  #: what samples of one row may share
+    times: str | None = None  #: feature of the history's times, if the model reads them
 
     def __post_init__(self) -> None:
         require_dense(self.dense, self.missing)
@@ -180,9 +156,6 @@ def history_rows(
         histories: names of the features of one history.
         times: name of the feature of its times.
         allow: with `foreign_features`, features from outside of the group are taken of a row's first sample.
-
-    Raises:
-        DataError: lengths differ, or a feature is from outside of the group that is attended on unique rows.
     """
     group = found[histories[0]].group if found[histories[0]].stage == "attend" else None
     inverse_B = None if group is None else batch.groups[group].inverse_B
@@ -238,9 +211,6 @@ def require_shareable(part: nn.Module, deduplicated: Mapping[str, Stage], allow:
     """Check the part of a model that attends, if a group is attended on its unique rows.
 
     Dropout would drop alike in all samples of a row, and batch norm would count a row once that many samples have.
-
-    Raises:
-        ValueError: the part has one of these and `allow` does not name it, or `allow` has an unknown name.
     """
     if unknown := [name for name in allow if name not in get_args(Shared)]:
         raise ValueError(f"allow names {unknown[0]!r}; it can be {', '.join(get_args(Shared))}")
@@ -262,11 +232,7 @@ def _normalizes_batches(module: nn.Module) -> bool:
 
 
 def require_dense(dense: int, missing: str) -> None:
-    """Check two settings.
-
-    Raises:
-        ValueError: the number of dense features is negative, or the treatment is unknown.
-    """
+    """Check two settings."""
     if dense < 0:
         raise ValueError(f"dense must be 0 or more features, got {dense}")
     if missing not in ("refuse", "indicator"):
@@ -274,11 +240,7 @@ def require_dense(dense: int, missing: str) -> None:
 
 
 def require_bottom(bottom: Sequence[int], dense: int, width: int, missing: str) -> None:
-    """Check the settings of a perceptron over dense numbers whose output stands among the vectors of features.
-
-    Raises:
-        ValueError: the last layer is not `width` wide, there are layers without dense features, or see `require_dense`.
-    """
+    """Check the settings of a perceptron over dense numbers whose output stands among the vectors of features."""
     require_dense(dense, missing)
     if not dense and bottom:
         raise ValueError(f"there are no dense features for a bottom perceptron {list(bottom)}; set bottom to []")
@@ -300,9 +262,6 @@ def dense_input(dense_BF: Tensor, dense: int, missing: Missing, dtype: torch.dty
     Args:
         dense: F, as the model was made.
         missing: what NaN is; an infinite number passes, and makes the step one that is not finite.
-
-    Raises:
-        DataError: there are not F features, or a number is missing and `missing` is `refuse`.
     """
     if dense_BF.shape[1] != dense:
         raise DataError(f"the batch has {dense_BF.shape[1]} dense features, and the model reads {dense} (dense).")

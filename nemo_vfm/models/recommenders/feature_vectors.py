@@ -25,23 +25,14 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 @dataclass(frozen=True, eq=False)
 class FeatureVectors:
-    """The vectors of a feature.
+    """The vectors of a feature."""
 
-    Args:
-        vectors: (R, D) where its table pools, (N, D) where the table gives sequences.
-        ids: the R rows that were looked up.
-        group: of the batch, whose unique rows these are; None where there is a row a sample.
-        inverse_B: the row of each sample; None where there is a row a sample.
-        stage: up to where unique rows stay.
-        pooled: whether its table pools.
-    """
-
-    vectors: Tensor
-    ids: Jagged
-    group: str | None
-    inverse_B: Tensor | None
-    stage: Stage
-    pooled: bool
+    vectors: Tensor  #: (R, D) where its table pools, (N, D) where the table gives sequences
+    ids: Jagged  #: the R rows that were looked up
+    group: str | None  #: of the batch, whose unique rows these are; None where there is a row a sample
+    inverse_B: Tensor | None  #: the row of each sample; None where there is a row a sample
+    stage: Stage  #: up to where unique rows stay
+    pooled: bool  #: whether its table pools
 
     def bags(self) -> Tensor:
         """The sum of each sample's vectors, or what its table pooled: (B, D), zeros for a sample without ids."""
@@ -91,11 +82,7 @@ def look_up(
 
 
 def require_groups(batch: FeatureBatch, deduplicated: Mapping[str, Stage]) -> None:
-    """Refuse a batch whose groups have other names; one without groups is as good, and costs more.
-
-    Raises:
-        DataError: a name is of no group.
-    """
+    """Refuse a batch whose groups have other names; one without groups is as good, and costs more."""
     if batch.groups and (unknown := [name for name in deduplicated if name not in batch.groups]):
         raise DataError(f"deduplicated names the group {unknown[0]!r}: {_hint(unknown[0], batch.groups)}")
 
@@ -106,9 +93,6 @@ def require_stages(deduplicated: Mapping[str, Stage], most: Stage, why: str) -> 
     Args:
         most: the last stage that it can.
         why: it cannot do more, as a clause.
-
-    Raises:
-        ValueError: a stage is unknown or beyond `most`.
     """
     for group, stage in deduplicated.items():
         if stage not in STAGES:

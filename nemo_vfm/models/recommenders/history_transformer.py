@@ -117,9 +117,6 @@ class HistoryEncoder(nn.Module):
         hidden: width inside of a block's perceptron.
         longest: items that are kept of a history, the last ones.
         dropout: after the attention and after the perceptron of each block.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     def __init__(self, *, width: int, depth: int, heads: int, hidden: int, longest: int, dropout: float) -> None:

@@ -129,9 +129,6 @@ class HstuLayers(nn.Module):
         longest: items that are kept of a history, the last ones.
         timed: whether times bias the attention, too.
         dropout: before each layer's last linear.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     def __init__(self, *, width: int, depth: int, heads: int, longest: int, timed: bool, dropout: float) -> None:

@@ -76,15 +76,10 @@ def first_weight(name: str, shape: torch.Size, seed: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class DropoutPlaces:
-    """Whose activations the rows are.
+    """Whose activations the rows are."""
 
-    Args:
-        ids_R: number of each row's sample in its log; of a unique row, that of the first sample that has it.
-        step: number of the global batch.
-    """
-
-    ids_R: Tensor
-    step: int
+    ids_R: Tensor  #: number of each row's sample in its log; of a unique row, that of the first sample that has it
+    step: int  #: number of the global batch
 
 
 class SampleDropout(nn.Module):
@@ -93,9 +88,6 @@ class SampleDropout(nn.Module):
     Args:
         p: 0 up to but not 1.
         name: of the layer; layers of one name drop alike.
-
-    Raises:
-        ValueError: `p` is out of range.
     """
 
     def __init__(self, p: float, name: str) -> None:
@@ -115,19 +107,12 @@ class SampleDropout(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class RowLayout:
-    """Where the last values of each row go.
+    """Where the last values of each row go."""
 
-    Args:
-        lengths_R: how many values of each row are kept.
-        longest: T, at least 1.
-        source_N: the kept values among all.
-        target_N: their places in R x T.
-    """
-
-    lengths_R: Tensor
-    longest: int
-    source_N: Tensor
-    target_N: Tensor
+    lengths_R: Tensor  #: how many values of each row are kept
+    longest: int  #: T, at least 1
+    source_N: Tensor  #: the kept values among all
+    target_N: Tensor  #: their places in R x T
 
     @property
     def mask_RT(self) -> Tensor:
@@ -150,13 +135,9 @@ class RowLayout:
 
 @dataclass(frozen=True, eq=False)
 class _ExportedLayout(RowLayout):
-    """The same in operators whose results have known sizes: all rows are as long as may be.
+    """The same in operators whose results have known sizes: all rows are as long as may be."""
 
-    Args:
-        ends_R: behind the last value of each row, among all.
-    """
-
-    ends_R: Tensor
+    ends_R: Tensor  #: behind the last value of each row, among all
 
     def padded(self, values_N: Tensor) -> Tensor:
         """See `RowLayout.padded`. A row of zeros behind the values stands for padding."""

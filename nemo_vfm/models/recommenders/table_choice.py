@@ -23,11 +23,6 @@ def chosen_tables(
         dtype: of the tables made from `rows`.
         tables: described one by one, where features share some; in place of `rows`.
         histories: feature of a history -> feature in whose table its ids are rows; such a table gives sequences.
-
-    Raises:
-        UserError: `rows` is auto, and the data cannot say them, or not yet.
-        ValueError: both or none of `rows` and `tables` are given, a width differs, a history has no table, or its
-            table pools.
     """
     if (rows is None) == (tables is None):
         raise ValueError(f"give rows (a table a feature) or tables (described one by one), {_which(rows)} of them")
@@ -49,11 +44,7 @@ def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:
 
 
 def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> tuple[str, ...]:
-    """The features that are neither histories nor what these are compared with.
-
-    Raises:
-        ValueError: there is no history.
-    """
+    """The features that are neither histories nor what these are compared with."""
     if not histories:
         raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
     return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})

@@ -33,37 +33,21 @@ _NORMS: dict[NormKind, type[nn.Module]] = {"layernorm1p": LayerNorm1p, "rmsnorm"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of one block.
+    """Of one block."""
 
-    Args:
-        width: D.
-        heads: H, of queries.
-        groups: G, heads of keys and values; H / G queries share each.
-        head_dim: E.
-        mlp_hidden: between the two linears of the perceptron.
-        activation: of the perceptron; swiglu and geglu have a gate.
-        norm: layernorm1p has a bias; it and rmsnorm1p have a gain that is kept as its difference from 1.
-        eps: added to the variance in norms.
-        qkv_bias: whether queries, keys and values have one.
-        qk_norm: whether queries and keys of each head are normalised before they are rotated.
-        post_norm: whether the output of attention and perceptron is normalised, too, before it is added.
-        query_scalar: scores of attention are divided by its root; None takes E.
-        experts: in place of the perceptron; None for none.
-    """
-
-    width: int
-    heads: int
-    groups: int
-    head_dim: int
-    mlp_hidden: int
-    activation: Activation
-    norm: NormKind
-    eps: float
-    qkv_bias: bool
-    qk_norm: bool
-    post_norm: bool
-    query_scalar: int | None
-    experts: Experts | None
+    width: int  #: D
+    heads: int  #: H, of queries
+    groups: int  #: G, heads of keys and values; H / G queries share each
+    head_dim: int  #: E
+    mlp_hidden: int  #: between the two linears of the perceptron
+    activation: Activation  #: of the perceptron; swiglu and geglu have a gate
+    norm: NormKind  #: layernorm1p has a bias; it and rmsnorm1p have a gain that is kept as its difference from 1
+    eps: float  #: added to the variance in norms
+    qkv_bias: bool  #: whether queries, keys and values have one
+    qk_norm: bool  #: whether queries and keys of each head are normalised before they are rotated
+    post_norm: bool  #: whether the output of attention and perceptron is normalised, too, before it is added
+    query_scalar: int | None  #: scores of attention are divided by its root; None takes E
+    experts: Experts | None  #: in place of the perceptron; None for none
 
 
 def norm_of(sizes: Sizes) -> nn.Module:
@@ -141,23 +125,16 @@ class KeyValues:
 
 @dataclass(frozen=True, slots=True)
 class TextContext:
-    """Inputs shared by all blocks, beside the tokens.
+    """Inputs shared by all blocks, beside the tokens."""
 
-    Args:
-        cos: (1 or B, S, 1, R), of this rank's tokens.
-        sin: the same, signed as `rotate` wants it.
-        lengths: of the documents in a packed row, in tokens; None where a row is one document.
-        cache: keys and values of what came before; None in training.
-        near: cos and sin of blocks with a window, where these have positions of their own; None where they do not.
-        routes: where a mixture of experts notes its choices; None where nobody asks.
-    """
-
-    cos: Tensor
-    sin: Tensor
+    cos: Tensor  #: (1 or B, S, 1, R), of this rank's tokens
+    sin: Tensor  #: the same, signed as `rotate` wants it
+    #: of the documents in a packed row, in tokens; None where a row is one document
     lengths: tuple[int, ...] | None = None
-    cache: AttentionCache | None = None
+    cache: AttentionCache | None = None  #: keys and values of what came before; None in training
+    #: cos and sin of blocks with a window, where these have positions of their own; None where they do not
     near: Rotation | None = None
-    routes: Routes | None = None
+    routes: Routes | None = None  #: where a mixture of experts notes its choices; None where nobody asks
 
     def rotation(self, window: int | None) -> Rotation:
         """(cos, sin) of a block with this window."""

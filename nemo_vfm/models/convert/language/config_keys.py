@@ -94,31 +94,19 @@ def numbers(config: Mapping[str, Json], key: str, count: int, *, integer: bool =
 
 
 def optional_whole(config: Mapping[str, Json], key: str, most: int = _MOST) -> int | None:
-    """A count, or None where it is null or missing.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """A count, or None where it is null or missing."""
     return None if config.get(key) is None else whole(config, key, most)
 
 
 def require_known(config: Mapping[str, Json], read: Collection[str], fixed: Mapping[str, Json]) -> None:
-    """Refuse a key that nobody reads: it may change what the model computes.
-
-    Raises:
-        DataError: it names the keys.
-    """
+    """Refuse a key that nobody reads: it may change what the model computes."""
     if unknown := sorted(set(config) - set(read) - set(fixed) - _SAID):
         raise DataError(f"config.json has {', '.join(name[:60] for name in unknown)}, which is not known here and "
                         f"may change what the model computes")  # fmt: skip
 
 
 def require_fixed(config: Mapping[str, Json], fixed: Mapping[str, Json]) -> None:
-    """Refuse another value than the only one that is converted.
-
-    Raises:
-        DataError: it names the key.
-    """
+    """Refuse another value than the only one that is converted."""
     for key, value in fixed.items():
         if key in config and not same(config[key], value):
             raise wrong(key, config[key], f"{shown(value)}, or be left out")

@@ -62,11 +62,7 @@ def _query_scalar(config: Mapping[str, Json], family: Family) -> int | None:
 
 
 def family_of(config: Mapping[str, Json]) -> Family:
-    """Whose config.json it is.
-
-    Raises:
-        DataError: it is of none that GPT can be.
-    """
+    """Whose config.json it is."""
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(FAMILIES):
         told = names[0] if isinstance(names, list) and len(names) == 1 else names
@@ -177,9 +173,6 @@ def window_of(
         family: whose.
         depth: number of blocks.
         near: rotary positions of blocks with a window; None for those of the others.
-
-    Raises:
-        DataError: it is said in two ways, or is no window.
     """
     told = {"sliding_window": family.window_tokens, **config}
     is_on = told["sliding_window"] is not None
@@ -251,11 +244,7 @@ def window_unsayable(model: GPT, family: Family) -> Iterator[str]:
 
 
 def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
-    """What GPT is to be built with; what is missing is as in Qwen 3.
-
-    Raises:
-        DataError: they are none.
-    """
+    """What GPT is to be built with; what is missing is as in Qwen 3."""
     told: dict[str, Json] = {
         "num_experts_per_tok": 8, "moe_intermediate_size": 768, "router_aux_loss_coef": 0.001, "decoder_sparse_step": 1,
         **config,

@@ -43,11 +43,7 @@ _NAMES: dict[type[Stretch], str] = {
 
 
 def ropes_of(config: Mapping[str, Json], family: Family) -> tuple[TextRope, TextRope | None]:
-    """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these.
-
-    Raises:
-        DataError: it is of a kind that GPT does not have, or is said twice and differently.
-    """
+    """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these."""
     if family.two_thetas:
         return _two_ropes(config, family)
     told = [place for place in _PLACES if config.get(place)]

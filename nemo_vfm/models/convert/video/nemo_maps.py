@@ -36,11 +36,7 @@ _INSIDE: Final[Mapping[str, str]] = {
 
 
 def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
-    """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept.
-
-    Raises:
-        DataError: a stack is none, or holds a tensor that is there alone, too.
-    """
+    """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept."""
     parts, start = TensorParts(source), prefix + _LAYERS
     for name in source.keys():  # noqa: SIM118 (no mapping)
         rest = name.removeprefix(start)
@@ -58,9 +54,6 @@ def is_mixed(parts: TensorParts, prefix: str, depth: int, width: int, rank: int)
         depth: number of layers.
         width: D.
         rank: R.
-
-    Raises:
-        DataError: a modulation is missing, or not that of three parts of this rank.
     """
     starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
     for start in starts:

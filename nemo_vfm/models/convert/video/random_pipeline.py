@@ -78,22 +78,14 @@ _OPTIONAL = {
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The components of a family's pipeline.
+    """The components of a family's pipeline."""
 
-    Args:
-        kind: class of the pipeline.
-        transformer: config of the transformer.
-        vae: key of `_VAES`.
-        text: class of the text encoder.
-        image_tokens: whether the pipeline has a CLIP image encoder.
-        settings: arguments of the pipeline itself; a boundary_ratio adds a second transformer.
-    """
-
-    kind: str
-    transformer: dict[str, Any]
-    vae: str = "wan 2.1"
-    text: str = "UMT5EncoderModel"
-    image_tokens: bool = False
+    kind: str  #: class of the pipeline
+    transformer: dict[str, Any]  #: config of the transformer
+    vae: str = "wan 2.1"  #: key of `_VAES`
+    text: str = "UMT5EncoderModel"  #: class of the text encoder
+    image_tokens: bool = False  #: whether the pipeline has a CLIP image encoder
+    #: arguments of the pipeline itself; a boundary_ratio adds a second transformer
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -136,11 +128,7 @@ def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> 
 
 
 def write_random_pipeline(folder: Path, family: Family) -> None:
-    """Write a pipeline atomically; if several ranks write the same folder, the first one wins.
-
-    Raises:
-        MissingPackage: diffusers or transformers is not installed.
-    """
+    """Write a pipeline atomically; if several ranks write the same folder, the first one wins."""
     purpose = "a tiny random pipeline"
     diffusers = require("diffusers", purpose=purpose)
     transformers = require("transformers", purpose=purpose)

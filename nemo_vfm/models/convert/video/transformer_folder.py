@@ -37,21 +37,13 @@ _MEANS = ("heads", "patch", "rope", "gelu", "noise_scale", "text_as_given", "qk_
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One transformer of diffusers.
+    """One transformer of diffusers."""
 
-    Args:
-        kind: the model here.
-        arguments_of: its arguments, from config.json.
-        config_of: the other way round.
-        tensors_of: where each of its parameters is there.
-        blocks: what the names of the blocks' tensors begin with there.
-    """
-
-    kind: type[DiT]
-    arguments_of: Callable[[Mapping[str, Json]], dict[str, Any]]
-    config_of: Callable[[Any], dict[str, Json]]
-    tensors_of: Callable[[Any], dict[str, TensorMap]]
-    blocks: str
+    kind: type[DiT]  #: the model here
+    arguments_of: Callable[[Mapping[str, Json]], dict[str, Any]]  #: its arguments, from config.json
+    config_of: Callable[[Any], dict[str, Json]]  #: the other way round
+    tensors_of: Callable[[Any], dict[str, TensorMap]]  #: where each of its parameters is there
+    blocks: str  #: what the names of the blocks' tensors begin with there
 
 
 FAMILIES = {
@@ -63,11 +55,7 @@ FAMILIES = {
 
 
 def family_of(model: nn.Module) -> tuple[Family, DiT]:
-    """The family of diffusers that a model is of, and the model.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The family of diffusers that a model is of, and the model."""
     found = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
     if found is None:
         raise UserError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")

@@ -46,19 +46,12 @@ _STATISTICS: dict[int, tuple[list[float], list[float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WanPart:
-    """A part of Wan's pipeline as another library has it.
+    """A part of Wan's pipeline as another library has it."""
 
-    Args:
-        what: it is, in words.
-        file: that the library loads.
-        config: its config.json.
-        names: name there -> name here, of every tensor.
-    """
-
-    what: str
-    file: str
-    config: dict[str, Json]
-    names: dict[str, str]
+    what: str  #: it is, in words
+    file: str  #: that the library loads
+    config: dict[str, Json]  #: its config.json
+    names: dict[str, str]  #: name there -> name here, of every tensor
 
 
 def is_part(names: Collection[str]) -> bool:
