@@ -4,7 +4,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -96,12 +96,9 @@ class GuidedDenoiser:
         else:
             inputs = self.frames.inputs(self.objective, noisy, sigma_B)
         texts = self.texts.rows(slice(count, None) if branches == BRANCHES[1:] else slice(count))
-        with self._caching(branches):
+        with nullcontext() if self.cache is None else self.cache.call(branches):
             output = self.model(
                 **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=texts.text_BLD,
                 text_mask_BL=texts.mask_BL, fps_B=torch.full((count,), self.fps, device=x.device),
             )  # fmt: skip
         return self.objective.denoised(output.double(), x, sigma_B)
-
-    def _caching(self, branches: Sequence[str]) -> AbstractContextManager[None]:
-        return nullcontext() if self.cache is None else self.cache.call(branches)

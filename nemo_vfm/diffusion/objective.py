@@ -121,16 +121,13 @@ class FlowMatching:
             ValueError: next to no levels are in the range.
         """
         for _ in range(_MOST_DRAWS):
-            sigma = self._draw(generator, size_THW)
+            which, uniform = torch.rand(2, generator=generator)
+            normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
+            sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
+            sigma = shifted(sigma, shift_at(self.shift, size_THW))
             if self.drawn[0] <= sigma <= self.drawn[1]:
                 return sigma
         raise ValueError(f"none of {_MOST_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
-
-    def _draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        which, uniform = torch.rand(2, generator=generator)
-        normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
-        sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
-        return shifted(sigma, shift_at(self.shift, size_THW))
 
     def scale(self, sigma: float) -> float:
         """1 - sigma."""

@@ -128,7 +128,13 @@ class TextToVideo:
         """
         ranks, names = ranks or SamplingRanks(), request.names()
         memory = DeviceMemory(model, device or next(model.parameters()).device, ranks, offloads=self.offload)
-        shape = _latent_shape(self.codec, model, request.size)
+        try:
+            shape = self.codec.latent_shape(*request.size)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        patch: object = next((one.patch for one in model.modules() if hasattr(one, "patch")), None)
+        if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], request.size)):
+            raise UserError(text)
         noise = _noise(shape, request.seed, names).to(memory.device)
         known = self.given(request.given, names, request.size, seed=request.seed)
         texts = self._encode_texts(request.prompts, memory.device)
@@ -293,17 +299,6 @@ class _SamplingBatch:
         frames = None if conditioning is None or self.given is None else ConditioningFrames(conditioning, self.given)
         return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, frames,
                               self.ranks, cache)  # fmt: skip
-
-
-def _latent_shape(codec: Codec, model: nn.Module, size: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    try:
-        shape = codec.latent_shape(*size)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    patch: object = next((one.patch for one in model.modules() if hasattr(one, "patch")), None)
-    if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], size)):
-        raise UserError(text)
-    return shape
 
 
 def side_without_patches(patch: tuple[int, ...], latents: tuple[int, ...], pixels: tuple[int, ...]) -> str:

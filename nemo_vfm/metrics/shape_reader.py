@@ -58,8 +58,14 @@ def read(video_THWC: NDArray[np.uint8]) -> Reading:
         return Reading(None, None)
     x_T, y_T, spread_T = _moments(weight_THW[seen_T])
     centre_T2 = np.stack([x_T, y_T], axis=1)
-    travel = _travel(centre_T2, seen_T)
-    return Reading(colour, _direction(travel), travel, outline(weight_THW[seen_T], centre_T2, spread_T))
+    # Displacement from the first to the last frame by a least-squares line through the centres.
+    slope_x, slope_y = np.polyfit(np.flatnonzero(seen_T), centre_T2, 1)[0]
+    span = len(seen_T) - 1
+    travel = float(slope_x * span), float(slope_y * span)
+    along = {name: travel[0] * dx + travel[1] * dy for name, (dx, dy) in DIRECTIONS.items()}
+    best = max(along, key=lambda name: along[name])
+    direction = best if along[best] >= _MIN_TRAVEL else None
+    return Reading(colour, direction, travel, outline(weight_THW[seen_T], centre_T2, spread_T))
 
 
 _SIZES = (0.85, 0.92, 1.0, 1.08, 1.16)  # of the one that the spread says: blur and shadow widen an object
@@ -169,14 +175,11 @@ def _moments(weight_THW: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 def _colour(video_THWC: NDArray[np.float32], weight_THW: NDArray[np.float32]) -> str | None:
     """The palette hue that most of the object is nearest to; None without a majority."""
     inside = weight_THW > 0
-    votes = np.argmax(_hue_vector(video_THWC[inside]) @ _hue_vector(_palette()).T, axis=1)
+    palette = np.array(list(COLOURS.values()), np.float32) / np.float32(255)
+    votes = np.argmax(_hue_vector(video_THWC[inside]) @ _hue_vector(palette).T, axis=1)
     share = np.bincount(votes, weights=weight_THW[inside], minlength=len(COLOURS))
     best = int(share.argmax())
     return list(COLOURS)[best] if share[best] >= _MIN_MAJORITY * share.sum() else None
-
-
-def _palette() -> NDArray[np.float32]:
-    return np.array(list(COLOURS.values()), np.float32) / np.float32(255)
 
 
 def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -184,17 +187,3 @@ def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
     opponent = rgb_N3 - rgb_N3.mean(-1, keepdims=True)
     unit: NDArray[np.float32] = opponent / (np.linalg.norm(opponent, axis=-1, keepdims=True) + 1e-6)
     return unit
-
-
-def _travel(centre_N2: NDArray[np.float64], seen_T: NDArray[np.bool_]) -> tuple[float, float]:
-    """Displacement from the first to the last frame by a least-squares line through the centres."""
-    slope_x, slope_y = np.polyfit(np.flatnonzero(seen_T), centre_N2, 1)[0]
-    span = len(seen_T) - 1
-    return float(slope_x * span), float(slope_y * span)
-
-
-def _direction(travel: tuple[float, float]) -> str | None:
-    """The direction the displacement points in most; None where it is too short to be one."""
-    along = {name: travel[0] * dx + travel[1] * dy for name, (dx, dy) in DIRECTIONS.items()}
-    best = max(along, key=lambda name: along[name])
-    return best if along[best] >= _MIN_TRAVEL else None

@@ -65,7 +65,9 @@ class HashedNgrams:
         text_BLD = torch.zeros(len(captions), self.max_tokens, self.dim)
         mask_BL = torch.zeros(len(captions), self.max_tokens, dtype=torch.bool)
         for row, caption in enumerate(captions):
-            tokens = self._tokens(caption)
+            words = _WORD.findall(caption.lower())[: self.max_tokens] or [_EMPTY]
+            before = ["", *words[:-1]]
+            tokens = torch.stack([self._vector(word, previous) for word, previous in zip(words, before, strict=True)])
             text_BLD[row, : len(tokens)] = tokens
             mask_BL[row, : len(tokens)] = True
         return text_BLD, mask_BL
@@ -84,11 +86,6 @@ class HashedNgrams:
             f"hashed-ngrams/1 dim={self.dim} tokens={self.max_tokens} ngram={self.ngram} "
             f"ngram_weight={self.ngram_weight!r} context_weight={self.context_weight!r}"
         )
-
-    def _tokens(self, caption: str) -> Tensor:
-        words = _WORD.findall(caption.lower())[: self.max_tokens] or [_EMPTY]
-        before = ["", *words[:-1]]
-        return torch.stack([self._vector(word, previous) for word, previous in zip(words, before, strict=True)])
 
     def _vector(self, word: str, previous: str) -> Tensor:
         vector = torch.zeros(self.dim)

@@ -235,7 +235,12 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
             **local,
         )
     part = _text_part(model)
-    _refuse_missing(folder, model, part, report["missing_keys"])
+    # Weights that no hidden state depends on may be absent: other parts, and the pooled vector's layer.
+    used = {id(parameter) for name, parameter in part.named_parameters() if "pooler" not in name.split(".")}
+    known = dict(model.named_parameters(remove_duplicate=False))
+    lacking = sorted(name for name in report["missing_keys"] if name not in known or id(known[name]) in used)
+    if lacking:
+        raise UserError(f"{folder} lacks {len(lacking)} weights, such as {lacking[0]}")
     return Tower(folder, part.to(device()).eval(), _tokenizer(tokenizer))
 
 
@@ -263,15 +268,6 @@ def _text_part(model: Json) -> nn.Module:
         return part
     part = next((getattr(model, name) for name in _PARTS if hasattr(model, name)), model)
     return part
-
-
-def _refuse_missing(folder: Path, model: nn.Module, part: nn.Module, missing: Sequence[str]) -> None:
-    """Weights that no hidden state depends on may be absent: other parts, and the pooled vector's layer."""
-    used = {id(parameter) for name, parameter in part.named_parameters() if "pooler" not in name.split(".")}
-    known = dict(model.named_parameters(remove_duplicate=False))
-    lacking = sorted(name for name in missing if name not in known or id(known[name]) in used)
-    if lacking:
-        raise UserError(f"{folder} lacks {len(lacking)} weights, such as {lacking[0]}")
 
 
 @needs_gpu()
@@ -359,7 +355,14 @@ class TransformersTextEncoder:
 
     def _placed(self, text_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if self.pooling != "none":
-            return _pooled(text_BTD, mask_BT, self.pooling), mask_BT.any(1, keepdim=True)
+            count_B = mask_BT.sum(1)
+            if self.pooling == "mean":
+                weight_BT = mask_BT / count_B.clamp(min=1)[:, None]
+            else:
+                place_B = torch.zeros_like(count_B) if self.pooling == "first" else (count_B - 1).clamp(min=0)
+                weight_BT = torch.nn.functional.one_hot(place_B, mask_BT.shape[1]) * mask_BT
+            known_BTD = text_BTD.masked_fill(~mask_BT[..., None], 0)
+            return (weight_BT.to(text_BTD.dtype)[:, None] @ known_BTD), mask_BT.any(1, keepdim=True)
         kept = min(text_BTD.shape[1], self.max_tokens)
         text_BLD = text_BTD.new_zeros(len(text_BTD), self.max_tokens, text_BTD.shape[2])
         mask_BL = mask_BT.new_zeros(len(mask_BT), self.max_tokens)
@@ -384,15 +387,3 @@ class TransformersTextEncoder:
 
 def _scaled(state_BTD: Tensor) -> Tensor:
     return (state_BTD - state_BTD.mean(2, keepdim=True)) / (state_BTD.std(2, keepdim=True) + 1e-8)
-
-
-def _pooled(text_BTD: Tensor, mask_BT: Tensor, pooling: Pooling) -> Tensor:
-    """(B, 1, D); zeros for a text without a token."""
-    count_B = mask_BT.sum(1)
-    if pooling == "mean":
-        weight_BT = mask_BT / count_B.clamp(min=1)[:, None]
-    else:
-        place_B = torch.zeros_like(count_B) if pooling == "first" else (count_B - 1).clamp(min=0)
-        weight_BT = torch.nn.functional.one_hot(place_B, mask_BT.shape[1]) * mask_BT
-    known_BTD = text_BTD.masked_fill(~mask_BT[..., None], 0)
-    return weight_BT.to(text_BTD.dtype)[:, None] @ known_BTD

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
-from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
+from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.tensor_map import TensorMap
@@ -191,13 +191,17 @@ def insert_adapter(
         place, part, _ = places[name]
         ranks.setdefault(place, {})[part] = one.rank
     if given:
-        attach(model, adapter, ranks, _method(given))
+        attach(model, adapter, ranks, "lora" if next(iter(given.values())).magnitude is None else "dora")
     linears, found = dict(adapted_linears(model)), []
     for name, one in given.items():
         place, part, order = places[name]
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
-        _require_shapes(low, part, one, source, name)
+        a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
+        if (one.a.shape[1], one.b.shape[0]) != (a.shape[1], b.shape[0]):
+            raise DataError(f"{source}: the matrices of {name} have shapes {tuple(one.a.shape)} and "
+                            f"{tuple(one.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is "
+                            f"an adapter for another model")  # fmt: skip
         found.append(PlacedMatrices(low, linears[place], part, order, one, name))
     return found
 
@@ -231,18 +235,6 @@ def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -
     if left:
         raise of_another_model(source, next(iter(left)), model)
     return found
-
-
-def _require_shapes(low: LowRank, part: str, given: Matrices, source: str, name: str) -> None:
-    a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
-    if (given.a.shape[1], given.b.shape[0]) != (a.shape[1], b.shape[0]):
-        raise DataError(f"{source}: the matrices of {name} have shapes {tuple(given.a.shape)} and "
-                        f"{tuple(given.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is an "
-                        f"adapter for another model")  # fmt: skip
-
-
-def _method(given: Mapping[str, Matrices]) -> Method:
-    return "lora" if next(iter(given.values())).magnitude is None else "dora"
 
 
 def _linears(model: nn.Module) -> list[str]:

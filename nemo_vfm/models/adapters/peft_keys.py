@@ -115,7 +115,7 @@ def write_keys(prefix: str, given: Mapping[str, Matrices]) -> dict[str, Tensor]:
 def config_of(given: Mapping[str, Matrices]) -> dict[str, Json]:
     """Return PEFT's LoraConfig: r, lora_alpha, and patterns for the linears that differ."""
     ranks = {linear: one.a.shape[0] for linear, one in given.items()}
-    alphas = {linear: _number(one.alpha) for linear, one in given.items()}
+    alphas = {linear: int(one.alpha) if one.alpha.is_integer() else one.alpha for linear, one in given.items()}
     rank, alpha = (Counter(each.values()).most_common(1)[0][0] for each in (ranks, alphas))
     return {
         "r": rank, "lora_alpha": alpha, "target_modules": sorted(given),
@@ -160,7 +160,3 @@ def _option_of(name: str, config: Mapping[str, Json], patterns: str, linear: str
         if linear == plain or (not pattern.startswith("^") and linear.endswith(f".{plain}")):
             return value
     return default
-
-
-def _number(value: float) -> Json:
-    return int(value) if float(value).is_integer() else value

@@ -120,17 +120,14 @@ def _places(stored: Mapping[object, object]) -> _Places:
         at = (name, None if offset is None else _counts(offset))
         if at in found:
             raise DataError(f"its index places the chunk of {name[:200]} at {at[1]} twice")
-        found[at] = _place(name, _state(value))
+        state = _state(value)
+        file, start, length = state.get("relative_path"), state.get("offset"), state.get("length")
+        if state.get("transform_descriptors"):
+            raise DataError(f"{name[:200]} is stored through an extension, such as compression, which is not read")
+        if type(file) is not str or type(start) is not int or type(length) is not int or start < 0 or length < 0:
+            raise DataError(f"its index does not say in which bytes of which file {name[:200]} is")
+        found[at] = file, start, length
     return found
-
-
-def _place(name: str, state: Mapping[str, object]) -> tuple[str, int, int]:
-    file, start, length = state.get("relative_path"), state.get("offset"), state.get("length")
-    if state.get("transform_descriptors"):
-        raise DataError(f"{name[:200]} is stored through an extension, such as compression, which is not read")
-    if type(file) is not str or type(start) is not int or type(length) is not int or start < 0 or length < 0:
-        raise DataError(f"its index does not say in which bytes of which file {name[:200]} is")
-    return file, start, length
 
 
 def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedTensor:
@@ -286,20 +283,17 @@ class DcpFolder:
 
     def _chunk(self, name: str, tensor: ChunkedTensor, chunk: Chunk) -> Tensor:
         try:
-            opened = open_torch_zip(Window(self._file(chunk.file), chunk.start, chunk.length))
+            if chunk.file not in self._open:
+                while len(self._open) >= _MOST_OPEN:
+                    self._open.pop(next(iter(self._open))).close()
+                self._open[chunk.file] = (self.folder / chunk.file).open("rb")
+            opened = open_torch_zip(Window(self._open[chunk.file], chunk.start, chunk.length))
             found = opened.content
             if not isinstance(found, TensorPlace) or found.dtype != tensor.dtype or found.shape != chunk.sizes:
                 raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, but found {_told(found)}")
             return opened.tensor(found)
         except DataError as error:
             raise DataError(f"{chunk.file}, {name[:200]} at {chunk.offsets}: {error}") from error
-
-    def _file(self, name: str) -> BinaryIO:
-        if name not in self._open:
-            while len(self._open) >= _MOST_OPEN:
-                self._open.pop(next(iter(self._open))).close()
-            self._open[name] = (self.folder / name).open("rb")
-        return self._open[name]
 
 
 def _told(found: object) -> str:
@@ -318,7 +312,10 @@ def _require_apart(tensors: Mapping[str, ChunkedTensor], sizes: Mapping[str, int
     spans: dict[str, list[tuple[int, int, str]]] = {file: [] for file in sizes}
     for name, tensor in tensors.items():
         for chunk in tensor.chunks:
-            spans[chunk.file].append(_span(name, tensor, chunk))
+            if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
+                raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in {chunk.length:,} "
+                                f"bytes, which are too few")  # fmt: skip
+            spans[chunk.file].append((chunk.start, chunk.start + chunk.length, name))
     for file, taken in spans.items():
         taken.sort()
         for (_, end, one), (start, _, other) in pairwise(taken):
@@ -326,10 +323,3 @@ def _require_apart(tensors: Mapping[str, ChunkedTensor], sizes: Mapping[str, int
                 raise DataError(f"{file}: {one[:200]} and {other[:200]} are in the same bytes")
         if taken and taken[-1][1] > sizes[file]:
             raise DataError(f"{file} has {sizes[file]:,} bytes, and {taken[-1][2][:200]} is to end at {taken[-1][1]:,}")
-
-
-def _span(name: str, tensor: ChunkedTensor, chunk: Chunk) -> tuple[int, int, str]:
-    if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
-        raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in {chunk.length:,} "
-                        f"bytes, which are too few")  # fmt: skip
-    return chunk.start, chunk.start + chunk.length, name

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from torch import Tensor
 
@@ -188,21 +188,18 @@ def _plain_tar(file: BinaryIO, size: int) -> Iterator[Window]:
         return
     file.seek(0)
     with tempfile.TemporaryFile() as unzipped:
-        yield Window(unzipped, 0, _unzip(file, unzipped, max(_ALWAYS_BYTES, size * _MAX_GROWTH)))
-
-
-def _unzip(packed: BinaryIO, target: IO[bytes], limit: int) -> int:
-    written = 0
-    try:
-        with gzip.GzipFile(fileobj=packed) as source:
-            while block := source.read(_BLOCK):
-                written += len(block)
-                if written > limit:
-                    raise DataError(f"it unzips to more than {limit:,} bytes, which weights do not")
-                target.write(block)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"its gzip is damaged: {error}") from error
-    return written
+        limit = max(_ALWAYS_BYTES, size * _MAX_GROWTH)
+        written = 0
+        try:
+            with gzip.GzipFile(fileobj=file) as source:
+                while block := source.read(_BLOCK):
+                    written += len(block)
+                    if written > limit:
+                        raise DataError(f"it unzips to more than {limit:,} bytes, which weights do not")
+                    unzipped.write(block)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"its gzip is damaged: {error}") from error
+        yield Window(unzipped, 0, written)
 
 
 def _members(window: Window) -> dict[str, tuple[int, int]]:

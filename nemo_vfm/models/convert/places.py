@@ -64,7 +64,17 @@ def tensor_place(
     if kind is None:
         raise DataError("its pickle makes a tensor without a dtype")
     place = TensorPlace(storage, kind, _counts((offset,))[0], _counts(shape), _counts(stride))
-    _require_inside(place, storage.num_bytes // kind.itemsize)
+    # Neither beyond the end, nor more numbers than there are (an axis that repeats the same ones).
+    available = storage.num_bytes // kind.itemsize
+    if len(place.shape) != len(place.stride):
+        raise DataError(f"a tensor of shape {place.shape} comes with {len(place.stride)} strides")
+    count = prod(place.shape)
+    last = place.offset + sum((length - 1) * step for length, step in zip(place.shape, place.stride, strict=True))
+    if count > available or (count and last >= available):
+        raise DataError(
+            f"a tensor of shape {place.shape} asks for {place.num_bytes:,} bytes from number {place.offset:,} on; "
+            f"storage {place.storage.key} has {place.storage.num_bytes:,} bytes"
+        )
     return place
 
 
@@ -75,16 +85,3 @@ def _counts(values: object) -> tuple[int, ...]:
         if type(value) is not int or not 0 <= value < _MAX_LENGTH:
             raise DataError("its pickle gives a tensor a length that is not a count")
     return tuple(values)
-
-
-def _require_inside(place: TensorPlace, available: int) -> None:
-    """Neither beyond the end, nor more numbers than there are (an axis that repeats the same ones)."""
-    if len(place.shape) != len(place.stride):
-        raise DataError(f"a tensor of shape {place.shape} comes with {len(place.stride)} strides")
-    count = prod(place.shape)
-    last = place.offset + sum((length - 1) * step for length, step in zip(place.shape, place.stride, strict=True))
-    if count > available or (count and last >= available):
-        raise DataError(
-            f"a tensor of shape {place.shape} asks for {place.num_bytes:,} bytes from number {place.offset:,} on; "
-            f"storage {place.storage.key} has {place.storage.num_bytes:,} bytes"
-        )

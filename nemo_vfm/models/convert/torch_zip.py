@@ -101,15 +101,11 @@ def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
         raise DataError("this zip has no data.pkl, so torch.save did not write it")
     if listing.size > MAX_BYTES:
         raise DataError(f"its pickle has {listing.size:,} bytes; a list of tensors has at most {MAX_BYTES:,}")
-    _require_little_endian(window, members)
-    content, left_out = read_pickle(bytes(window.fill(listing.start, listing.size)), leave_out=leave_out)
-    return TorchZip(content, left_out, window, members)
-
-
-def _require_little_endian(window: Window, members: Mapping[str, _Member]) -> None:
     order = members.get("byteorder")
     if order is not None and bytes(window.fill(order.start, min(order.size, 16))) != b"little":
         raise DataError("its numbers are not little-endian; save it again on a little-endian machine")
+    content, left_out = read_pickle(bytes(window.fill(listing.start, listing.size)), leave_out=leave_out)
+    return TorchZip(content, left_out, window, members)
 
 
 def _members(window: Window) -> dict[str, _Member]:
@@ -124,19 +120,19 @@ def _members(window: Window) -> dict[str, _Member]:
         name = info.filename.partition("/")[2]
         if name in found:
             raise DataError(f"the zip holds {info.filename[:200]!r} twice")
-        found[name] = _Member(_content_start(window, info), info.file_size, info.CRC)
+        if (
+            info.compress_type != zipfile.ZIP_STORED
+            or info.file_size != info.compress_size
+            or info.flag_bits & _ENCRYPTED
+        ):
+            raise DataError(f"{info.filename[:200]!r} is packed or encrypted in the zip; torch.save stores it as it is")
+        header = window.fill(info.header_offset, _LOCAL_HEADER)
+        if header[:4] != b"PK\x03\x04":
+            raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
+        names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+        found[name] = _Member(info.header_offset + _LOCAL_HEADER + names + extra, info.file_size, info.CRC)
     _require_apart(found, window.size)
     return found
-
-
-def _content_start(window: Window, info: zipfile.ZipInfo) -> int:
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & _ENCRYPTED:
-        raise DataError(f"{info.filename[:200]!r} is packed or encrypted in the zip; torch.save stores it as it is")
-    header = window.fill(info.header_offset, _LOCAL_HEADER)
-    if header[:4] != b"PK\x03\x04":
-        raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
-    names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-    return info.header_offset + _LOCAL_HEADER + names + extra
 
 
 def _require_apart(members: Mapping[str, _Member], size: int) -> None:

@@ -59,7 +59,11 @@ def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) ->
                         f"the weights first")  # fmt: skip
     places = None if (folder / names.whole).is_file() else _places(folder, names)
     taken = [names.whole] if places is None else sorted(set(places.values()))
-    _tell_others(folder, taken, names)
+    others = sorted({path.name for path in folder.glob("*.safetensors")} - set(taken))
+    if others:
+        by = names.whole if (folder / names.whole).is_file() else names.index
+        warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
+             f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
     files = {name: stack.enter_context(closing(open_safetensors(folder / name))) for name in taken}
     if places is not None:
         _require_as_indexed(folder, names.index, places, {name: file.keys() for name, file in files.items()})
@@ -89,14 +93,6 @@ def _variant(folder: Path, names: WeightNames) -> str:
         return ""
     kept = found[0].replace(f"{names.stem}.", "").partition(".safetensors")[0].removesuffix(".index").split("-")[0]
     return f"; it has the variant {kept[:20]}: load and save it without `variant`, or rename its files"
-
-
-def _tell_others(folder: Path, taken: Iterable[str], names: WeightNames) -> None:
-    others = sorted({path.name for path in folder.glob("*.safetensors")} - set(taken))
-    if others:
-        by = names.whole if (folder / names.whole).is_file() else names.index
-        warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
-             f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
 
 
 def open_safetensors(path: Path) -> MappedFile:

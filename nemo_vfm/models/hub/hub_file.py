@@ -125,7 +125,13 @@ class Listing:
 
 def listing_of(client: HubClient, address: HubAddress) -> Listing:
     """Resolve a revision to a commit, once, and list the files of that commit."""
-    commit = _commit(client, address)
+    target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
+    answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
+    commit = answer.get("sha") if isinstance(answer, dict) else None
+    if not isinstance(commit, str) or not is_commit(commit):
+        raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
+    if address.is_commit and commit != address.revision:
+        raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
     found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
     require_names(file.path for file in found)
     return Listing(commit, found)
@@ -136,24 +142,15 @@ def file_target(model: str, commit: str, path: str) -> str:
     return f"/{model}/resolve/{commit}/{quote(path)}"
 
 
-def _commit(client: HubClient, address: HubAddress) -> str:
-    target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
-    answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
-    commit = answer.get("sha") if isinstance(answer, dict) else None
-    if not isinstance(commit, str) or not is_commit(commit):
-        raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
-    if address.is_commit and commit != address.revision:
-        raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
-    return commit
-
-
 def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
     target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
     count = length = pages = 0
     while target is not None:
         entries, target, size = client.json(f"the list of files of {model}", target, _MOST_JSON_BYTES - length)
         pages, length = pages + 1, length + size
-        for entry in _entries(entries):
+        if not isinstance(entries, list):
+            raise DataError("the hub's listing of files is not a list")
+        for entry in entries:
             if (file := listed_file(entry)) is not None:
                 count += 1
                 yield file
@@ -161,9 +158,3 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
             raise DataError(
                 f"the hub's listing has more than {MOST_FILES:,} files or too many pages; no model is that large"
             )
-
-
-def _entries(answer: Json) -> list[Json]:
-    if not isinstance(answer, list):
-        raise DataError("the hub's listing of files is not a list")
-    return answer

@@ -176,7 +176,11 @@ def _download(
 ) -> dict[str, HubFile]:
     parts = folder / UNFINISHED
     partial_bytes = sum(min(file.size, _size(parts / file.part_name)) for file in files)
-    _require_space(sum(file.size for file in files) - partial_bytes, folder)
+    size = sum(file.size for file in files) - partial_bytes
+    free = shutil.disk_usage(folder).free
+    if size + _RESERVE_BYTES > free:
+        raise UserError(f"the download needs {size_text(size)}, but the disk of {folder} has {size_text(free)} free; "
+                        "make room, give another folder, or download less with --only")  # fmt: skip
     if partial_bytes:
         info(f"resuming: {size_text(partial_bytes)} were downloaded by an earlier run")
     done: dict[str, HubFile] = {}
@@ -190,13 +194,6 @@ def _download(
 
 def _with_sha256(file: HubFile, found: Digest) -> HubFile:
     return replace(file, sha256=found.sha256)
-
-
-def _require_space(size: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if size + _RESERVE_BYTES > free:
-        raise UserError(f"the download needs {size_text(size)}, but the disk of {folder} has {size_text(free)} free; "
-                        "make room, give another folder, or download less with --only")  # fmt: skip
 
 
 @contextmanager

@@ -105,22 +105,19 @@ class KeyValues:
             raise ValueError(f"the cache has room for {self.most} tokens, and {end} were requested")
         keys, values = self._keys[layer], self._values[layer]
         keys[:, :, self.length : end], values[:, :, self.length : end] = k_BGSE, v_BGSE
+        # Own and earlier tokens of the text; before its beginning, a token itself, lest softmax has nothing.
+        key = torch.arange(end, device=self.begins_B.device)
+        query = key[self.length :, None]
+        is_started = key >= self.begins_B[:, None, None]
+        seen_BSL = in_window(query, key, window or end) & (is_started | (key == query))
         return F.scaled_dot_product_attention(
             q_BHSE, keys[:, :, :end].to(q_BHSE.dtype), values[:, :, :end].to(q_BHSE.dtype),
-            attn_mask=self._seen(k_BGSE.shape[2], window), enable_gqa=True,
+            attn_mask=seen_BSL[:, None], enable_gqa=True,
         )  # fmt: skip
 
     def advance(self, count: int) -> None:
         """So many tokens are in."""
         self.length += count
-
-    def _seen(self, count: int, window: int | None) -> Tensor:
-        """(B, 1, S, L'): own and earlier tokens of the text; before its beginning, itself, lest softmax has nothing."""
-        end = self.length + count
-        key = torch.arange(end, device=self.begins_B.device)
-        query = key[self.length :, None]
-        is_started = key >= self.begins_B[:, None, None]
-        return (in_window(query, key, window or end) & (is_started | (key == query)))[:, None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,14 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     rope, near = ropes_of(config, family)
     if MOST_TOKENS[0] in config:
         whole(config, *MOST_TOKENS)
+    key, scalar = "query_pre_attn_scalar", family.query_scalar
+    told = config.get(family.activation_key, next(iter(family.activations)))
+    if not isinstance(told, str) or told not in family.activations:
+        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {shown(told)}, which "
+                        f"GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
     return {
         **sizes,
-        "activation": _activation(config, family),
+        "activation": family.activations[told],
         "norm": family.norm,
         "eps": positive({family.eps_key: family.eps, **config}, family.eps_key),
         "rope": rope,
@@ -49,16 +54,11 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         "qkv_bias": family.qkv_bias,
         "qk_norm": family.qk_norm,
         "post_norm": family.post_norm,
-        "query_scalar": _query_scalar(config, family),
+        "query_scalar": None if scalar is None else whole({key: scalar, **config}, key, SIZES["width"][1]),
         "scale_embedding": family.scale_embedding,
         "window": window_of(config, family, sizes["depth"], near),
         "experts": experts_of(config, sizes["depth"]) if family.experts else None,
     }
-
-
-def _query_scalar(config: Mapping[str, Json], family: Family) -> int | None:
-    key, missing = "query_pre_attn_scalar", family.query_scalar
-    return None if missing is None else whole({key: missing, **config}, key, SIZES["width"][1])
 
 
 def family_of(config: Mapping[str, Json]) -> Family:
@@ -98,14 +98,6 @@ def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
         width, heads = (whole(told, *SIZES[name]) for name in ("width", "heads"))
         told["head_dim"] = width // heads
     return {name: whole(told, *key) for name, key in SIZES.items()}
-
-
-def _activation(config: Mapping[str, Json], family: Family) -> str:
-    told = config.get(family.activation_key, next(iter(family.activations)))
-    if not isinstance(told, str) or told not in family.activations:
-        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {shown(told)}, which "
-                        f"GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
-    return family.activations[told]
 
 
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
@@ -181,7 +173,15 @@ def window_of(
     layers = _usual_layers(config, family, depth) if is_on or family.window == "by layer" else []
     if (types := config.get("layer_types")) is not None:
         is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
-        layers = _told_layers(types, None if is_free else layers, family, depth)
+        usual = None if is_free else layers
+        if not isinstance(types, list) or len(types) != depth or not all(one in _TYPES for one in types):
+            raise DataError(f"config.json says layer_types: {shown(types)}; it must say {' or '.join(_TYPES)} of each "
+                            f"of {depth} layers")  # fmt: skip
+        layers = [layer for layer, one in enumerate(types) if one == _TYPES[1]]
+        if usual is not None and layers != usual:
+            raise DataError(f"config.json of a {family.architecture} says layer_types: {shown(types)}, and "
+                            f"sliding_window is for {len(usual)} of {depth} layers; leave out the "
+                            f"wrong one")  # fmt: skip
     if not is_on and not layers:
         return None
     tokens = whole(told, "sliding_window", _MOST_TOKENS)
@@ -201,17 +201,6 @@ def _usual_layers(config: Mapping[str, Json], family: Family, depth: int) -> lis
         first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
         return list(range(first, depth))
     return list(range(depth))
-
-
-def _told_layers(types: Json, usual: list[int] | None, family: Family, depth: int) -> list[int]:
-    if not isinstance(types, list) or len(types) != depth or not all(one in _TYPES for one in types):
-        raise DataError(f"config.json says layer_types: {shown(types)}; it must say {' or '.join(_TYPES)} of each of "
-                        f"{depth} layers")  # fmt: skip
-    layers = [layer for layer, one in enumerate(types) if one == _TYPES[1]]
-    if usual is not None and layers != usual:
-        raise DataError(f"config.json of a {family.architecture} says layer_types: {shown(types)}, and sliding_window "
-                        f"is for {len(usual)} of {depth} layers; leave out the wrong one")  # fmt: skip
-    return layers
 
 
 def window_told(model: GPT, family: Family) -> dict[str, Json]:
@@ -255,25 +244,20 @@ def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
                         f"{shown(told[names[1]])}, which mean the same; leave out the wrong one")  # fmt: skip
     balance = told["router_aux_loss_coef"]
     try:
+        named = told.get("mlp_only_layers") or []
+        if not isinstance(named, list) or not all(type(layer) is int for layer in named):
+            raise wrong("mlp_only_layers", named, "a list of layers")
+        step = whole(told, "decoder_sparse_step", _MOST)
         return Experts(
             count=whole(told, names[0], _MOST_EXPERTS) if names else 128,
             per_token=whole(told, "num_experts_per_tok", _MOST_EXPERTS),
             hidden=whole(told, "moe_intermediate_size", _MOST_HIDDEN),
             normalised=flag(told, "norm_topk_prob", False),
             balance=0.0 if same(balance, 0) or same(balance, 0.0) else positive(told, "router_aux_loss_coef"),
-            dense_layers=_dense(told, depth),
+            dense_layers=tuple(layer for layer in range(depth) if layer in named or (layer + 1) % step),
         )
     except ValueError as error:
         raise DataError(f"config.json describes impossible experts: {error}") from error
-
-
-def _dense(told: Mapping[str, Json], depth: int) -> tuple[int, ...]:
-    """Layers with a perceptron: those that are named, and those between every so many."""
-    named = told.get("mlp_only_layers") or []
-    if not isinstance(named, list) or not all(type(layer) is int for layer in named):
-        raise wrong("mlp_only_layers", named, "a list of layers")
-    step = whole(told, "decoder_sparse_step", _MOST)
-    return tuple(layer for layer in range(depth) if layer in named or (layer + 1) % step)
 
 
 def experts_told(experts: Experts) -> dict[str, Json]:

@@ -101,7 +101,20 @@ def config_of(model: DiT) -> dict[str, Json]:
     Raises:
         DataError: it has what no Cosmos has, or lacks what each has.
     """
-    _require_cosmos(model)
+    expected = {
+        "gelu": (model.gelu, "exact"), "qk_norm_eps": (model.qk_norm_eps, _EPS),
+        "noise_scale": (model.noise_scale, 1.0),
+        "text_as_given": (model.text_as_given, True), "bias": (model.out.bias is not None, False),
+        "modulation_rank": (model.modulation_rank is not None, True), "uncertainty": (model.uncertainty is None, True),
+        "text_in_modulation": (model.text_embedding is None, True),
+        "position_embedding": (model.position_embedding is None, True), "rope_theta": (model.rope.theta, 10_000.0),
+        "base_fps": (model.rope.base_fps, None if model.text_projection is not None else 24.0),
+    }  # fmt: skip
+    if type(model) is not DiT:
+        raise DataError(f"a {type(model).__name__} is not a network of Cosmos; {CLASS} is a DiT")
+    if other := [name for name, (own, theirs) in expected.items() if own != theirs]:
+        raise DataError(f"the model is not a Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
+                        f"diffusers has no other like this")  # fmt: skip
     text = model.text_projection is not None
     most = model.learned_positions.most if model.learned_positions is not None else None
     size = _NO_POSITIONS if most is None else tuple(n * side for n, side in zip(most, model.patch, strict=True))
@@ -117,23 +130,6 @@ def config_of(model: DiT) -> dict[str, Json]:
         "encoder_hidden_states_channels": model.context_dim if text else 1024, "controlnet_block_every_n": None,
         "img_context_dim_in": None,
     }  # fmt: skip
-
-
-def _require_cosmos(model: DiT) -> None:
-    expected = {
-        "gelu": (model.gelu, "exact"), "qk_norm_eps": (model.qk_norm_eps, _EPS),
-        "noise_scale": (model.noise_scale, 1.0),
-        "text_as_given": (model.text_as_given, True), "bias": (model.out.bias is not None, False),
-        "modulation_rank": (model.modulation_rank is not None, True), "uncertainty": (model.uncertainty is None, True),
-        "text_in_modulation": (model.text_embedding is None, True),
-        "position_embedding": (model.position_embedding is None, True), "rope_theta": (model.rope.theta, 10_000.0),
-        "base_fps": (model.rope.base_fps, None if model.text_projection is not None else 24.0),
-    }  # fmt: skip
-    if type(model) is not DiT:
-        raise DataError(f"a {type(model).__name__} is not a network of Cosmos; {CLASS} is a DiT")
-    if other := [name for name, (own, theirs) in expected.items() if own != theirs]:
-        raise DataError(f"the model is not a Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
-                        f"diffusers has no other like this")  # fmt: skip
 
 
 def tensors_of(model: DiT) -> dict[str, TensorMap]:

@@ -137,7 +137,8 @@ def write_random_pipeline(folder: Path, family: Family) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            _write(temporary, _FAMILIES[family], _scheduler(family, diffusers), diffusers, transformers)
+            kind, config = next(_SCHEDULERS[name] for name in reversed(_SCHEDULERS) if family.startswith(name))
+            _write(temporary, _FAMILIES[family], getattr(diffusers, kind)(**config), diffusers, transformers)
         with suppress(OSError):  # another rank was first
             temporary.rename(folder)
     finally:
@@ -172,12 +173,6 @@ def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType
 def _transformer(parts: _Parts, diffusers: ModuleType) -> Any:
     kind = "WanTransformer3DModel" if parts.kind.startswith("Wan") else "CosmosTransformer3DModel"
     return getattr(diffusers, kind)(**parts.transformer)
-
-
-def _scheduler(family: Family, diffusers: ModuleType) -> object:
-    """Create the scheduler whose key is the longest prefix of the family's name."""
-    kind, config = next(_SCHEDULERS[name] for name in reversed(_SCHEDULERS) if family.startswith(name))
-    return getattr(diffusers, kind)(**config)
 
 
 def _text_encoder(kind: str, hf: ModuleType) -> Any:

@@ -184,21 +184,17 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
     heads = heads or width // _HEAD_DIM
     image = "img_emb.proj.0.weight" in names
     positions = sizes("img_emb.emb_pos", 3)[1] if "img_emb.emb_pos" in names else None
+    numbers = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    if numbers != {str(number) for number in range(len(numbers))}:
+        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)}")
     return {
         "_class_name": wan_family.CLASS, "patch_size": list(patch), "num_attention_heads": heads,
         "attention_head_dim": width // heads, "in_channels": inputs, "out_channels": outputs,
         "text_dim": sizes("text_embedding.0.weight")[1], "freq_dim": sizes("time_embedding.0.weight")[1],
-        "ffn_dim": sizes("blocks.0.ffn.0.weight")[0], "num_layers": _depth(names),
+        "ffn_dim": sizes("blocks.0.ffn.0.weight")[0], "num_layers": len(numbers),
         "image_dim": sizes("img_emb.proj.0.weight", 1)[0] if image else None,
         "added_kv_proj_dim": width if image else None, "pos_embed_seq_len": positions,
     }  # fmt: skip
-
-
-def _depth(names: Collection[str]) -> int:
-    numbers = {name.split(".")[1] for name in names if name.startswith("blocks.")}
-    if numbers != {str(number) for number in range(len(numbers))}:
-        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)}")
-    return len(numbers)
 
 
 def _scale_of(name: str, files: Mapping[str, TensorSource]) -> str:
