@@ -14,6 +14,8 @@ from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.hub_names import RECORD, get_hint
 
+#: The index of a pipeline of diffusers.
+PIPELINE = "model_index.json"
 _MAX_JSON_BYTES = 16 << 20
 #: Files that say what a model does. Others, such as a README, may change without changing it.
 _SAY = (".safetensors", ".json", ".jinja", ".txt", ".model")

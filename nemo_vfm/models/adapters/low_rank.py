@@ -11,7 +11,7 @@ Letters: I inputs of the linear, O outputs of a part, R rank, H heads, E head di
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +71,15 @@ class FusedProjections:
             return fused
         place = self.names.index(name)
         return fused.unflatten(0, (-1, sum(self.sizes))).split_with_sizes(self.sizes, 1)[place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@runtime_checkable
+class HasFusedLinears(Protocol):
+    """A module with linears that hold several projections."""
+
+    def fused_rows(self) -> Mapping[str, Mapping[str, int]]:
+        """Of each such linear the rows of each projection in every head, or in every group that shares a key."""
+        ...
 
 
 class LowRank(nn.Module):

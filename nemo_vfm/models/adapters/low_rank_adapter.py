@@ -10,17 +10,21 @@ from torch import Tensor, nn
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.adapters.low_rank import AdaptedLinear, FusedProjections, LowRank, Method, Rank, adapters_of
-from nemo_vfm.models.blocks.dit_block import CrossAttention, SelfProjections
-from nemo_vfm.models.blocks.text.decoder import CausalAttention
+from nemo_vfm.models.adapters.low_rank import (
+    AdaptedLinear,
+    FusedProjections,
+    HasFusedLinears,
+    LowRank,
+    Method,
+    Rank,
+    adapters_of,
+)
 from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
 #: Name of the adapter that a training creates.
 TRAINED = "own"
-#: Fused linears of attention, and the projections that they contain.
-_FUSED = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "image_kv": ("k", "v")}
 
 
 class AdapterTarget:
@@ -171,11 +175,8 @@ def projections_of(model: nn.Module, name: str) -> FusedProjections:
     """Return the projections that a linear contains."""
     above, _, child = name.rpartition(".")
     parent = model.get_submodule(above)
-    if child in _FUSED and isinstance(parent, SelfProjections | CrossAttention):
-        return FusedProjections(_FUSED[child], (parent.head_dim,) * len(_FUSED[child]))
-    if child == "qkv" and isinstance(parent, CausalAttention):
-        return FusedProjections(_FUSED[child], (parent.queries * parent.head_dim, parent.head_dim, parent.head_dim))
-    return FusedProjections()
+    fused = parent.fused_rows().get(child) if isinstance(parent, HasFusedLinears) else None
+    return FusedProjections() if fused is None else FusedProjections(tuple(fused), tuple(fused.values()))
 
 
 def _flat(values: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:

@@ -76,6 +76,10 @@ class SelfProjections(nn.Module):
         self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
         self.out = Linear(width, width, bias=bias)
 
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return {"qkv": dict.fromkeys("qkv", self.head_dim)}
+
 
 class SelfAttention(SelfProjections):
     """Every video token looks at every other of its sample."""
@@ -111,6 +115,10 @@ class CrossAttention(nn.Module):
         self.image_kv = Linear(text_dim, 2 * width, bias=bias) if image else None
         self.image_k_norm = query_norm(norm_over, width, heads, norm_eps) if image else None
         self.out = Linear(width, width, bias=bias)
+
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return dict.fromkeys(("kv", "image_kv"), dict.fromkeys("kv", self.head_dim))
 
     def forward(
         self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None,

@@ -156,6 +156,10 @@ class CausalAttention(nn.Module):
         self.q_norm, self.k_norm = head_norm_of(sizes), head_norm_of(sizes)
         self.out = Linear(sizes.heads * sizes.head_dim, sizes.width, bias=False)
 
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return {"qkv": {"q": self.queries * self.head_dim, "k": self.head_dim, "v": self.head_dim}}
+
     def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:
         """(B, S, D)."""
         qkv_BSF = whole_groups(self.qkv(x_BSD))

@@ -14,7 +14,6 @@ from nemo_vfm.models.convert.video.other_library import require_read
 from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
-    PIPELINE,
     SECOND,
     TRANSFORMER,
     TransformerFolder,
@@ -22,7 +21,7 @@ from nemo_vfm.models.convert.video.transformer_folder import (
 )
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.models.pretrained import read_mapping
+from nemo_vfm.models.pretrained import PIPELINE, read_mapping
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 
 _WORDS = "a pretrained video model"

@@ -15,8 +15,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.models.convert.video.transformer_folder import PIPELINE
 from nemo_vfm.models.hub.hub_names import get_hint
+from nemo_vfm.models.pretrained import PIPELINE
 
 #: File names of `conf/pipeline/`.
 Family = Literal[

@@ -24,10 +24,10 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, write_files
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.models.pretrained import checked_folder, read_mapping
+from nemo_vfm.models.pretrained import PIPELINE, checked_folder, read_mapping
 from nemo_vfm.models.wan import Wan
 
-PIPELINE, TRANSFORMER, SECOND = "model_index.json", "transformer", "transformer_2"
+TRANSFORMER, SECOND = "transformer", "transformer_2"
 _MAX_CONFIG_BYTES = 16 << 20
 _FILE_BYTES = 4 << 30
 #: What a network computes and the shapes of its weights do not tell.
