@@ -16,8 +16,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKind, Rotation, Sizes, TextContext, norm_of
-from nemo_vfm.models.blocks.text.experts import Experts, Routes
-from nemo_vfm.models.blocks.text.gated_perceptron import GATES, Activation
+from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Routes
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.context.causal_sharding import gather_causal, split_causal

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.models.convert.opcodes import MAX_BYTES, Record, read_pickle
-from nemo_vfm.models.convert.places import TensorPlace
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, Record, TensorPlace, read_pickle
 from nemo_vfm.models.convert.tensor_source import Box, TensorHeader
-from nemo_vfm.models.convert.torch_zip import open_torch_zip
-from nemo_vfm.models.convert.window import Window
+from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 
 Ints = tuple[int, ...]
 _MAX_INSTRUCTIONS = 16_000_000  # some 150,000 chunks

@@ -21,10 +21,9 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.dcp_folder import DcpFolder, checkpoint_in, is_zarr
 from nemo_vfm.models.convert.tensor_source import TensorSource, ZipSource
-from nemo_vfm.models.convert.torch_zip import open_torch_zip
+from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.models.convert.weights import extra_states, plain, tensors_of, unread, weights
-from nemo_vfm.models.convert.window import Window
 
 Format = Literal["nemo", "torch", "safetensors", "distcp"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.convert.places import TensorPlace
+from nemo_vfm.models.convert.opcodes import TensorPlace
 from nemo_vfm.models.convert.torch_zip import TorchZip
 from nemo_vfm.parallel.checkpoint import tensor_file
 

@@ -5,8 +5,7 @@ from math import isfinite
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.opcodes import LeftOut, Opaque
-from nemo_vfm.models.convert.places import TensorPlace
+from nemo_vfm.models.convert.opcodes import LeftOut, Opaque, TensorPlace
 
 _MAX_DEPTH = 32
 _MAX_NODES = 200_000  # a list may hold itself, or one list a thousand times: then a walk never ends

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.layers import RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.decoder import CausalAttention, DecoderBlock, TextContext
-from nemo_vfm.models.blocks.text.experts import MixtureOfExperts
-from nemo_vfm.models.blocks.text.gated_perceptron import ACTIVATIONS, GATES, Perceptron
+from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, MixtureOfExperts, Perceptron
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear, PackedRMSNorm, is_packable

@@ -1,18 +1,60 @@
-"""Defines a mixture of experts: a router sends each token to a few of many perceptrons.
+"""Defines the perceptron of a language model's block, and a mixture of many, a few of which a router picks for each token.
 
 All experts are on one device. Their balance is that of the Switch Transformer (Fedus et al. 2021, arXiv 2101.03961).
 Shape letters: T tokens, D width, X experts, K experts of a token.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
-from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
 from nemo_vfm.parallel.apply.uncompiled import uncompiled
 from nemo_vfm.parallel.layers.linear import Linear
+
+Activation = Literal["squared_relu", "swiglu", "geglu", "gelu"]
+
+
+class Perceptron(nn.Module):
+    """Two linears with an activation between; with a gate (Shazeer 2020, arXiv 2002.05202), three.
+
+    Args:
+        width: of what comes in and goes out.
+        hidden: between the linears.
+        activation: of what is between; swiglu and geglu have a gate.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: Activation) -> None:
+        super().__init__()
+        self.activation: Activation = activation
+        self.gate = Linear(width, hidden, bias=False) if activation in GATES else None
+        self.up = Linear(width, hidden, bias=False)
+        self.down = Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape as x."""
+        hidden = self.up(x)
+        if self.gate is None:
+            hidden = ACTIVATIONS[self.activation](hidden)
+        else:
+            hidden = GATES[self.activation](self.gate(x)) * hidden
+        y: Tensor = self.down(hidden)
+        return y
+
+
+def _squared_relu(x: Tensor) -> Tensor:
+    """So et al. 2021 (arXiv 2109.08668): max(0, x)^2."""
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": partial(F.gelu, approximate="tanh")}
+
 
 _MOST_EXPERTS = 4096
 

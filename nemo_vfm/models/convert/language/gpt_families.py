@@ -10,7 +10,7 @@ from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.text.decoder import NormKind
-from nemo_vfm.models.blocks.text.gated_perceptron import Activation
+from nemo_vfm.models.blocks.text.experts import Activation
 
 _GATED: dict[str, Activation] = {"silu": "swiglu", "swish": "swiglu"}
 _GEMMA: dict[str, Activation] = {"gelu_pytorch_tanh": "geglu"}
