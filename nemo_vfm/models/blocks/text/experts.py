@@ -1,4 +1,4 @@
-"""Defines the perceptron of a language model's block, and a mixture of many, a few of which a router picks for each token.
+"""Defines the perceptron of a language model's block, and a mixture of many from which a router picks for each token.
 
 All experts are on one device. Their balance is that of the Switch Transformer (Fedus et al. 2021, arXiv 2101.03961).
 Shape letters: T tokens, D width, X experts, K experts of a token.
