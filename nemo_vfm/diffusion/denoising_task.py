@@ -61,9 +61,12 @@ class Denoise:
         if not isinstance(batch, VideoBatch | PackedBatch):
             raise UserError(f"a diffusion model learns from videos or latents, but this data yields "
                             f"a {type(batch).__name__}; use video data")  # fmt: skip
-        pixels, clean = self._pixels(batch), self._clean(batch)
+        pixels, clean = self._pixels_and_latents(batch)
         device = clean[0].device
-        text_BLD, mask_BL = self._text(batch, device)
+        text_BLD, mask_BL = batch.text_BLD, batch.text_mask_BL
+        if text_BLD is None or mask_BL is None:
+            text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
+        text_BLD, mask_BL = text_BLD.to(device).float(), mask_BL.to(device)
         draws = [self._draw(batch, key, one, seed, training) for key, one in zip(batch.keys, clean, strict=True)]
         sigma_B = torch.stack([draw.sigma for draw in draws]).to(device)
         dropped_B = torch.tensor([draw.drops_text for draw in draws], device=device)
@@ -117,26 +120,16 @@ class Denoise:
         made = [targets.get("made_BCTHW", torch.ones_like(targets["clean_BCTHW"][:, :1])) for _, targets in noised]
         return batch.weight_B * torch.stack([one.sum() for one in made]).to(batch.weight_B.device)
 
-    def _pixels(self, batch: Videos) -> Sequence[Tensor | None]:
-        """Each sample in [-1, 1], or None."""
-        if isinstance(batch, PackedBatch) or batch.video_BCTHW is None or batch.latents_BCTHW is not None:
-            return [None] * len(batch)
-        return list(batch.video_BCTHW.float() / 127.5 - 1)
-
-    def _clean(self, batch: Videos) -> Sequence[Tensor]:
-        """Each sample as (C, T, H, W)."""
+    def _pixels_and_latents(self, batch: Videos) -> tuple[Sequence[Tensor | None], Sequence[Tensor]]:
+        """Of each sample (C, T, H, W): pixels in [-1, 1], or None where the batch has latents, and clean latents."""
         if isinstance(batch, PackedBatch):
-            return [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
+            latents = [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
+            return [None] * len(batch), latents
         if batch.latents_BCTHW is not None:
-            return list(batch.latents_BCTHW.float())
+            return [None] * len(batch), list(batch.latents_BCTHW.float())
         assert batch.video_BCTHW is not None, "a batch has latents or pixels"
-        return list(self.codec.encode(batch.video_BCTHW.float() / 127.5 - 1))
-
-    def _text(self, batch: Videos, device: torch.device) -> tuple[Tensor, Tensor]:
-        text_BLD, mask_BL = batch.text_BLD, batch.text_mask_BL
-        if text_BLD is None or mask_BL is None:
-            text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
-        return text_BLD.to(device).float(), mask_BL.to(device)
+        pixels_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
+        return list(pixels_BCTHW), list(self.codec.encode(pixels_BCTHW))
 
     def _draw(self, batch: Batch, key: str, clean: Tensor, seed: int, training: bool) -> "_Draw":
         """Noise level, whether the text is dropped, and noise, in this order, from the sample's own generator."""
@@ -203,7 +196,6 @@ class _Draw:
 
 
 def _batched(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Join batches of one."""
     return {name: torch.cat([one[name] for one in samples]) for name in samples[0]}
 
 

@@ -69,5 +69,4 @@ class ClassifierFree:
 
 
 def _std(latents: Tensor) -> Tensor:
-    """Compute each sample's standard deviation, with a shape that broadcasts."""
     return latents.flatten(1).std(1).reshape(-1, *[1] * (latents.ndim - 1))

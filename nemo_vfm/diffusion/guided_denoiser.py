@@ -87,7 +87,6 @@ class GuidedDenoiser:
         return self.guidance.combine(cond, uncond, sigma) if acts else cond
 
     def _estimates(self, x: Tensor, sigma: float, branches: Sequence[str]) -> Tensor:
-        """Estimate the clean latents of x, whose rows are ordered by branch."""
         noisy, count = x.float(), len(x)
         sigma_B = x.new_full((count,), sigma)
         if self.frames is None:

@@ -56,12 +56,7 @@ class FirstBlockCache:
 
 
 class CachedSteps:
-    """The cache for sampling one batch, with one entry per network of a model.
-
-    Args:
-        networks: networks whose blocks may be skipped.
-        threshold: see `FirstBlockCache`.
-    """
+    """The cache for sampling one batch, with one entry per network of a model."""
 
     def __init__(self, networks: Sequence[HasBlockLoop], threshold: float) -> None:
         self._caches = [(network, _BlockCache(threshold)) for network in networks]

@@ -286,7 +286,6 @@ class _SamplingBatch:
         return latents if denoiser.frames is None else denoiser.frames.insert_known(latents)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """Return the scaled initial noise and the noise levels."""
         steps, size = self.pipeline.sampler.num_steps(), tuple(self.noise.shape[2:])
         schedule = self.pipeline.noise_schedule
         if schedule is None:
@@ -325,5 +324,4 @@ def _noise(shape: Sequence[int], seed: int, names: Sequence[tuple[str | int, ...
 
 
 def _pixels(video_BCTHW: Tensor) -> Tensor:
-    """Convert [-1, 1] to uint8, channels last."""
     return ((video_BCTHW.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).contiguous().cpu()

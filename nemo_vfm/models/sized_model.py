@@ -11,12 +11,7 @@ from nemo_vfm.core.types.training_data import HasTableRows
 
 
 class SizedModel:
-    """Builds a model; where that has `rows: auto`, its tables get the rows that the data says.
-
-    Args:
-        model: builds it.
-        data: is asked only where need be: a workflow may still have to write it.
-    """
+    """Builds a model; where that has `rows: auto`, its tables get the rows that the data says."""
 
     def __init__(self, model: Factory[[], nn.Module], data: HasTableRows) -> None:
         self.model: Factory[[], nn.Module] = model

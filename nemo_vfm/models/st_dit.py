@@ -145,11 +145,7 @@ class RunAttention(SelfProjections):
 
 
 class SpaceTimeBlock(nn.Module):
-    """Attentions of several reaches, text cross-attention and perceptron, each modulated before and gated after.
-
-    Args:
-        reaches: the attentions among video tokens, in order.
-    """
+    """Attentions of several reaches, text cross-attention and perceptron, each modulated before and gated after."""
 
     def __init__(
         self, *, width: int, heads: int, text_dim: int, mlp_hidden: int, modulation_rank: int | None,

@@ -205,7 +205,6 @@ class Tower:
 
 @contextmanager
 def _before(norm: nn.Module | None) -> Iterator[list[Tensor]]:
-    """What the norm is given."""
     raw: list[Tensor] = []
     handle = norm and norm.register_forward_pre_hook(lambda _, given: raw.append(given[0]))
     try:

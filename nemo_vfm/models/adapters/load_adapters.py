@@ -157,7 +157,6 @@ def require_change(model: nn.Module, name: str, source: Path) -> int:
 
 
 def _unsharded_linear(linear: nn.Linear) -> nn.Linear:
-    """Return a copy of a linear without adapters and with unsharded parameters."""
     plain = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
     plain.weight = nn.Parameter(whole(linear.weight), requires_grad=False)
     if linear.bias is not None:

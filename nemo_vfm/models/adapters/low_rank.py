@@ -83,14 +83,7 @@ class HasFusedLinears(Protocol):
 
 
 class LowRank(nn.Module):
-    """One adapter of one linear.
-
-    Args:
-        linear: the adapted linear.
-        parts: the projections that it contains.
-        ranks: by name of each adapted projection.
-        method: lora or dora.
-    """
+    """One adapter of one linear."""
 
     def __init__(self, linear: nn.Linear, parts: FusedProjections, ranks: Mapping[str, Rank], method: Method) -> None:
         super().__init__()

@@ -105,12 +105,7 @@ class LowRankAdapter:
 
 
 class AdaptedModel:
-    """Builds a model with frozen weights and trainable adapters.
-
-    Args:
-        model: builds the model.
-        adapters: the adapters to add.
-    """
+    """Builds a model with frozen weights and trainable adapters."""
 
     def __init__(self, model: Factory[[], nn.Module], adapters: LowRankAdapter) -> None:
         self.model, self.adapters = model, adapters
@@ -180,7 +175,6 @@ def projections_of(model: nn.Module, name: str) -> FusedProjections:
 
 
 def _flat(values: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield the values of nested mappings, each with its dotted key."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}.")

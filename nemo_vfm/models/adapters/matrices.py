@@ -172,15 +172,7 @@ class PlacedMatrices:
 def insert_adapter(
     model: nn.Module, adapter: str, given: Mapping[str, Matrices], source: str, *, our_names: bool
 ) -> list[PlacedMatrices]:  # fmt: skip
-    """Add an empty adapter to a model; `PlacedMatrices.fill` then copies its values.
-
-    Args:
-        model: the model to adapt.
-        adapter: name of the adapter in the model.
-        given: matrices by linear; see `extract_adapter`.
-        source: origin of the matrices, for messages.
-        our_names: see `extract_adapter`.
-    """
+    """Add an empty adapter to a model; `PlacedMatrices.fill` then copies its values."""
     maps = _maps(model, our_names=our_names)
     places = {name: (place, part, order) for place in _linears(model)
               for part, (name, order) in _rows(model, place, maps).items()}  # fmt: skip

@@ -69,10 +69,6 @@ class LearnedPositions(nn.Module):
     """A learned vector for each frame, row and column; their sum at unit scale, to be added in every block (Cosmos).
 
     They begin small and not at zero, where dividing by their size would have no gradient worth the name.
-
-    Args:
-        width: D.
-        most: frames, rows and columns of tokens that there are vectors for.
     """
 
     def __init__(self, *, width: int, most: Grid) -> None:

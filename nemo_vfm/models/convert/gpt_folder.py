@@ -72,13 +72,7 @@ def gpt_of_folder(*, folder: Path) -> GPT:
 
 
 def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
-    """Write a folder that transformers loads; see `write_gpt`.
-
-    Args:
-        model: whole, on one device.
-        folder: to write; it must not be there, or be empty.
-        most_tokens: the longest text it was trained on.
-    """
+    """Write a folder that transformers loads; see `write_gpt`."""
     write_gpt(model, dict(model.named_parameters()), folder, most_tokens)
 
 

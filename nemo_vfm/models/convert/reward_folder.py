@@ -87,7 +87,6 @@ def pad_of(config: Mapping[str, Json]) -> int | None:
 
 
 def _as_language_model(config: Mapping[str, Json]) -> dict[str, Json]:
-    """The config of the same model with a head for the vocabulary."""
     known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):

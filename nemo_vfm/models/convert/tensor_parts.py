@@ -60,12 +60,7 @@ class TensorParts:
         return (found[0] if part.of_stack else found).contiguous()
 
     def unstack(self, name: str, names: Sequence[str]) -> None:
-        """Replace a tensor by its rows along the first axis.
-
-        Args:
-            name: of the tensor.
-            names: of the rows.
-        """
+        """Replace a tensor by its rows along the first axis."""
         part = self._parts.pop(name)
         for number, row in enumerate(names):
             if row in self._parts:

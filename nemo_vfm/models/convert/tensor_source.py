@@ -49,12 +49,7 @@ class TensorSource(Protocol):
 
 
 class ZipSource:
-    """The tensors of an opened file of torch.save.
-
-    Args:
-        file: that stays open.
-        places: of its tensors, by name.
-    """
+    """The tensors of an opened file of torch.save."""
 
     def __init__(self, file: TorchZip, places: Mapping[str, TensorPlace]) -> None:
         self._file, self._places = file, places

@@ -157,11 +157,7 @@ def _typed(data: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
-    """List what a file of torch.save holds.
-
-    Args:
-        leave_out: see `read_pickle`.
-    """
+    """List what a file of torch.save holds."""
     members = _members(window)
     if "constants.pkl" in members or any(name.startswith("code/") for name in members):
         raise DataError(_TORCHSCRIPT)

@@ -95,7 +95,6 @@ class FileDownloader:
                 failures, attempts, largest = failures + 1, attempts + 1, max(largest, _size(part))
 
     def _receive(self, file: HubFile, target: str, part: Path) -> None:
-        """Make one attempt."""
         start = _size(part)
         if start > file.size:
             self._drop(part)
@@ -108,7 +107,6 @@ class FileDownloader:
             self._copy(reply, part, self._offset(reply, file, part, start), file)
 
     def _offset(self, reply: HubResponse, file: HubFile, part: Path, start: int) -> int:
-        """Return the position in the file of the response's first byte."""
         status = reply.response.status
         if status == 200:
             _require_size(file, reply.length, reply.host)
@@ -190,6 +188,5 @@ def _size(part: Path) -> int:
 
 
 def _sha256_of_etag(text: str | None) -> str | None:
-    """Return the sha256 in an ETag; None if there is none."""
     found = None if text is None else re.fullmatch(r'(?:W/)?"?([0-9a-f]{64})"?', text.strip())
     return None if found is None else found[1]

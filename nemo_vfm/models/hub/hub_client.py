@@ -77,12 +77,7 @@ class HubAccess:
         return any(one.private for one in self._allowed(url))
 
     def redirected(self, url: ServiceUrl, location: str | None) -> ServiceUrl:
-        """Return the target of a redirect.
-
-        Args:
-            url: the URL that redirects.
-            location: the Location header.
-        """
+        """Return the target of a redirect."""
         if not location or len(location) > _LONGEST_URL:
             raise DataError(f"{url.origin} redirects without a valid Location header")
         try:
@@ -310,7 +305,6 @@ class HubClient:
         raise DataError(f"{url.origin} answered {status} {code}".rstrip() + ", which is not a response of a hub")
 
     def _access_hint(self) -> str:
-        """Say how the user can get access."""
         if self.access.variable is None:
             return ("the model does not exist, is private or requires that you accept its terms; accept them on its "
                     f"page and set {TOKEN} to your token")  # fmt: skip

@@ -85,7 +85,6 @@ def _normalized(revision: str) -> str:
 
 
 def _suggestion(text: str) -> str:
-    """Return the address that the user may have meant."""
     bare = re.sub(r"^(?:https?://)?[\w.-]*huggingface\.co/", "", text.removeprefix("hf:").strip("/"))
     found = "/".join(bare.split("/")[:2])
     return f"did you mean hf://{found}?" if re.fullmatch(r"[\w.-]+/[\w.@-]+", found) else _EXPECTED
@@ -110,13 +109,7 @@ def require_names(paths: Iterable[str]) -> None:
 
 
 def path_in(folder: Path, path: str, *, make: bool = False) -> Path:
-    """Return the local path of a model's file.
-
-    Args:
-        folder: the model's folder.
-        path: a path that `require_names` accepts.
-        make: whether to create the folders between them.
-    """
+    """Return the local path of a model's file."""
     where = folder
     for part in path.split("/")[:-1]:
         where /= part

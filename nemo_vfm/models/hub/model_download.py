@@ -152,7 +152,6 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
 
 
 def _verify(files: Sequence[HubFile], folder: Path) -> dict[str, HubFile]:
-    """Return the files that are present, each with its sha256."""
     existing = [(file, where) for file in files if (where := path_in(folder, file.path)).exists()]
     if not existing:
         return {}

@@ -94,13 +94,7 @@ class DCNv2(nn.Module):
 
 
 class CrossLayers(nn.Module):
-    """x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, with matrices of a low rank (section 4.2 there, without experts).
-
-    Args:
-        size: X.
-        layers: how many.
-        rank: of each layer's matrix U V.
-    """
+    """x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, with matrices of a low rank (section 4.2 there, without experts)."""
 
     def __init__(self, size: int, layers: int, rank: int) -> None:
         super().__init__()

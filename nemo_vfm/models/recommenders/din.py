@@ -107,11 +107,6 @@ class LocalActivation(nn.Module):
     a is a perceptron over [e, v, e - v, e * v]; the items stay packed, without padding. Between its layers is PReLU, or
     Dice (section 5.2): p s + (1 - p) slope s with p = sigmoid((s - E[s]) / sqrt(Var[s] + 1e-8)). E and Var are of all
     items of the batch in training, and running averages in evaluation and where a batch has fewer than two items.
-
-    Args:
-        width: D.
-        hidden: widths of the inner layers.
-        rectifier: prelu or dice.
     """
 
     def __init__(self, width: int, hidden: Sequence[int], rectifier: Rectifier = "prelu") -> None:

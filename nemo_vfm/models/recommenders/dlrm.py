@@ -99,11 +99,7 @@ def num_pairs(vectors: int, self_interaction: bool) -> int:
 
 
 def dot_interaction(x_BVD: Tensor, self_interaction: bool) -> Tensor:
-    """Z = X X^T below the diagonal, row by row: (B, P) (Naumov et al., 1906.00091, section 2.1.3).
-
-    Args:
-        self_interaction: whether the diagonal is in it.
-    """
+    """Z = X X^T below the diagonal, row by row: (B, P) (Naumov et al., 1906.00091, section 2.1.3)."""
     vectors = x_BVD.shape[1]
     row, column = torch.tril_indices(vectors, vectors, 0 if self_interaction else -1, device=x_BVD.device)
     return torch.bmm(x_BVD, x_BVD.transpose(1, 2)).flatten(1).index_select(1, row * vectors + column)

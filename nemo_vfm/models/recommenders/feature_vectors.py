@@ -88,12 +88,7 @@ def require_groups(batch: FeatureBatch, deduplicated: Mapping[str, Stage]) -> No
 
 
 def require_stages(deduplicated: Mapping[str, Stage], most: Stage, why: str) -> None:
-    """Refuse what a model cannot compute on unique rows.
-
-    Args:
-        most: the last stage that it can.
-        why: it cannot do more, as a clause.
-    """
+    """Refuse what a model cannot compute on unique rows."""
     for group, stage in deduplicated.items():
         if stage not in STAGES:
             raise ValueError(f"deduplicated.{group} is {stage!r}; it can be {', '.join(STAGES)}")

@@ -83,12 +83,7 @@ class DropoutPlaces:
 
 
 class SampleDropout(nn.Module):
-    """Zeros with probability `p` in training, and divides what stays by 1 - p.
-
-    Args:
-        p: 0 up to but not 1.
-        name: of the layer; layers of one name drop alike.
-    """
+    """Zeros with probability `p` in training, and divides what stays by 1 - p."""
 
     def __init__(self, p: float, name: str) -> None:
         super().__init__()

@@ -69,16 +69,7 @@ class AttentionCache(Protocol):
 
 
 class KeyValues:
-    """Keys and values of every block.
-
-    Args:
-        layers: how many blocks.
-        begins_B: the place at which each text begins.
-        groups: G.
-        head_dim: E.
-        most: L.
-        dtype: of what is kept.
-    """
+    """Keys and values of every block."""
 
     def __init__(
         self, *, layers: int, begins_B: Tensor, groups: int, head_dim: int, most: int, dtype: torch.dtype
@@ -138,13 +129,7 @@ class TextContext:
 
 
 class CausalAttention(nn.Module):
-    """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245): every token looks at itself and its past.
-
-    Args:
-        sizes: of the block.
-        layer: which block it is.
-        window: tokens that each sees, itself among them; None for all.
-    """
+    """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245): every token looks at itself and its past."""
 
     def __init__(self, sizes: Sizes, layer: int, window: int | None = None) -> None:
         super().__init__()
@@ -179,13 +164,7 @@ class CausalAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Attention and perceptron, each added to what comes in, each after a norm and, in some models, before another.
-
-    Args:
-        sizes: of the block.
-        layer: which block it is.
-        window: see `CausalAttention`.
-    """
+    """Attention and perceptron, each added to what comes in, each after a norm and, in some models, before another."""
 
     def __init__(self, sizes: Sizes, layer: int, window: int | None = None) -> None:
         super().__init__()

@@ -21,13 +21,7 @@ Activation = Literal["squared_relu", "swiglu", "geglu", "gelu"]
 
 
 class Perceptron(nn.Module):
-    """Two linears with an activation between; with a gate (Shazeer 2020, arXiv 2002.05202), three.
-
-    Args:
-        width: of what comes in and goes out.
-        hidden: between the linears.
-        activation: of what is between; swiglu and geglu have a gate.
-    """
+    """Two linears with an activation between; with a gate (Shazeer 2020, arXiv 2002.05202), three."""
 
     def __init__(self, width: int, hidden: int, activation: Activation) -> None:
         super().__init__()
@@ -116,13 +110,7 @@ class Routes:
 
 
 class MixtureOfExperts(nn.Module):
-    """In place of a perceptron: y = sum over K experts of a token of its weight times the expert's output.
-
-    Args:
-        width: D.
-        activation: of the experts.
-        experts: their sizes.
-    """
+    """In place of a perceptron: y = sum over K experts of a token of its weight times the expert's output."""
 
     def __init__(self, width: int, activation: Activation, experts: Experts) -> None:
         super().__init__()

@@ -126,7 +126,6 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
 
 
 def _family_for(model: GPT) -> Family:
-    """The first that can say all of it."""
     obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
     nearest = min(obstacles, key=lambda name: len(obstacles[name]))
     if obstacles[nearest]:
@@ -136,7 +135,6 @@ def _family_for(model: GPT) -> Family:
 
 
 def _unsayable(model: GPT, family: Family) -> Iterator[str]:
-    """What of a model a family has no words for."""
     sizes = model.sizes
     for name in ("norm", "qkv_bias", "qk_norm", "post_norm"):
         if getattr(sizes, name) != getattr(family, name):
@@ -158,14 +156,7 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
 def window_of(
     config: Mapping[str, Json], family: Family, depth: int, near: TextRope | None
 ) -> SlidingWindow | None:  # fmt: skip
-    """What GPT is to be built with.
-
-    Args:
-        config: config.json.
-        family: whose.
-        depth: number of blocks.
-        near: rotary positions of blocks with a window; None for those of the others.
-    """
+    """What GPT is to be built with."""
     told = {"sliding_window": family.window_tokens, **config}
     is_on = told["sliding_window"] is not None
     if "switched" in family.window:

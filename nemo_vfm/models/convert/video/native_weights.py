@@ -228,7 +228,6 @@ def _tables(model: DiT) -> dict[str, Tensor]:
 
 
 def _chosen(found: Mapping[str, Version], key: str | None) -> str:
-    """The prefix of the network that is meant."""
     if key is not None:
         chosen = [prefix for prefix in found if f".{prefix}".endswith(f".{key}.")]
     else:

@@ -100,11 +100,7 @@ class WanWeights(SourceFolder):
 
 
 class ScaledTensors:
-    """Tensors whose FP8 is read as fp32, times the scale where there is one.
-
-    Args:
-        files: the open file of each tensor.
-    """
+    """Tensors whose FP8 is read as fp32, times the scale where there is one."""
 
     def __init__(self, files: Mapping[str, TensorSource]) -> None:
         self._files = files
@@ -198,7 +194,6 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
 
 
 def _scale_of(name: str, files: Mapping[str, TensorSource]) -> str:
-    """The name of a weight's scale; empty where it has none."""
     stem = name.removesuffix(".weight")
     return next((stem + ending for ending in _SCALES if stem != name and stem + ending in files), "")
 

@@ -82,7 +82,6 @@ def part_of(names: Collection[str], shape_of: Callable[[str], Shape]) -> WanPart
 
 
 def _vae_name(name: str) -> str:
-    """diffusers' name."""
     stem, _, kind = name.rpartition(".")
     if stem in ("conv1", "conv2"):
         return f"{'quant_conv' if stem == 'conv1' else 'post_quant_conv'}.{kind}"
@@ -159,7 +158,6 @@ def _vae(sizes: Callable[[str, int], Shape], dims: list[int], times: list[bool],
 
 
 def _text_name(name: str) -> str:
-    """The name that transformers has."""
     stem, _, kind = name.rpartition(".")
     match = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
     if match is not None and match[2] in _T5:
