@@ -74,17 +74,14 @@ class GuidedDenoiser:
         """See `Denoiser`."""
         acts = self.guidance.acts_at(sigma)
         if self.ranks.branch is not None:
-            return self._on_two_ranks(x, sigma, self.ranks.branch, acts=acts)
+            # Exchanged once per step, even without guidance, so that both ranks have the same result.
+            branch = BRANCHES[self.ranks.branch] if acts or self.ranks.branch == 0 else IDLE
+            cond, uncond = self.ranks.estimates(self._estimates(x, sigma, (branch,)))
+            return self.guidance.combine(cond, uncond, sigma) if acts else cond
         if not acts:
             return self._estimates(x, sigma, BRANCHES[:1])
         cond, uncond = self._estimates(x.repeat(2, 1, 1, 1, 1), sigma, BRANCHES).chunk(2)
         return self.guidance.combine(cond, uncond, sigma)
-
-    def _on_two_ranks(self, x: Tensor, sigma: float, branch: int, *, acts: bool) -> Tensor:
-        """Exchange estimates once per step, even without guidance, so that both ranks have the same result."""
-        estimate = self._estimates(x, sigma, (BRANCHES[branch] if acts or branch == 0 else IDLE,))
-        cond, uncond = self.ranks.estimates(estimate)
-        return self.guidance.combine(cond, uncond, sigma) if acts else cond
 
     def _estimates(self, x: Tensor, sigma: float, branches: Sequence[str]) -> Tensor:
         noisy, count = x.float(), len(x)

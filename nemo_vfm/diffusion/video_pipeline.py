@@ -277,27 +277,22 @@ class _SamplingBatch:
         return GeneratedVideos(pixels, sampled.cache.num_blocks, sampled.cache.num_skipped, errors)
 
     def _latents(self, cache: CachedSteps | None) -> Tensor:
-        noise, sigmas = self._start()
-        denoiser = self._denoiser(cache)
-        result = self.pipeline.sampler.draw(denoiser, noise, sigmas)
+        pipe, noise, size = self.pipeline, self.noise, tuple(self.noise.shape[2:])
+        if (schedule := pipe.noise_schedule) is None:
+            sigmas = pipe.objective.schedule(pipe.sampler.num_steps(), size)
+        else:
+            sigmas = schedule.sigmas(pipe.sampler.num_steps(), size)
+            noise = noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0]))
+        given, conditioning = self.given, pipe.frame_conditioning
+        frames = None if conditioning is None or given is None else ConditioningFrames(conditioning, given)
+        denoiser = GuidedDenoiser(
+            self.model, pipe.objective, pipe.guidance, self.texts, self.fps, frames, self.ranks, cache
+        )
+        result = pipe.sampler.draw(denoiser, noise, sigmas)
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
-        latents = result.latents.float() / self.pipeline.objective.scale(float(sigmas[-1]))
+        latents = result.latents.float() / pipe.objective.scale(float(sigmas[-1]))
         # Only at the end: during sampling the network's inputs replace the state of given frames.
-        return latents if denoiser.frames is None else denoiser.frames.insert_known(latents)
-
-    def _start(self) -> tuple[Tensor, Tensor]:
-        steps, size = self.pipeline.sampler.num_steps(), tuple(self.noise.shape[2:])
-        schedule = self.pipeline.noise_schedule
-        if schedule is None:
-            return self.noise, self.pipeline.objective.schedule(steps, size)
-        sigmas = schedule.sigmas(steps, size)
-        return self.noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0])), sigmas
-
-    def _denoiser(self, cache: CachedSteps | None) -> GuidedDenoiser:
-        conditioning = self.pipeline.frame_conditioning
-        frames = None if conditioning is None or self.given is None else ConditioningFrames(conditioning, self.given)
-        return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, frames,
-                              self.ranks, cache)  # fmt: skip
+        return latents if frames is None else frames.insert_known(latents)
 
 
 def side_without_patches(patch: tuple[int, ...], latents: tuple[int, ...], pixels: tuple[int, ...]) -> str:

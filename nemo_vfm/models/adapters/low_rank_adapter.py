@@ -80,11 +80,16 @@ class LowRankAdapter:
         found: dict[str, dict[str, Rank]] = {}
         for key, target in self.targets.items():
             if not (names := matching(target.modules, linears)):
+                starred = (".".join("*" if part.isdigit() else part for part in name.split(".")) for name in linears)
+                kinds = list(dict.fromkeys(starred))
                 raise ValueError(f"targets.{key}.modules {target.modules!r} matches no linear of this "
-                                 f"{type(model).__name__}, which has {_name_patterns(linears)}")  # fmt: skip
-            selected = {name: _select(projections_of(model, name), target.parts) for name in names}
+                                 f"{type(model).__name__}, which has {', '.join(kinds[:12])}"
+                                 f"{' and others' if len(kinds) > 12 else ''}")  # fmt: skip
+            parts_of = {name: projections_of(model, name).names for name in names}
+            selected = {name: tuple(part for part in parts if target.parts is None or part in target.parts)
+                        for name, parts in parts_of.items()}  # fmt: skip
             if not any(selected.values()):
-                known = dict.fromkeys(part for name in names for part in projections_of(model, name).names)
+                known = dict.fromkeys(part for parts in parts_of.values() for part in parts)
                 raise ValueError(f"targets.{key}.parts {list(target.parts or ())} match none of its linears' "
                                  f"projections: {', '.join(known)}")  # fmt: skip
             rank = Rank(target.rank, target.alpha)
@@ -180,12 +185,3 @@ def _flat(values: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Js
             yield from _flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _select(parts: FusedProjections, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    return parts.names if wanted is None else tuple(part for part in parts.names if part in wanted)
-
-
-def _name_patterns(names: Sequence[str]) -> str:
-    kinds = list(dict.fromkeys(".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names))
-    return ", ".join(kinds[:12]) + (" and others" if len(kinds) > 12 else "")

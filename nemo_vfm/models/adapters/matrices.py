@@ -174,7 +174,8 @@ def insert_adapter(
 ) -> list[PlacedMatrices]:  # fmt: skip
     """Add an empty adapter to a model; `PlacedMatrices.fill` then copies its values."""
     maps = _maps(model, our_names=our_names)
-    places = {name: (place, part, order) for place in _linears(model)
+    linear_names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    places = {name: (place, part, order) for place in linear_names
               for part, (name, order) in _rows(model, place, maps).items()}  # fmt: skip
     ranks: dict[str, dict[str, Rank]] = {}
     for name, one in given.items():
@@ -227,10 +228,6 @@ def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -
     if left:
         raise of_another_model(source, next(iter(left)), model)
     return found
-
-
-def _linears(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
 def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) -> dict[str, tuple[str, Tensor]]:

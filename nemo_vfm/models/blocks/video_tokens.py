@@ -259,14 +259,10 @@ def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: Row | None
         raise ValueError(f"noise levels have the shape {tuple(noise.shape)}; expected one per sample, "
                          f"{expected[0]}, or one per latent frame, {expected[1]}")  # fmt: skip
     sample_N = torch.repeat_interleave(own, torch.tensor(frames, device=own.device))
-    return NoiseLevels(noise.flatten(), sample_N, batch, _frame_of_token(grid, packed).to(noise.device))
-
-
-def _frame_of_token(grid: Grid, packed: Row | None) -> Tensor:
-    """The latent frame of each token of this rank, (S,); padding counts to the last frame."""
-    tokens = [h * w for t, h, w in (packed.grids if packed else [grid]) for _ in range(t)]  # per frame
-    tokens[-1] += packed.padding if packed else 0
-    return split_tokens(torch.repeat_interleave(torch.arange(len(tokens)), torch.tensor(tokens)), 0)
+    tokens = [h * w for t, h, w in (packed.grids if packed else [grid]) for _ in range(t)]  # of each frame
+    tokens[-1] += packed.padding if packed else 0  # which counts to the last frame
+    frame_S = split_tokens(torch.repeat_interleave(torch.arange(len(tokens)), torch.tensor(tokens)), 0)
+    return NoiseLevels(noise.flatten(), sample_N, batch, frame_S.to(noise.device))
 
 
 class _IndexSelect(torch.autograd.Function):

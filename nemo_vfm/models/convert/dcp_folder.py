@@ -288,14 +288,11 @@ class DcpFolder:
             opened = open_torch_zip(Window(self._open[chunk.file], chunk.start, chunk.length))
             found = opened.content
             if not isinstance(found, TensorPlace) or found.dtype != tensor.dtype or found.shape != chunk.sizes:
-                raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, but found {_told(found)}")
+                kind = f"{found.dtype} {found.shape}" if isinstance(found, TensorPlace) else type(found).__name__
+                raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, but found {kind}")
             return opened.tensor(found)
         except DataError as error:
             raise DataError(f"{chunk.file}, {name[:200]} at {chunk.offsets}: {error}") from error
-
-
-def _told(found: object) -> str:
-    return f"{found.dtype} {found.shape}" if isinstance(found, TensorPlace) else type(found).__name__
 
 
 def _size(folder: Path, name: str) -> int:

@@ -25,16 +25,26 @@ def chosen_tables(
         histories: feature of a history -> feature in whose table its ids are rows; such a table gives sequences.
     """
     if (rows is None) == (tables is None):
-        raise ValueError(f"give rows (a table a feature) or tables (described one by one), {_which(rows)} of them")
+        which = "one" if rows is None else "only one"
+        raise ValueError(f"give rows (a table a feature) or tables (described one by one), {which} of them")
     histories = histories or {}
     if rows == "auto":
         others = {name for name, of in histories.items() if name != of}  # whose ids are rows of another's table
         rows = {name: count for name, count in rows_of_data().items() if name not in others}
-    specs = dict(tables) if tables is not None else _of_rows(rows or {}, width, dtype, histories)
+    specs = dict(tables or {})
+    for name, count in (rows or {}).items():
+        own = tuple(history for history, of in histories.items() if of == name and history != name)
+        pooling: Literal["sum", "sequence"] = "sequence" if own or name in histories else "sum"
+        specs[name] = TableSpec(rows=count, width=width, features=(name, *own), pooling=pooling, dtype=dtype)
     for name, spec in specs.items():
         if spec.width != width:
             raise ValueError(f"table {name} has width {spec.width}, but the model takes vectors of {width} (width)")
-    _require_sequences(specs, histories)
+    table_of = {feature: name for name, spec in specs.items() for feature in spec.features}
+    for history, other in histories.items():
+        if history not in table_of or table_of[history] != table_of.get(other):
+            raise ValueError(f"the history {history} shares no table with {other}; tables are of {sorted(table_of)}")
+        if specs[table_of[history]].pooling != "sequence":
+            raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
     return specs
 
 
@@ -48,27 +58,3 @@ def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str])
     if not histories:
         raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
     return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})
-
-
-def _of_rows(
-    rows: Mapping[str, int], width: int, dtype: RowDtype, histories: Mapping[str, str]
-) -> dict[str, TableSpec]:  # fmt: skip
-    made = {}
-    for name, count in rows.items():
-        own = tuple(history for history, of in histories.items() if of == name and history != name)
-        pooling: Literal["sum", "sequence"] = "sequence" if own or name in histories else "sum"
-        made[name] = TableSpec(rows=count, width=width, features=(name, *own), pooling=pooling, dtype=dtype)
-    return made
-
-
-def _require_sequences(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> None:
-    table_of = {feature: name for name, spec in specs.items() for feature in spec.features}
-    for history, other in histories.items():
-        if history not in table_of or table_of[history] != table_of.get(other):
-            raise ValueError(f"the history {history} shares no table with {other}; tables are of {sorted(table_of)}")
-        if specs[table_of[history]].pooling != "sequence":
-            raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
-
-
-def _which(rows: Rows | None) -> str:
-    return "one" if rows is None else "only one"

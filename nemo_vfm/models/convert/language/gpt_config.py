@@ -110,7 +110,12 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     Raises:
         DataError: no architecture of transformers is the same function.
     """
-    family, sizes = _family_for(model), model.sizes
+    obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
+    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
+    if obstacles[nearest]:
+        raise DataError(f"no architecture of transformers is this model; the nearest, {nearest}, cannot say "
+                        f"{', '.join(obstacles[nearest])}")  # fmt: skip
+    family, sizes = FAMILIES[nearest], model.sizes
     act = next(theirs for theirs, ours in family.activations.items() if ours == sizes.activation)
     own = {name: getattr(model if name in ("vocab", "depth") else sizes, name) for name in SIZES}
     return {
@@ -123,15 +128,6 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
         **window_told(model, family), **ropes_told(model, family, most_tokens),
         **({} if sizes.experts is None else experts_told(sizes.experts)),
     }  # fmt: skip
-
-
-def _family_for(model: GPT) -> Family:
-    obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
-    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
-    if obstacles[nearest]:
-        raise DataError(f"no architecture of transformers is this model; the nearest, {nearest}, cannot say "
-                        f"{', '.join(obstacles[nearest])}")  # fmt: skip
-    return FAMILIES[nearest]
 
 
 def _unsayable(model: GPT, family: Family) -> Iterator[str]:

@@ -123,7 +123,19 @@ def family_in(folder: Path) -> Family | None:
         return None
     config = read_mapping(transformer / "config.json")
     index = read_mapping(folder / PIPELINE) if (folder / PIPELINE).is_file() else {}
-    return _wan(config, index) if config["_class_name"] == wan_family.CLASS else _cosmos(config)
+    has_more_inputs = config.get("in_channels", 16) != config.get("out_channels", 16)  # which mark given frames
+    if config["_class_name"] != wan_family.CLASS:
+        if config.get("use_crossattn_projection"):
+            return "cosmos25"
+        if config.get("extra_pos_embed_type", "learnable") is None:
+            return "cosmos2_video" if has_more_inputs else "cosmos2_image"
+        return "cosmos1_video" if has_more_inputs else "cosmos1_text"
+    if index.get("expand_timesteps"):
+        return "wan22_ti2v"
+    # Wan 2.2 gives the network no image tokens.
+    if index.get("boundary_ratio") is not None or (has_more_inputs and config.get("image_dim") is None):
+        return "wan22_i2v" if has_more_inputs else "wan22_t2v"
+    return "wan21_i2v" if has_more_inputs else "wan21_t2v"
 
 
 def scheduler_in(folder: Path) -> Mapping[str, Json]:
@@ -134,22 +146,3 @@ def scheduler_in(folder: Path) -> Mapping[str, Json]:
     """
     path = folder / _SCHEDULER
     return read_mapping(path) if path.is_file() else {}
-
-
-def _wan(config: Mapping[str, Json], index: Mapping[str, Json]) -> Family:
-    is_image = config.get("in_channels", 16) != config.get("out_channels", 16)
-    if index.get("expand_timesteps"):
-        return "wan22_ti2v"
-    # Wan 2.2 gives the network no image tokens.
-    if index.get("boundary_ratio") is not None or (is_image and config.get("image_dim") is None):
-        return "wan22_i2v" if is_image else "wan22_t2v"
-    return "wan21_i2v" if is_image else "wan21_t2v"
-
-
-def _cosmos(config: Mapping[str, Json]) -> Family:
-    if config.get("use_crossattn_projection"):
-        return "cosmos25"
-    has_mask = config.get("in_channels", 16) != config.get("out_channels", 16)  # a channel that marks given frames
-    if config.get("extra_pos_embed_type", "learnable") is None:
-        return "cosmos2_video" if has_mask else "cosmos2_image"
-    return "cosmos1_video" if has_mask else "cosmos1_text"

@@ -64,20 +64,17 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     frequencies = whole(given, "freq_dim", _MOST)
     if frequencies % 2:
         raise wrong("freq_dim", frequencies, "even: as many sines as cosines")
-    return {
-        "in_channels": outputs, "text_dim": whole(given, "text_dim", _MOST), "width": heads * head_dim,
-        "depth": whole(given, "num_layers", 10_000), "heads": heads, "mlp_hidden": whole(given, "ffn_dim", _MOST),
-        "patch": tuple(numbers(given, "patch_size", 3, integer=True)), "condition_channels": inputs - outputs,
-        "num_frequencies": frequencies // 2, **_image_arguments(given, heads * head_dim),
-    }  # fmt: skip
-
-
-def _image_arguments(given: Mapping[str, Json], width: int) -> dict[str, int | None]:
-    """Of the models that look at an image's features beside the text."""
+    width = heads * head_dim
     image, added = (optional_whole(given, key) for key in ("image_dim", "added_kv_proj_dim"))
     if added != (None if image is None else width):
         raise wrong("added_kv_proj_dim", added, f"the model's width, {width}, beside image_dim, and null without it")
-    return {"image_dim": image, "image_positions": optional_whole(given, "pos_embed_seq_len")}
+    return {
+        "in_channels": outputs, "text_dim": whole(given, "text_dim", _MOST), "width": width,
+        "depth": whole(given, "num_layers", 10_000), "heads": heads, "mlp_hidden": whole(given, "ffn_dim", _MOST),
+        "patch": tuple(numbers(given, "patch_size", 3, integer=True)), "condition_channels": inputs - outputs,
+        "num_frequencies": frequencies // 2, "image_dim": image,
+        "image_positions": optional_whole(given, "pos_embed_seq_len"),
+    }  # fmt: skip
 
 
 def config_of(model: Wan) -> dict[str, Json]:
