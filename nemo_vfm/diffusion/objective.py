@@ -86,18 +86,10 @@ class FlowMatching:
     """
 
     def __init__(
-        self,
-        *,
-        prediction: Literal["velocity", "sample"] = "velocity",
-        shift: float | Shift = 1.0,
-        logit_mean: float = 0.0,
-        logit_std: float = 1.0,
-        uniform_fraction: float = 0.1,
-        min_sigma: float = 0.05,
-        noise_weight: float = 0.0,
-        timesteps: int | None = None,
-        drawn: tuple[float, float] = (0.0, 1.0),
-    ) -> None:
+        self, *, prediction: Literal["velocity", "sample"] = "velocity", shift: float | Shift = 1.0,
+        logit_mean: float = 0.0, logit_std: float = 1.0, uniform_fraction: float = 0.1, min_sigma: float = 0.05,
+        noise_weight: float = 0.0, timesteps: int | None = None, drawn: tuple[float, float] = (0.0, 1.0),
+    ) -> None:  # fmt: skip
         if prediction not in ("velocity", "sample"):
             raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
         if not isinstance(shift, Shift) and shift <= 0:
@@ -187,15 +179,9 @@ class EDM:
     """
 
     def __init__(
-        self,
-        *,
-        sigma_data: float = 0.5,
-        p_mean: float = 0.0,
-        p_std: float = 1.0,
-        sigma_min: float = 0.002,
-        sigma_max: float = 80.0,
-        rho: float = 7.0,
-    ) -> None:
+        self, *, sigma_data: float = 0.5, p_mean: float = 0.0, p_std: float = 1.0, sigma_min: float = 0.002,
+        sigma_max: float = 80.0, rho: float = 7.0,
+    ) -> None:  # fmt: skip
         if min(sigma_data, p_std, rho) <= 0:
             raise ValueError(f"sigma_data ({sigma_data}), p_std ({p_std}) and rho ({rho}) must be above 0")
         if not 0 < sigma_min < sigma_max:

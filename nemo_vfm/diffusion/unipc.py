@@ -62,14 +62,9 @@ class UniPC:
         return Drawn(x, len(levels) - 1)
 
     def _stepped(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigma: float,
-        following: float,
-        seen: list[_Seen],
+        self, denoise: Denoiser, x: Tensor, sigma: float, following: float, seen: list[_Seen],
         ahead: _Seen | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """From `sigma` to `following` by the estimates `seen`, newest first, and the one `ahead` if it is known."""
         now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
         result = advanced(x, sigma, following, now.clean)

@@ -47,20 +47,11 @@ class TextToVideo:
     """
 
     def __init__(
-        self,
-        *,
-        codec: Codec,
-        text_encoder: TextEncoder,
-        objective: Objective,
-        sampler: Sampler,
-        guidance: ClassifierFree,
-        negative_prompt: str = "",
-        noise_schedule: NoiseSchedule | None = None,
-        frame_conditioning: FrameConditioning | None = None,
-        step_cache: FirstBlockCache | None = None,
-        offload: bool = False,
-        family: str | None = None,
-    ) -> None:
+        self, *, codec: Codec, text_encoder: TextEncoder, objective: Objective, sampler: Sampler,
+        guidance: ClassifierFree, negative_prompt: str = "", noise_schedule: NoiseSchedule | None = None,
+        frame_conditioning: FrameConditioning | None = None, step_cache: FirstBlockCache | None = None,
+        offload: bool = False, family: str | None = None,
+    ) -> None:  # fmt: skip
         if negative_prompt and not guidance.acts():
             raise ValueError(
                 f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise it or drop the prompt"
@@ -80,18 +71,9 @@ class TextToVideo:
 
     @torch.no_grad()
     def generate(
-        self,
-        model: nn.Module,
-        prompts: Sequence[str],
-        *,
-        num_frames: int,
-        height: int,
-        width: int,
-        fps: float,
-        seed: int,
-        repeats: Sequence[int] | None = None,
-        given: Sequence[Tensor | None] | None = None,
-    ) -> Tensor:
+        self, model: nn.Module, prompts: Sequence[str], *, num_frames: int, height: int, width: int, fps: float,
+        seed: int, repeats: Sequence[int] | None = None, given: Sequence[Tensor | None] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Generate one video per prompt; see `VideoRequest` for the arguments, and `make` for the rest.
 
         Returns:

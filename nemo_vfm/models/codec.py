@@ -57,18 +57,10 @@ class WaveletCodec:
     """
 
     def __init__(
-        self,
-        *,
-        levels_space: int = 2,
-        levels_time: int = 0,
-        wavelet: Wavelet = "haar",
-        left_out: int = 0,
-        basis: Literal["orthonormal", "mean"] = "orthonormal",
-        gain: float = 0.25,
-        detail_gain: float = 1.0,
-        motion_gain: float = 1.0,
-        first_frame_gain: float = 1.0,
-    ) -> None:
+        self, *, levels_space: int = 2, levels_time: int = 0, wavelet: Wavelet = "haar", left_out: int = 0,
+        basis: Literal["orthonormal", "mean"] = "orthonormal", gain: float = 0.25, detail_gain: float = 1.0,
+        motion_gain: float = 1.0, first_frame_gain: float = 1.0,
+    ) -> None:  # fmt: skip
         if min(levels_space, levels_time) < 0:
             raise ValueError(f"levels_space ({levels_space}) and levels_time ({levels_time}) must not be negative")
         if basis not in ("orthonormal", "mean"):

@@ -105,32 +105,14 @@ class DiT(nn.Module):
     parts = 3  # of a block, each modulated
 
     def __init__(
-        self,
-        *,
-        in_channels: int,
-        text_dim: int,
-        width: int = 384,
-        depth: int = 12,
-        heads: int = 6,
-        patch: tuple[int, int, int] = (1, 2, 2),
-        mlp_ratio: float = 4.0,
-        text_in_modulation: bool = False,
-        position_embedding: bool = False,
-        modulation_rank: int | None = None,
-        learned_positions: tuple[int, int, int] | None = None,
-        condition_channels: int = 0,
-        padding_mask: bool = False,
-        qk_norm_eps: float = 1e-6,
-        gelu: Gelu = "tanh",
-        noise_scale: float = 1000.0,
-        text_projection: int | None = None,
-        text_as_given: bool = False,
-        bias: bool = True,
-        uncertainty: bool = False,
-        base_fps: float | None = 24.0,
-        rope_theta: float = 10_000.0,
-        rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
-    ) -> None:
+        self, *, in_channels: int, text_dim: int, width: int = 384, depth: int = 12, heads: int = 6,
+        patch: tuple[int, int, int] = (1, 2, 2), mlp_ratio: float = 4.0, text_in_modulation: bool = False,
+        position_embedding: bool = False, modulation_rank: int | None = None,
+        learned_positions: tuple[int, int, int] | None = None, condition_channels: int = 0, padding_mask: bool = False,
+        qk_norm_eps: float = 1e-6, gelu: Gelu = "tanh", noise_scale: float = 1000.0, text_projection: int | None = None,
+        text_as_given: bool = False, bias: bool = True, uncertainty: bool = False, base_fps: float | None = 24.0,
+        rope_theta: float = 10_000.0, rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    ) -> None:  # fmt: skip
         super().__init__()
         self._block_loop: BlockLoop = one_after_another
         _require_sizes(

@@ -36,16 +36,10 @@ class Scorer(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        folder: Path,
-        outputs: int = 1,
-        hidden: Sequence[int] = (),
-        activation: Literal["linear", "gelu"] = "linear",
-        normalise: bool = True,
-        train_encoder: bool = False,
+        self, *, folder: Path, outputs: int = 1, hidden: Sequence[int] = (),
+        activation: Literal["linear", "gelu"] = "linear", normalise: bool = True, train_encoder: bool = False,
         head: Path | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         if activation not in ("linear", "gelu"):
             raise ValueError(f"activation must be linear or gelu, got {activation!r}")

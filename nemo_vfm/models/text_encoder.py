@@ -38,14 +38,9 @@ class HashedNgrams:
     """
 
     def __init__(
-        self,
-        *,
-        dim: int = 256,
-        max_tokens: int = 32,
-        ngram: int = 3,
-        ngram_weight: float = 0.5,
+        self, *, dim: int = 256, max_tokens: int = 32, ngram: int = 3, ngram_weight: float = 0.5,
         context_weight: float = 0.25,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if dim < 8 or dim % 8:
             raise ValueError(f"dim must be a positive multiple of 8, got {dim}")
         require_between(8, MOST_WIDTH, dim=dim)
