@@ -16,11 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 #: Logits beyond this count as this where scores are rounded, so that there is a largest number of distinct ones.
 MAX_LOGIT = 32.0
-
-
 _POSITIVE, _NEGATIVE, _PREDICTED, _LOSS = range(4)
-
-
 #: Of `GroupedScores`.
 GROUPED_COLUMNS = ("group_N", "score_N", "label_N", "weight_N")
 

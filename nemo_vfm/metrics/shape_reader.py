@@ -20,12 +20,8 @@ from nemo_vfm.core.types.media_types import Plane
 
 #: The outlines that can be told.
 SHAPES: Final = ("circle", "square", "triangle", "cross")
-
-
 #: The palette, RGB in [0, 255]. The four hues lie at least 45 degrees apart, so that a nearest hue is a clear vote.
 COLOURS: Final = {"red": (214, 48, 49), "green": (38, 166, 91), "blue": (41, 98, 217), "yellow": (244, 203, 46)}
-
-
 #: Unit displacement (x to the right, y down) of each direction.
 DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
@@ -130,17 +126,9 @@ def _spread(shape: str) -> float:
 
 
 _MIN_CHROMA = 0.22  # backgrounds stay below 0.15, palette colours lie above 0.5, also after x264 at crf 28
-
-
 _AREA = (0.004, 0.35)  # of the picture: smaller is a speck, larger is no object
-
-
 _MIN_MAJORITY = 0.55  # of the object's chroma that must agree on one colour; noise splits evenly
-
-
 _MAX_SPREAD = 0.24  # root mean square distance from the centre, in sides; a uniform picture has 0.41
-
-
 _MIN_TRAVEL = 0.06  # of the side over the whole clip; the drawn objects travel 0.2 and more
 
 

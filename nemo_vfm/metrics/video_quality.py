@@ -15,17 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _K1, _K2, _SIDE, _SIGMA = 0.01, 0.03, 11, 1.5  # of the paper
-
-
 _RANGE = 2.0
-
-
 BEST_DB = 100.0  #: what PSNR says of equal videos, where the formula has no number
-
-
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
-
-
 _FLAT = 1e-3  # of 255: below it a jump is rounding
 
 

@@ -17,14 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Wavelet = Literal["haar", "cdf97"]
-
-
 WAVELETS: tuple[str, ...] = get_args(Wavelet)
-
-
 _STEPS = (-1.586134342059924, -0.052980118572961, 0.882911075530934, 0.443506852043971)
-
-
 # The scale that makes the 9/7 nearly orthonormal, over the one that makes means and half differences of it.
 _SCALE = 1.149604398860241 / math.sqrt(2)
 

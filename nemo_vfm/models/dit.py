@@ -58,11 +58,7 @@ from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.
 _POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
-
-
 _FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight", "image_embedding.positions")
-
-
 _LARGEST_PATCH = 256
 
 

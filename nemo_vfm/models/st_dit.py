@@ -23,8 +23,6 @@ from nemo_vfm.parallel.context.temporal_all_to_all import frame_order, from_line
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 Reach = Literal["full", "temporal", "spatial"]
-
-
 Rotations = tuple[Tensor, Tensor]
 
 

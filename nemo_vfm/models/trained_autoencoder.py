@@ -28,15 +28,9 @@ from nemo_vfm.parallel.checkpoint.checkpoint_manifest import read as read_manife
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
-
-
 Continue: TypeAlias = Callable[[Tensor, Past | None], Tensor]
-
-
 #: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only.
 _LOADED: dict[str, CausalAutoencoder] = {}
-
-
 _LOCK = Lock()  # threads encode side by side
 
 

@@ -27,17 +27,9 @@ from nemo_vfm.models.text_encoder import warn_of_cut
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 _ONE_AT_A_TIME = threading.Lock()  # a fast tokenizer that two threads use raises "Already borrowed"
-
-
 _PARTS = ("language_model", "text_model")  # of a model with pictures beside the text
-
-
 _FINAL_NORMS = ("norm", "final_layer_norm", "final_norm", "ln_f")
-
-
 FinalNorm = Literal["last", "all", "none"]
-
-
 Pooling = Literal["none", "mean", "first", "last"]
 
 

@@ -22,8 +22,6 @@ from nemo_vfm.parallel.layers.linear import Linear, product
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, TensorSplit
 
 Method = Literal["lora", "dora"]
-
-
 #: Name of the only part of a linear that is not fused.
 WHOLE = "whole"
 

@@ -207,8 +207,6 @@ class PastAttention(nn.Module):
 
 
 Attention = Literal["none", "space", "space_time"]
-
-
 Halving = tuple[bool, bool]  # of space, of time
 
 

@@ -26,8 +26,6 @@ from nemo_vfm.core.latent_rows import Size, rows_of, videos_of
 from nemo_vfm.parallel.layers.token_layout import divisor, span_of_context, split_tokens
 
 Grid = tuple[int, int, int]
-
-
 Patch = tuple[int, int, int]
 
 

@@ -26,21 +26,11 @@ from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.models.convert.weights import extra_states, plain, tensors_of, unread, weights
 
 Format = Literal["nemo", "torch", "safetensors", "distcp"]
-
-
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
-
-
 MAX_CONFIG_BYTES = 1 << 20
-
-
 _MAX_MEMBERS = 10_000
-
-
 #: A gzipped archive may grow to the larger of the two: weights hardly shrink, and a bomb grows a thousandfold.
 _MAX_GROWTH, _ALWAYS_BYTES = 20, 64 << 20
-
-
 _BLOCK = 1 << 20
 
 

@@ -20,8 +20,6 @@ _INSIDE = {
     "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj", "experts.router": "mlp.gate",
 }  # fmt: skip
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
-
-
 _POST_NORM = {
     "attention_post_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
     "mlp_post_norm": "post_feedforward_layernorm",

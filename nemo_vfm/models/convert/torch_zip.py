@@ -19,14 +19,8 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.opcodes import MAX_BYTES, Storage, TensorPlace, read_pickle
 
 _LOCAL_HEADER = 30  # bytes before a member's name; see the zip format, section 4.3.7
-
-
 _ENCRYPTED = 0x1
-
-
 _MAX_TIED = 4  # how often each byte may be used, on average
-
-
 _TORCHSCRIPT = ("this is a TorchScript program, which is code. The tokenizer of a published video model is in the "
                 "folder vae of its diffusers pipeline, which task.codec=diffusers takes; of a model of your own, "
                 "export the state_dict")  # fmt: skip

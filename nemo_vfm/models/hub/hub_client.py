@@ -28,20 +28,10 @@ from nemo_vfm.core.types.json_value import Json
 
 #: The usual environment variables: the hub's URL, the token, and offline mode.
 ENDPOINT, TOKEN, OFFLINE = "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"
-
-
 _DEFAULT = "https://huggingface.co"
-
-
 _LONGEST_URL = 8192
-
-
 T = TypeVar("T")
-
-
 _MOST_REDIRECTS = 5
-
-
 _NEXT = re.compile(r'<([!-;=?-~]+)>\s*;[^,<>]*\brel="?next"?')
 
 

@@ -17,20 +17,10 @@ from nemo_vfm.models.hub.hub_client import HubClient
 from nemo_vfm.models.hub.hub_names import HubAddress, is_commit, require_names
 
 MOST_FILES = 20_000
-
-
 _MOST_JSON_BYTES = 64 << 20  # of a complete listing: 20,000 files at 3 kB
-
-
 _LEAST_PAGE = 50  # files per page, which bounds the number of requests
-
-
 _BLOCK = 1 << 20
-
-
 _LARGEST = 1 << 50  # bytes: a thousand times the largest file that a hub takes
-
-
 _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 

@@ -35,18 +35,10 @@ from nemo_vfm.models.hub.hub_names import (
 )
 
 _RESERVE_BYTES = 64 << 20  # kept free, because other programs need disk space too
-
-
 #: Pickles and weights of other frameworks: redundant next to safetensors, and loading some of them runs code.
 LEFT_OUT = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".h5", ".keras", ".msgpack", ".ot", ".nemo")
-
-
 _SHOWN = 12
-
-
 _FORMAT = 1
-
-
 _MOST_BYTES = 64 << 20
 
 

@@ -26,8 +26,6 @@ from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.table_spec import DTYPES
 
 Missing = Literal["refuse", "indicator"]
-
-
 #: What duplicates would share although it is each sample's own.
 Shared = Literal["dropout", "batch_norm", "foreign_features"]
 

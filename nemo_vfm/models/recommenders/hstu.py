@@ -36,8 +36,6 @@ from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 #: Times apart fall into buckets whose bounds grow by e^0.301, about 1.35: 64 buckets reach 7 years in seconds.
 _TIME_BUCKETS = 64
-
-
 _LOG_OF_A_BUCKET = 0.301
 
 

@@ -22,11 +22,7 @@ from nemo_vfm.parallel.context.window_attention import in_window
 from nemo_vfm.parallel.layers.linear import Linear
 
 NormKind = Literal["layernorm1p", "rmsnorm", "rmsnorm1p"]
-
-
 Rotation = tuple[Tensor, Tensor]
-
-
 _NORMS: dict[NormKind, type[nn.Module]] = {"layernorm1p": LayerNorm1p, "rmsnorm": RMSNorm, "rmsnorm1p": RMSNorm1p}
 
 

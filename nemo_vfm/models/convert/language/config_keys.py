@@ -9,8 +9,6 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 
 _MOST = 1 << 20
-
-
 #: Keys that change nothing of what a model computes.
 _SAID = frozenset({"_class_name", "_diffusers_version", "_name_or_path", "_commit_hash"})
 

@@ -19,11 +19,7 @@ from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, rope
 from nemo_vfm.models.gpt import GPT
 
 _MOST_EXPERTS, _MOST_HIDDEN, _MOST = 4096, 1 << 20, 1000
-
-
 _MOST_TOKENS = 1 << 40
-
-
 _TYPES = ("full_attention", "sliding_attention")
 
 

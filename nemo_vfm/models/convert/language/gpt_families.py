@@ -15,8 +15,6 @@ from nemo_vfm.models.blocks.text.experts import Activation
 _GATED: dict[str, Activation] = {"silu": "swiglu", "swish": "swiglu"}
 _GEMMA: dict[str, Activation] = {"gelu_pytorch_tanh": "geglu"}
 _PLAIN: dict[str, Activation] = {"relu2": "squared_relu", "gelu": "gelu"}
-
-
 #: What a mixture of experts says of itself.
 EXPERT_KEYS = frozenset({
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",

@@ -35,8 +35,6 @@ _KINDS = {
                       _TRAINED_ON},
     "longrope": _PLAIN | {"short_factor", "long_factor", "factor", "attention_factor", _TRAINED_ON},
 }  # fmt: skip
-
-
 _NAMES: dict[type[Stretch], str] = {
     LongContext: "llama3", LinearScaling: "linear", YarnScaling: "yarn", LongRope: "longrope",
 }  # fmt: skip

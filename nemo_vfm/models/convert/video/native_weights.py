@@ -35,14 +35,8 @@ from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 
 FILE, PREFIX, _AVERAGED = "model.safetensors", "net.", "net_ema."
-
-
 Shape = tuple[int, ...]
-
-
 PATCH = (1, 2, 2)  # of all published networks; a file does not say it
-
-
 #: Version, width, blocks, channels that mark given latents, text projection -> stretch of time, height and width, of
 #: the published 7B and 14B of Cosmos 1, 0.6B, 2B and 14B of Cosmos-Predict2, 2B and 14B of 2.5.
 _STRETCH: Final[dict[tuple[Version, int, int, int, bool], tuple[float, float, float]]] = {
@@ -53,14 +47,10 @@ _STRETCH: Final[dict[tuple[Version, int, int, int, bool], tuple[float, float, fl
     ("2", 5120, 36, 1, False): (20 / 24, 2.0, 2.0),
     **{("2", width, depth, 1, True): (1.0, 3.0, 3.0) for width, depth in ((2048, 28), (5120, 36))},
 }
-
-
 _BLOCK = {
     "1": re.compile(r"blocks\.block(\d+)\."), "2": re.compile(r"blocks\.(\d+)\."),
     "nemo": re.compile(r"decoder\.layers\.(\d+)\."),
 }  # fmt: skip
-
-
 _TEXT = "crossattn_proj.0.weight"
 
 

@@ -25,12 +25,8 @@ from nemo_vfm.models.pretrained import PIPELINE, read_mapping
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 
 _WORDS = "a pretrained video model"
-
-
 #: Families with a network for high noise levels, `transformer`, and one for low ones, `transformer_2`.
 TWO_NETWORKS = ("wan22_t2v", "wan22_i2v")
-
-
 _SCHEDULER = "scheduler/scheduler_config.json"
 
 

@@ -55,8 +55,6 @@ _VAES: dict[str, tuple[str, dict[str, Any]]] = {
         "latents_mean": None, "latents_std": None,
     }),
 }  # fmt: skip
-
-
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "wan": ("UniPCMultistepScheduler", {
         "prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0,
