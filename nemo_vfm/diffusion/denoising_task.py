@@ -39,9 +39,6 @@ class Denoise:
             token, so that a video counts as much as all images of as many tokens. Packed or not, it is the same mean.
         frame_conditioning: how the network is conditioned on given frames, and how many each sample has. Given frames
             that replace noisy latents have no loss and do not count in a mean over tokens. None gives no frames.
-
-    Raises:
-        ValueError: text_dropout outside 0..1.
     """
 
     def __init__(
@@ -158,9 +155,6 @@ class FineTune(Denoise):
         pipeline: its objective, codec, text encoder and frame conditioning are those of the training.
         text_dropout: see `Denoise`.
         mean: see `Denoise`.
-
-    Raises:
-        ValueError: text_dropout outside 0..1.
     """
 
     def __init__(

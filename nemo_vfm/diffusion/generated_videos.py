@@ -15,11 +15,7 @@ from nemo_vfm.core.frame_rate import frame_rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoRequest:
-    """A request for videos of one size, one per prompt.
-
-    Raises:
-        ValueError: an invalid frame rate.
-    """
+    """A request for videos of one size, one per prompt."""
 
     prompts: Sequence[str]  #: texts; a video's noise depends on (seed, text, repeat), not on the rest of the batch
     num_frames: int  #: frames of a video; the codec restricts the possible numbers

@@ -80,9 +80,6 @@ class FlowMatching:
         timesteps: n; the network's noise-level input is then floor(n sigma) / n. diffusers' UniPC scheduler has integer
             timesteps, so use 1000 with it. None passes sigma itself.
         drawn: lowest and highest noise level of training; [0.875, 1] for a network that samples only at high levels.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(
@@ -173,9 +170,6 @@ class EDM:
         sigma_min: smallest noise level of the schedule above 0.
         sigma_max: largest noise level of the schedule.
         rho: curvature of the schedule; larger spends more steps near sigma_min.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(

@@ -19,9 +19,6 @@ class LinearShift:
         high_tokens: 4096 tokens are an image of 1024 pixels squared.
         most: s goes no further. The line was drawn for images: without a bound it gives a video of 56,320 tokens e^10.
         patch: latent frames, rows and columns of one token: those of the model.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(
@@ -50,9 +47,6 @@ class SqrtShift:
         at_tokens: number of tokens of the size that `scale` was found for.
         least: s goes no lower.
         patch: latent frames, rows and columns of one token: those of the model.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(

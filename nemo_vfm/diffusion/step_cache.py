@@ -30,9 +30,6 @@ class FirstBlockCache:
         threshold: blocks are skipped if the first block's residual changed by less than this fraction (mean absolute
             change over mean absolute value) for every video of a batch. 0 skips none and gives the bits of no cache.
         measure: sample again without the cache and report the difference; this adds the time of an uncached run.
-
-    Raises:
-        ValueError: the threshold is negative or not finite.
     """
 
     def __init__(self, *, threshold: float, measure: bool = False) -> None:

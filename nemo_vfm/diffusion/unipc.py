@@ -34,9 +34,6 @@ class UniPC:
         order: p, of the predictor: 1, 2 or 3.
         variant: what replaces e^h - 1 where a step has a single weight: b1 takes h, b2 leaves it. b2 is the better one
             under guidance.
-
-    Raises:
-        ValueError: an order or a variant there is not.
     """
 
     def __init__(self, *, steps: int = 35, order: int = 2, variant: Literal["b1", "b2"] = "b2") -> None:

@@ -41,9 +41,6 @@ class TextToVideo:
         offload: keep text encoder, network and codec in host memory while they are not in use.
         family: pretrained family that these settings are for, a name of `conf/pipeline`; `check` compares it with the
             folder's. None compares nothing.
-
-    Raises:
-        ValueError: a negative prompt without guidance, which would have no effect.
     """
 
     def __init__(

@@ -18,9 +18,6 @@ class Choice:
         top_p: the likeliest words whose probabilities together just reach this are left (Holtzman et al. 2020, arXiv
             1904.09751); 1 leaves all.
         min_p: words less likely than this share of the likeliest one are left out (arXiv 2407.01082); 0 leaves all.
-
-    Raises:
-        ValueError: a number outside of its range.
     """
 
     def __init__(

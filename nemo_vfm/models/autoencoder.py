@@ -38,9 +38,6 @@ class CausalAutoencoder(nn.Module):
             positions of a frame, which then cannot be encoded in tiles.
         window: latent frames that a position looks at under space_time, its own included.
         variational: True lets the encoder give a mean and a variance, for a loss with a KL term; False a mean alone.
-
-    Raises:
-        ValueError: sizes that are no powers of two, or smaller than what the wavelets do, or numbers below 1.
     """
 
     latent_mean: Tensor

@@ -45,9 +45,6 @@ class WaveletCodec:
         first_frame_gain: further factor on the first latent frame. It holds one frame where the others hold
             2^levels_time, so in the orthonormal basis it has that much less energy and drowns in noise earlier;
             2^(levels_time / 2) makes up for it.
-
-    Raises:
-        ValueError: negative levels, more levels left out than there are, or a gain that cannot be undone.
     """
 
     def __init__(

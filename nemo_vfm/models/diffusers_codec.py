@@ -60,9 +60,6 @@ class DiffusersCodec:
             2.1). Tiles overlap by a quarter and are blended. This bounds memory for large frames and changes latents
             and pixels near the seams. None processes whole frames.
         precision: precision of weights and arithmetic: auto, bf16 or fp32.
-
-    Raises:
-        ValueError: a scale that is not above 0, or a tile below 1.
     """
 
     def __init__(

@@ -93,9 +93,6 @@ class DiT(nn.Module):
         base_fps: frame rate at which one latent frame is one temporal position; None ignores the frame rate.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     parts = 3  # of a block, each modulated

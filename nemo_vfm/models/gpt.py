@@ -50,9 +50,6 @@ class GPT(nn.Module):
         experts: a mixture of experts in place of perceptrons, on one device; None for none.
         init_std: standard deviation of the first weights; those that write to the residual are drawn
             sqrt(2 depth) times smaller.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     def __init__(

@@ -19,9 +19,6 @@ class NoiseExperts(nn.Module):
         low: the network for noise levels below the boundary.
         boundary: the noise level where they meet, as the objective expresses it. Wan 2.2 A14B has 0.875 for
             text-to-video and 0.9 for image-to-video.
-
-    Raises:
-        ValueError: a boundary outside 0..1.
     """
 
     def __init__(self, *, high: DiT, low: DiT, boundary: float) -> None:

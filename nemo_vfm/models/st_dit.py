@@ -55,9 +55,6 @@ class STDiT(DiT):
         base_fps: frame rate at which one latent frame is one temporal position.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     def __init__(

@@ -32,9 +32,6 @@ class HashedNgrams:
         ngram_weight: weight of all groups of letters together, beside the word's own weight of 1.
         context_weight: weight of the word before, which tells "a over b" from "b over a". 0 gives each word one
             vector wherever it stands, which carries over best to combinations that were never seen together.
-
-    Raises:
-        ValueError: sizes that cannot be, negative weights.
     """
 
     def __init__(

@@ -46,9 +46,6 @@ class TrainedAutoencoder:
             changes no latent. None takes the whole video.
         tile: latent positions along a side that go through together, with as much around them as they hang on; it
             bounds the memory of large frames and changes no latent. None takes whole frames.
-
-    Raises:
-        ValueError: numbers below 1, or tiles of an autoencoder whose attention joins whole frames.
     """
 
     def __init__(

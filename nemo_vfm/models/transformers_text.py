@@ -288,9 +288,6 @@ class TransformersTextEncoder:
             Vectors then depend on `max_tokens`, and the mask hides nothing.
         tokenizer: folder of the tokenizer; None where it is in `folder`.
         precision: of weights and arithmetic: auto, bf16 or fp32.
-
-    Raises:
-        ValueError: no layers, numbers out of range, or a template without `{caption}`.
     """
 
     def __init__(

@@ -45,9 +45,6 @@ class Wan(DiT):
         num_frequencies: sines of the noise-level embedding; it has as many cosines.
         noise_scale: factor of the noise level before its embedding.
         rope_theta: base of the rotary frequencies.
-
-    Raises:
-        ValueError: arguments that contradict each other.
     """
 
     def __init__(

@@ -25,9 +25,6 @@ class GivenInChannels:
         frames: given pixel frames of a training sample. Wan was trained with one.
         none_given: share of training samples without given frames.
         image_encoder: encodes the first image to the tokens that Wan 2.1 also attends to; None if the model has none.
-
-    Raises:
-        ValueError: no frames, or a share outside 0..1.
     """
 
     def __init__(

@@ -37,9 +37,6 @@ class AdapterFile:
         alpha: alpha of every linear in place of the file's; None uses the file's, which not every file stores.
         network: which network it is for, of a pipeline with two (Wan 2.2 A14B): `transformer`, for high noise levels,
             or `transformer_2`, for low ones; None if the model has one.
-
-    Raises:
-        ValueError: strength is 0, alpha is not positive, or either is not finite.
     """
 
     def __init__(

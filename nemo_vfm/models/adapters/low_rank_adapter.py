@@ -35,9 +35,6 @@ class AdapterTarget:
         rank: rank of each adapter.
         alpha: B A is multiplied by alpha / rank.
         parts: projections of fused linears to adapt, such as [q, v]; None adapts all.
-
-    Raises:
-        ValueError: a rank below 1, or an alpha that is not above 0.
     """
 
     def __init__(self, *, modules: str, rank: int, alpha: float, parts: Sequence[str] | None = None) -> None:
@@ -60,9 +57,6 @@ class LowRankAdapter:
     Args:
         targets: linears to adapt, under names that you choose; the last target that matches a linear applies.
         method: lora adds a low-rank matrix to each weight; dora also learns the norm of each row.
-
-    Raises:
-        ValueError: targets is empty.
     """
 
     def __init__(self, *, targets: Mapping[str, AdapterTarget], method: Method = "lora") -> None:

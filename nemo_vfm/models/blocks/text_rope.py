@@ -40,9 +40,6 @@ class LongContext:
         low_freq_factor: wavelengths above `trained_on` / this are stretched in full.
         high_freq_factor: those below `trained_on` / this are left.
         trained_on: tokens.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     factor: float = 8.0
@@ -83,9 +80,6 @@ class TextRope:
         theta: base of the geometric frequencies.
         share: of each head's dimensions that is rotated, the first ones; 1 is all, Nemotron-4 has 0.5.
         long_context: how frequencies are stretched; None leaves them.
-
-    Raises:
-        ValueError: theta is not above zero.
     """
 
     theta: float = 10_000.0

@@ -54,9 +54,6 @@ class DIN(nn.Module):
             the candidate, a foreign feature, so a history can be looked up, but not attended, on unique rows.
         allow: [foreign_features] lets a group be attended: with the candidate of the first sample of each row, which
             gives another result; with dice, batch_norm must be allowed, too.
-
-    Raises:
-        ValueError: numbers or names that do not fit together, or a group is to be attended and that is not allowed.
     """
 
     def __init__(

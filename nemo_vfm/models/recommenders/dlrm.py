@@ -39,9 +39,6 @@ class DLRM(nn.Module):
         missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> lookup or pool: what is computed on its unique rows. A table that pools does
             both at once, so they are the same here unless a table gives sequences. Groups not named are expanded first.
-
-    Raises:
-        ValueError: numbers that do not fit together, or a group is to be attended: DLRM has no attention.
     """
 
     def __init__(

@@ -64,9 +64,6 @@ class HSTU(nn.Module):
         deduplicated: group of the batch -> up to where it is computed on its unique rows; `attend` for the whole user's
             vector, if all features of the history and its times are in the group.
         allow: what samples of one row may share although the result then differs: dropout, foreign_features.
-
-    Raises:
-        ValueError: numbers or names that do not fit together, or something that samples would share is not allowed.
     """
 
     def __init__(

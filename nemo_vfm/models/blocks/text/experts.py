@@ -64,9 +64,6 @@ class Experts:
             X sum_x f_x p_x, with the share of tokens f and the mean probability p of an expert over all blocks and
             tokens of a pass (equations 4 to 6), so it is K where they are even.
         dense_layers: blocks that have a perceptron as usual, from 0.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     count: int

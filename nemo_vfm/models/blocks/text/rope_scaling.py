@@ -22,9 +22,6 @@ class LinearScaling:
 
     Args:
         factor: so many times longer.
-
-    Raises:
-        ValueError: it is not above zero.
     """
 
     factor: float
@@ -56,9 +53,6 @@ class YarnScaling:
         beta_slow: turns below which it is stretched in full.
         truncate: whether the ramp begins and ends at whole dimensions.
         attention_factor: the magnitude; None takes 0.1 ln(factor) + 1 (section 3.4).
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     factor: float
@@ -116,9 +110,6 @@ class LongRope:
         long_factor: for longer texts.
         trained_on: tokens.
         attention_factor: the magnitude.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     short_factor: tuple[float, ...]

@@ -14,9 +14,6 @@ class SlidingWindow:
         tokens: that each token sees, itself among them.
         layers: blocks with the window, from 0; None for all.
         rope: rotary positions of these blocks; None for those of the model.
-
-    Raises:
-        ValueError: there is no token to see, or no block, or one twice.
     """
 
     tokens: int
