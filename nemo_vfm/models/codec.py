@@ -76,8 +76,13 @@ class WaveletCodec:
         mean = video_BCTHW
         motion: list[Tensor] = []
         for level in range(self.levels_time):
-            mean, difference = _split_time(mean)
-            motion.insert(0, _time_to_channels(difference, self.levels_time - level - 1))
+            # The first frame has no neighbour: it stays as the mean, and its difference is left out.
+            pairs, difference = split(mean[:, :, 1:], 2, "haar")
+            mean = torch.cat([mean[:, :, :1], pairs], dim=2)
+            # Neighbouring frames into channels, place in time slowest, with zeros for the first latent frame.
+            frames = 2 ** (self.levels_time - level - 1)
+            band = difference.unflatten(2, (-1, frames)).movedim(3, 1).flatten(1, 2)  # type: ignore[no-untyped-call]
+            motion.insert(0, F.pad(band, (0, 0, 0, 0, 1, 0)))
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
         latents = self.gain * self._encode_space(bands)
         latents = latents if self.basis == "mean" else latents / self._along(latents)
@@ -94,7 +99,8 @@ class WaveletCodec:
         mean = bands[:, :channels]
         for level in range(self.levels_time):
             band = bands[:, channels << level : channels << (level + 1)] / self.motion_gain
-            mean = _join_time(mean, _channels_to_time(band, level))
+            difference = band[:, :, 1:].unflatten(1, (2**level, -1)).movedim(1, 3).flatten(2, 3)
+            mean = torch.cat([mean[:, :, :1], join(mean[:, :, 1:], difference, 2, "haar")], dim=2)
         return mean
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
@@ -165,8 +171,14 @@ class WaveletCodec:
     def _encode_space(self, low: Tensor) -> Tensor:
         details: list[Tensor] = []
         for level in range(self.levels_space):
-            low, band = _split_space(low, self.wavelet)
-            details.insert(0, self.detail_gain * _space_to_channels(band, self.levels_space - level - 1))
+            # The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels.
+            rows, row_differences = split(low, 3, self.wavelet)
+            low, horizontal = split(rows, 4, self.wavelet)
+            band = torch.cat([horizontal, *split(row_differences, 4, self.wavelet)], dim=1)
+            # Squares of neighbours into channels, place in the square slowest.
+            side, (b, c, t, h, w) = 2 ** (self.levels_space - level - 1), band.shape
+            band = band.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
+            details.insert(0, self.detail_gain * band.reshape(b, c * side**2, t, h // side, w // side))
         return torch.cat([low, *details], dim=1)
 
     def _decode_space(self, latents: Tensor) -> Tensor:
@@ -174,7 +186,11 @@ class WaveletCodec:
         low = latents[:, :channels]
         for level in range(self.levels_space):
             band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
-            low = _join_space(low, _channels_to_space(band, level), self.wavelet)
+            side, (b, c, t, h, w) = 2**level, band.shape
+            band = band.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
+            horizontal, vertical, diagonal = band.reshape(b, c // side**2, t, h * side, w * side).chunk(3, dim=1)
+            rows, row_differences = join(low, horizontal, 4, self.wavelet), join(vertical, diagonal, 4, self.wavelet)
+            low = join(rows, row_differences, 3, self.wavelet)
         return low
 
 
@@ -214,52 +230,3 @@ def _first_frame_times(gain: float, latents_BCTHW: Tensor) -> Tensor:
     if gain == 1.0:
         return latents_BCTHW
     return torch.cat([latents_BCTHW[:, :, :1] * gain, latents_BCTHW[:, :, 1:]], dim=2)
-
-
-def _split_time(x_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
-    """The first frame has no neighbour: it stays as the mean, and its difference is left out."""
-    mean, difference = split(x_BCTHW[:, :, 1:], 2, "haar")
-    return torch.cat([x_BCTHW[:, :, :1], mean], dim=2), difference
-
-
-def _join_time(mean_BCTHW: Tensor, difference_BCTHW: Tensor) -> Tensor:
-    return torch.cat([mean_BCTHW[:, :, :1], join(mean_BCTHW[:, :, 1:], difference_BCTHW, 2, "haar")], dim=2)
-
-
-def _time_to_channels(difference_BCTHW: Tensor, levels: int) -> Tensor:
-    """2^levels neighbouring frames into channels (place in time slowest), with zeros for the first latent frame."""
-    x = difference_BCTHW.unflatten(2, (-1, 2**levels)).movedim(3, 1).flatten(1, 2)  # type: ignore[no-untyped-call]
-    return F.pad(x, (0, 0, 0, 0, 1, 0))
-
-
-def _channels_to_time(band_BCTHW: Tensor, levels: int) -> Tensor:
-    x: Tensor = band_BCTHW[:, :, 1:].unflatten(1, (2**levels, -1))  # type: ignore[no-untyped-call]
-    return x.movedim(1, 3).flatten(2, 3)
-
-
-def _split_space(x_BCTHW: Tensor, wavelet: Wavelet) -> tuple[Tensor, Tensor]:
-    """The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels."""
-    rows, row_differences = split(x_BCTHW, 3, wavelet)
-    mean, horizontal = split(rows, 4, wavelet)
-    vertical, diagonal = split(row_differences, 4, wavelet)
-    return mean, torch.cat([horizontal, vertical, diagonal], dim=1)
-
-
-def _join_space(mean: Tensor, band: Tensor, wavelet: Wavelet) -> Tensor:
-    horizontal, vertical, diagonal = band.chunk(3, dim=1)
-    return join(join(mean, horizontal, 4, wavelet), join(vertical, diagonal, 4, wavelet), 3, wavelet)
-
-
-def _space_to_channels(band_BCTHW: Tensor, levels: int) -> Tensor:
-    """Squares of 2^levels neighbours into channels, place in the square slowest."""
-    side = 2**levels
-    b, c, t, h, w = band_BCTHW.shape
-    x = band_BCTHW.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
-    return x.reshape(b, c * side**2, t, h // side, w // side)
-
-
-def _channels_to_space(band_BCTHW: Tensor, levels: int) -> Tensor:
-    side = 2**levels
-    b, c, t, h, w = band_BCTHW.shape
-    x = band_BCTHW.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
-    return x.reshape(b, c // side**2, t, h * side, w * side)
