@@ -67,7 +67,10 @@ class Denoise:
         draws = [self._draw(batch, key, one, seed, training) for key, one in zip(batch.keys, clean, strict=True)]
         sigma_B = torch.stack([draw.sigma for draw in draws]).to(device)
         dropped_B = torch.tensor([draw.drops_text for draw in draws], device=device)
-        text_BLD, mask_BL = self._without(text_BLD, mask_BL, dropped_B)
+        if bool(dropped_B.any()):
+            empty, empty_mask = empty_like(self.text_encoder, text_BLD)
+            text_BLD = torch.where(dropped_B[:, None, None], empty, text_BLD)
+            mask_BL = torch.where(dropped_B[:, None], empty_mask, mask_BL)
         noised = [self._noised(*each) for each in zip(clean, pixels, draws, sigma_B[:, None], strict=True)]
         lay = _packed if isinstance(batch, PackedBatch) else _batched
         sizes = {"sizes_N3": torch.tensor(batch.sizes_THW)} if isinstance(batch, PackedBatch) else {}  # on the host
@@ -138,14 +141,6 @@ class Denoise:
             return _Draw(sigma, dropped, noise, 0, 0.0, noise)
         count, given_sigma = self.frame_conditioning.draw(numbers, clean.shape[1])
         return _Draw(sigma, dropped, noise, count, given_sigma, torch.randn(clean.shape, generator=numbers))
-
-    def _without(self, text_BLD: Tensor, mask_BL: Tensor, dropped_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The empty text in the place of dropped ones, padded or cut to the batch's length."""
-        if not bool(dropped_B.any()):
-            return text_BLD, mask_BL
-        empty, empty_mask = empty_like(self.text_encoder, text_BLD)
-        text = torch.where(dropped_B[:, None, None], empty, text_BLD)
-        return text, torch.where(dropped_B[:, None], empty_mask, mask_BL)
 
 
 class FineTune(Denoise):

@@ -99,7 +99,8 @@ class WaveletCodec:
         mean = bands[:, :channels]
         for level in range(self.levels_time):
             band = bands[:, channels << level : channels << (level + 1)] / self.motion_gain
-            difference = band[:, :, 1:].unflatten(1, (2**level, -1)).movedim(1, 3).flatten(2, 3)
+            parts: Tensor = band[:, :, 1:].unflatten(1, (2**level, -1))  # type: ignore[no-untyped-call]
+            difference = parts.movedim(1, 3).flatten(2, 3)
             mean = torch.cat([mean[:, :, :1], join(mean[:, :, 1:], difference, 2, "haar")], dim=2)
         return mean
 
