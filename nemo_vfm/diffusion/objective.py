@@ -104,11 +104,7 @@ class FlowMatching:
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range.
-
-        Raises:
-            ValueError: next to no levels are in the range.
-        """
+        """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range."""
         for _ in range(_MOST_DRAWS):
             which, uniform = torch.rand(2, generator=generator)
             normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean

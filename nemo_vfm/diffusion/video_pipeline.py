@@ -149,9 +149,6 @@ class TextToVideo:
             names: one per video; with the seed they determine the noise on given frames.
             size: frames, height and width of a video, in pixels.
             seed: root of that noise.
-
-        Raises:
-            ValueError: see `generate`.
         """
         clips = list(clips) if clips is not None else [None] * len(names)
         if len(clips) != len(names):

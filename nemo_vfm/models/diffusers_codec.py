@@ -109,12 +109,7 @@ class DiffusersCodec:
         return f"diffusers-codec/1 {fingerprint_of(self._where())} scale={self.scale} tile={self.tile} {dtype}"
 
     def sizes(self) -> Sizes:
-        """The settings in config.json.
-
-        Raises:
-            UserError: the folder does not exist, or its weights are not safetensors.
-            DataError: the class is not supported, or a setting is missing.
-        """
+        """The settings in config.json."""
         config = read_mapping(checked_folder(self._where()) / "config.json")
         kind = str(config.get("_class_name") or "")
         if kind not in KINDS:

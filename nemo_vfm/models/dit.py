@@ -246,22 +246,14 @@ class DiT(nn.Module):
         return BlockContext(grid, levels, fps_B, conditioning_NA, rope, text, mask_B11L, image, places_SD, packed)
 
     def image_tokens(self, image_BLD: Tensor) -> Tensor:
-        """Image tokens at the width of cross-attention.
-
-        Raises:
-            ValueError: the model does not attend to images.
-        """
+        """Image tokens at the width of cross-attention."""
         raise ValueError(f"this {type(self).__name__} does not attend to images; leave the image out")
 
     def embed(
         self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None,
         condition_BCTHW: Tensor | None = None, condition_XC: Tensor | None = None, *, context: BlockContext,
     ) -> Tensor:  # fmt: skip
-        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence.
-
-        Raises:
-            ValueError: the condition channels do not match the model.
-        """
+        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence."""
         latents = either(latents_BCTHW, latents_XC)
         condition = condition_BCTHW if condition_XC is None else condition_XC
         if condition is not None:

@@ -41,11 +41,7 @@ class NoiseExperts(nn.Module):
         self.one_on_device = True
 
     def forward(self, *, noise_B: Tensor, **inputs: Tensor) -> Tensor:
-        """The output of the network for these noise levels.
-
-        Raises:
-            ValueError: the noise levels need both networks.
-        """
+        """The output of the network for these noise levels."""
         is_high = noise_B >= self.boundary - _ROUNDING
         if bool(is_high.any()) != bool(is_high.all()):
             raise ValueError(f"a batch has noise levels on both sides of the boundary {self.boundary}; call it "

@@ -43,11 +43,7 @@ class TextConfig:
     most_tokens: int | None  #: positions that it knows; None where they are relative
 
     def chosen(self, layers: Literal["all"] | Sequence[int]) -> list[int]:
-        """Indices of hidden states, from 0, the embedding, to `depth`.
-
-        Raises:
-            UserError: one does not exist.
-        """
+        """Indices of hidden states, from 0, the embedding, to `depth`."""
         if isinstance(layers, str):
             return list(range(1, self.depth + 1))
         for layer in layers:
@@ -138,11 +134,7 @@ class Tower:
         return self
 
     def tokens(self, texts: Sequence[str], most: int, *, padded: bool = False) -> tuple[Tensor, Tensor]:
-        """Token ids and a mask, (B, T), padded on the right to the longest text or, if `padded`, to `most`.
-
-        Raises:
-            UserError: the model cannot read so many tokens.
-        """
+        """Token ids and a mask, (B, T), padded on the right to the longest text or, if `padded`, to `most`."""
         limit = self._limit()
         if limit is not None and most > limit:
             raise UserError(
@@ -164,11 +156,7 @@ class Tower:
         return None if most is None else min(most, int(self._words.model_max_length))
 
     def states(self, ids_BT: Tensor, mask_BT: Tensor, layers: Sequence[int], final_norm: str) -> list[Tensor]:
-        """Hidden states (B, T, D), fp32, of the layers, which count from 0.
-
-        Raises:
-            UserError: `final_norm` asks for a norm that cannot be found.
-        """
+        """Hidden states (B, T, D), fp32, of the layers, which count from 0."""
         seen_BT = torch.ones_like(mask_BT) if self._reads_padding else mask_BT.clone()
         seen_BT[:, 0] = True  # a softmax over nothing is NaN
         with _before(self._norm() if final_norm != "last" else None) as raw:
@@ -208,11 +196,7 @@ def _before(norm: nn.Module | None) -> Iterator[list[Tensor]]:
 
 @lru_cache(maxsize=1)
 def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
-    """The text part of a folder on this process's device.
-
-    Raises:
-        UserError: it cannot be loaded, or weights are missing.
-    """
+    """The text part of a folder on this process's device."""
     config = _config(folder)
     transformers = require("transformers", purpose="A text encoder from a folder")
     local = {"local_files_only": True, "trust_remote_code": False}

@@ -135,11 +135,7 @@ def _cropped(frames_FCHW: Tensor, height: int, width: int) -> Tensor:
 
 
 def read_config(folder: Path, name: str) -> dict[str, Json]:
-    """A JSON mapping of a model's folder.
-
-    Raises:
-        UserError: it is absent or no mapping.
-    """
+    """A JSON mapping of a model's folder."""
     try:
         content = json.loads((folder / name).read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -65,11 +65,7 @@ class LowRankAdapter:
         self.targets, self.method = dict(targets), method
 
     def ranks(self, model: nn.Module) -> dict[str, dict[str, Rank]]:
-        """Return the rank of each adapted projection of each adapted linear.
-
-        Raises:
-            ValueError: a target matches no linear, or none of its linears has the named parts.
-        """
+        """Return the rank of each adapted projection of each adapted linear."""
         linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         found: dict[str, dict[str, Rank]] = {}
         for key, target in self.targets.items():

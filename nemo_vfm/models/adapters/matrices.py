@@ -143,11 +143,7 @@ class PlacedMatrices:
     name: str  #: of the linear in the file
 
     def fill(self) -> None:
-        """Copy the values; a rank of a split model copies its shard, but every rank must call it.
-
-        Raises:
-            DataError: the file has another weight of the base than the model.
-        """
+        """Copy the values; a rank of a split model copies its shard, but every rank must call it."""
         given = self.given
         if given.initial is not None or given.base is not None:
             weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)[self.order]

@@ -84,9 +84,6 @@ def read_keys(
         tensors: by key.
         prefix: prefix of every key.
         config: r, lora_alpha and their patterns in PEFT's terms; None sets alpha to the rank, as diffusers does.
-
-    Raises:
-        DataError: a key is not an adapter's, a matrix is missing, or the configuration contradicts the matrices.
     """
     if config is not None:
         require_known(name, config)

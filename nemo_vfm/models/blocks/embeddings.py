@@ -81,11 +81,7 @@ class LearnedPositions(nn.Module):
         self.frames, self.rows, self.columns = (nn.Parameter(torch.zeros(size, width)) for size in most)
 
     def forward(self, *grids: Grid) -> Tensor:
-        """(S, D), this rank's tokens of one video after another, in each the time slowest and the width fastest.
-
-        Raises:
-            ValueError: a grid is larger than the tables.
-        """
+        """(S, D), this rank's tokens of one video after another, in each the time slowest and the width fastest."""
         places_S3 = split_tokens(torch.cat([self._places(grid) for grid in grids]), 0)
         frame, row, column = places_S3.unbind(1)
         sum_SD = self.frames[frame] + self.rows[row] + self.columns[column]

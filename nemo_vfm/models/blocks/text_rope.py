@@ -93,11 +93,7 @@ class TextRope:
             self.long_context.require_fit(self.theta)
 
     def rotated(self, head_dim: int) -> int:
-        """R, even.
-
-        Raises:
-            ValueError: there is nothing to rotate, or an odd number.
-        """
+        """R, even."""
         require_between(1, LARGEST_THETA, **{"rope.theta": self.theta})
         require_between(0, 1, **{"rope.share": self.share})
         found = int(head_dim * self.share)

@@ -184,9 +184,6 @@ def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device
 
     Args:
         num_positions: latent positions that there are.
-
-    Raises:
-        ValueError: they are not those of these sizes, or a size cannot be cut into patches.
     """
     sizes: list[Size] = [(t, h, w) for t, h, w in sizes_N3.tolist()]
     if sum(map(math.prod, sizes)) != num_positions:

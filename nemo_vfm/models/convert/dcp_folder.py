@@ -251,11 +251,7 @@ class DcpFolder:
         return TensorHeader(self._tensors[name].dtype, self._tensors[name].shape)
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor, put together from its chunks.
-
-        Raises:
-            DataError: a chunk is damaged, or not what the index says.
-        """
+        """All of a tensor, put together from its chunks."""
         tensor = self._tensors[name]
         if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape and 0 not in tensor.shape:
             return self._chunk(name, tensor, tensor.chunks[0]).contiguous()

@@ -97,9 +97,6 @@ def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTe
 
     Args:
         leave_out: see `read_foreign`.
-
-    Raises:
-        DataError: it is of another kind, is damaged, or holds code.
     """
     found = format_of(path)
     if found == "distcp":
@@ -118,11 +115,7 @@ def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTe
 
 
 def format_of(path: Path) -> Format:
-    """By the file's first bytes, since its name says nothing; of a folder, by the index in it.
-
-    Raises:
-        DataError: it is none that we read; the text says what to do.
-    """
+    """By the file's first bytes, since its name says nothing; of a folder, by the index in it."""
     if path.is_dir():
         if checkpoint_in(path) is None and is_zarr(path):
             raise DataError("this is a checkpoint of Megatron-Core in its former format, zarr, which is not read; save "

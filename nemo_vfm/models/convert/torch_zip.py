@@ -74,11 +74,7 @@ class Window(io.RawIOBase):
         return data
 
     def fill(self, start: int, size: int) -> bytearray:
-        """`size` bytes from `start`, which must lie inside.
-
-        Raises:
-            DataError: they do not.
-        """
+        """`size` bytes from `start`, which must lie inside."""
         if start < 0 or size < 0 or start + size > self.size:
             raise DataError(f"bytes {start:,} to {start + size:,} are asked for, but there are {self.size:,}")
         data = bytearray(size)
@@ -106,11 +102,7 @@ class TorchZip:
     _storages: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def tensors(self, places: Mapping[str, TensorPlace]) -> dict[str, Tensor]:
-        """The tensors themselves. Tied weights share their memory; a thousand views of one storage are an attack.
-
-        Raises:
-            DataError: one by one they would be far larger than the file.
-        """
+        """The tensors themselves. Tied weights share their memory; a thousand views of one storage are an attack."""
         num_bytes = sum(place.num_bytes for place in places.values())
         if num_bytes > _MAX_TIED * self._window.size:
             raise DataError(f"its tensors ask for {num_bytes:,} bytes one by one, the file has {self._window.size:,}")

@@ -49,11 +49,7 @@ TRANSFORMERS, DIFFUSERS = WeightNames("model"), WeightNames("diffusion_pytorch_m
 
 
 def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) -> dict[str, MappedFile]:
-    """The open file that holds each weight, by name; `stack` closes them.
-
-    Raises:
-        DataError: files are missing or damaged, or do not hold what the index says.
-    """
+    """The open file that holds each weight, by name; `stack` closes them."""
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder.name} holds an adapter (adapter_config.json), which changes the model; merge it into "
                         f"the weights first")  # fmt: skip
@@ -96,11 +92,7 @@ def _variant(folder: Path, names: WeightNames) -> str:
 
 
 def open_safetensors(path: Path) -> MappedFile:
-    """A file of safetensors of which every claim in the header has been compared with its size.
-
-    Raises:
-        DataError: it is none, or damaged.
-    """
+    """A file of safetensors of which every claim in the header has been compared with its size."""
     from safetensors import SafetensorError
 
     try:

@@ -153,11 +153,7 @@ class HubResponse:
         return self.response.length
 
     def read(self, most: int) -> bytes:
-        """Read up to `most` bytes of the body; return no bytes at its end.
-
-        Raises:
-            RetryableError: the connection broke.
-        """
+        """Read up to `most` bytes of the body; return no bytes at its end."""
         with _retry_connection_errors():
             return self.response.read1(most)
 
@@ -215,9 +211,6 @@ class HubClient:
             number: index of the failed attempt, from 0.
             error: why it failed.
             what: name of the request, for messages.
-
-        Raises:
-            HubError: no attempt is left.
         """
         if number + 1 >= self.tries:
             raise HubError(f"{one_line(what)} failed after {self.tries} attempts; last error: {error}; run the same "

@@ -63,11 +63,7 @@ class GetRecord:
         return type(self)(self.address, self.hub, self.commit, dict(sorted(files.items())), left)
 
     def require_same(self, address: HubAddress, folder: Path) -> None:
-        """Refuse to mix two models or revisions in one folder.
-
-        Raises:
-            UserError: the address names another model or revision.
-        """
+        """Refuse to mix two models or revisions in one folder."""
         here = f"{folder} holds {self.address} (commit {self.commit})"
         if address.model != self.address.model:
             raise UserError(f"{here}, not {address}; give another folder")

@@ -70,11 +70,7 @@ class DCNv2(nn.Module):
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least.
-
-        Raises:
-            DataError: the batch lacks a feature, or a dense number is missing and must not.
-        """
+        """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         dense_BF = self.input.dense_numbers(batch, dtype)
         bottom = [self.bottom(dense_BF).to(dtype)] if self.bottom else []

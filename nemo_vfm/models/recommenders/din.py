@@ -81,11 +81,7 @@ class DIN(nn.Module):
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least.
-
-        Raises:
-            DataError: the batch lacks a feature, lengths of a history differ, or a dense number is missing.
-        """
+        """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         read = self.input.histories(self.tables, batch, dtype)
         candidate = torch.cat(list(read.candidates), dim=1)

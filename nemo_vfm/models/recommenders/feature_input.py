@@ -90,11 +90,7 @@ class FeatureInput:
         require_dense(self.dense, self.missing)
 
     def require_columns(self, tables: FusedTables, batch: FeatureBatch) -> None:
-        """Check that a batch has what the model reads; a batch without samples will do.
-
-        Raises:
-            DataError: it lacks a feature or a group, or has another number of dense features.
-        """
+        """Check that a batch has what the model reads; a batch without samples will do."""
         for name in (*features_of(tables.tables.values()), *([self.times] if self.times else [])):
             feature_rows(batch, name)
         require_groups(batch, self.deduplicated)
@@ -105,20 +101,12 @@ class FeatureInput:
         return dense_input(batch.dense_BF, self.dense, self.missing, dtype)
 
     def bags(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> list[Tensor]:
-        """Of all features of the tables, (B, D) each.
-
-        Raises:
-            DataError: see `look_up`.
-        """
+        """Of all features of the tables, (B, D) each."""
         found = look_up(tables, batch, features_of(tables.tables.values()), self.deduplicated, dtype)
         return [vectors.bags() for vectors in found.values()]
 
     def histories(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> HistoryInput:
-        """What a model over histories reads.
-
-        Raises:
-            DataError: see `dense_input`, `look_up` and `history_rows`.
-        """
+        """What a model over histories reads."""
         found = look_up(tables, batch, features_of(tables.tables.values()), self.deduplicated, dtype)
         return HistoryInput(
             [

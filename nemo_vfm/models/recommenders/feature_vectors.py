@@ -63,10 +63,6 @@ def look_up(
         names: of features; others of the batch are left alone.
         deduplicated: of groups, up to where they are computed on unique rows; groups that it lacks are expanded first.
         dtype: of the vectors.
-
-    Raises:
-        DataError: the batch lacks a feature, or it has groups but not one that `deduplicated` names.
-        ValueError: see `FusedTables.lookup`.
     """
     require_groups(batch, deduplicated)
     rows = {name: _rows(batch, name, deduplicated) for name in names}
@@ -102,11 +98,7 @@ def sum_rows(values_ND: Tensor, lengths_R: Tensor) -> Tensor:
 
 
 def feature_rows(batch: FeatureBatch, name: str) -> tuple[Jagged, str | None]:
-    """A feature's rows as the batch has them, and the group whose unique rows these are.
-
-    Raises:
-        DataError: the batch has no such feature.
-    """
+    """A feature's rows as the batch has them, and the group whose unique rows these are."""
     if name in batch.features:
         return batch.features[name], None
     for group, rows in batch.groups.items():

@@ -87,12 +87,7 @@ class HistoryTransformer(nn.Module):
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least.
-
-        Raises:
-            DataError: the batch lacks a feature, lengths of a history differ, a feature of it is from outside of the
-                group that is attended, or a dense number is missing and must not.
-        """
+        """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         read = self.input.histories(self.tables, batch, dtype)
         user_RD = self.encoder(read.rows.added, read.rows.places)

@@ -81,11 +81,7 @@ class KeyValues:
         return (places - self.begins_B[:, None]).clamp_min(0)
 
     def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, window: int | None = None) -> Tensor:
-        """(B, H, S, E); `advance` goes on once every block has been here.
-
-        Raises:
-            ValueError: there is no room for so many tokens.
-        """
+        """(B, H, S, E); `advance` goes on once every block has been here."""
         end = self.length + k_BGSE.shape[2]
         if end > self.most:
             raise ValueError(f"the cache has room for {self.most} tokens, and {end} were requested")

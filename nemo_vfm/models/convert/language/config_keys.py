@@ -14,11 +14,7 @@ _SAID = frozenset({"_class_name", "_diffusers_version", "_name_or_path", "_commi
 
 
 def whole(config: Mapping[str, Json], key: str, most: int) -> int:
-    """A count.
-
-    Raises:
-        DataError: it is missing, no whole number, or not from 1 to `most`.
-    """
+    """A count."""
     value = _there(config, key)
     if type(value) is not int or not 1 <= value <= most:
         raise wrong(key, value, f"a whole number from 1 to {most:,}")
@@ -26,11 +22,7 @@ def whole(config: Mapping[str, Json], key: str, most: int) -> int:
 
 
 def positive(config: Mapping[str, Json], key: str) -> float:
-    """A number above zero.
-
-    Raises:
-        DataError: it is missing or something else.
-    """
+    """A number above zero."""
     value = _there(config, key)
     if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
         raise wrong(key, value, "a number above zero")
@@ -38,11 +30,7 @@ def positive(config: Mapping[str, Json], key: str) -> float:
 
 
 def flag(config: Mapping[str, Json], key: str, default: bool) -> bool:
-    """True or false; `default` where it is missing.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """True or false; `default` where it is missing."""
     value = config.get(key, default)
     if type(value) is not bool:
         raise wrong(key, value, "true or false")
@@ -75,11 +63,7 @@ def _there(config: Mapping[str, Json], key: str) -> Json:
 
 
 def numbers(config: Mapping[str, Json], key: str, count: int, *, integer: bool = False) -> list[float]:
-    """So many numbers above zero.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """So many numbers above zero."""
     value = config.get(key)
     kinds = (int,) if integer else (int, float)
     if (

@@ -24,11 +24,7 @@ _TYPES = ("full_attention", "sliding_attention")
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
-    """What GPT is to be built with.
-
-    Raises:
-        DataError: another architecture, a setting that GPT does not have, or a key that is not known.
-    """
+    """What GPT is to be built with."""
     family = family_of(config)
     _require_known(config, family)
     sizes = _sizes(config, family)

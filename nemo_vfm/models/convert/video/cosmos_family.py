@@ -50,11 +50,7 @@ _INSIDE = {
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
-    """A DiT's arguments from config.json, missing keys as diffusers has them.
-
-    Raises:
-        DataError: a key that is not known, or a value that no DiT has.
-    """
+    """A DiT's arguments from config.json, missing keys as diffusers has them."""
     require_known(config, _READ | _IGNORED, _FIXED)
     require_fixed(config, _FIXED)
     given: dict[str, Json] = {
@@ -96,11 +92,7 @@ def _text_arguments(given: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def config_of(model: DiT) -> dict[str, Json]:
-    """The config.json of a model.
-
-    Raises:
-        DataError: it has what no Cosmos has, or lacks what each has.
-    """
+    """The config.json of a model."""
     expected = {
         "gelu": (model.gelu, "exact"), "qk_norm_eps": (model.qk_norm_eps, _EPS),
         "noise_scale": (model.noise_scale, 1.0),

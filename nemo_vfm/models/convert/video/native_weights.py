@@ -248,10 +248,6 @@ def config_of(
         shape_of: the shape of one of them.
         stretch: of the rotary positions in time, height and width; None takes that of the published network of this
             size.
-
-    Raises:
-        DataError: a tensor is missing, or has a shape that no Cosmos has.
-        UserError: the stretch is not known.
     """
 
     def sizes(name: str, dims: int = 2) -> Shape:

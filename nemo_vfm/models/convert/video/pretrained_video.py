@@ -64,11 +64,7 @@ def pretrained_experts(*, folder: Path) -> NoiseExperts:
 
 
 def boundary_in(folder: Path) -> float:
-    """Return the noise level where the two networks of a pipeline meet.
-
-    Raises:
-        DataError: the pipeline does not say it.
-    """
+    """Return the noise level where the two networks of a pipeline meet."""
     boundary = read_mapping(folder / PIPELINE).get("boundary_ratio")
     if not isinstance(boundary, float) or not 0 <= boundary <= 1:
         raise DataError(f"{folder.name}/{PIPELINE} says boundary_ratio: {str(boundary)[:40]}; expected a number from 0 "
@@ -77,11 +73,7 @@ def boundary_in(folder: Path) -> float:
 
 
 def load_pretrained(model: nn.Module, folder: Path) -> None:
-    """Put the weights of a folder into a network.
-
-    Raises:
-        UserError, DataError: see `TransformerFolder`; or they are of another model.
-    """
+    """Put the weights of a folder into a network."""
     if isinstance(model, NoiseExperts):
         for network, part in zip((model.high, model.low), _both(folder), strict=True):
             load_pretrained(network, part)
@@ -110,11 +102,7 @@ def _both(folder: Path) -> tuple[Path, Path]:
 
 
 def family_in(folder: Path) -> Family | None:
-    """Return the family that a folder's transformer and index describe; None if it has no transformer that is read.
-
-    Raises:
-        DataError: a file is damaged.
-    """
+    """Return the family that a folder's transformer and index describe; None if it has no transformer that is read."""
     if (transformer := transformer_in(folder)) is None:
         return None
     config = read_mapping(transformer / "config.json")
@@ -135,10 +123,6 @@ def family_in(folder: Path) -> Family | None:
 
 
 def scheduler_in(folder: Path) -> Mapping[str, Json]:
-    """Return the content of scheduler_config.json; empty if there is none.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Return the content of scheduler_config.json; empty if there is none."""
     path = folder / _SCHEDULER
     return read_mapping(path) if path.is_file() else {}

@@ -177,11 +177,7 @@ def write_transformer(
 
 
 def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[str]:
-    """Copy a pipeline's folder without one of its parts; the names of the parts that were copied.
-
-    Raises:
-        UserError: it is no pipeline's folder.
-    """
+    """Copy a pipeline's folder without one of its parts; the names of the parts that were copied."""
     if not (source / PIPELINE).is_file():
         raise UserError(f"{source} is not a pipeline's folder: it has no {PIPELINE}")
     named = [name for name, value in read_mapping(source / PIPELINE).items() if isinstance(value, list) and any(value)]
@@ -202,9 +198,6 @@ def replaced_part(pipeline: Path, wanted: str | None) -> str:
     Args:
         pipeline: its folder.
         wanted: `transformer` or `transformer_2`; None where the pipeline has one.
-
-    Raises:
-        UserError: the pipeline has two and none is named, or it has not the one that is.
     """
     index = read_mapping(pipeline / PIPELINE) if (pipeline / PIPELINE).is_file() else {}
     second = index.get(SECOND)

@@ -45,11 +45,7 @@ _NORMS = {"q_norm": "norm_q", "k_norm": "norm_k", "image_k_norm": "norm_added_k"
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
-    """Wan's arguments from config.json, missing keys as diffusers has them.
-
-    Raises:
-        DataError: a key that is not known, or a value that Wan does not have.
-    """
+    """Wan's arguments from config.json, missing keys as diffusers has them."""
     require_known(config, _READ | _IGNORED, _FIXED)
     require_fixed(config, _FIXED)
     given: dict[str, Json] = {
@@ -78,11 +74,7 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def config_of(model: Wan) -> dict[str, Json]:
-    """The config.json of a model.
-
-    Raises:
-        DataError: diffusers has no such Wan.
-    """
+    """The config.json of a model."""
     if model.noise_scale != 1000 or model.rope.theta != 10_000:
         raise DataError(f"diffusers has no Wan with noise_scale {model.noise_scale:g} and rope_theta "
                         f"{model.rope.theta:g}; it has 1000 and 10000")  # fmt: skip

@@ -157,12 +157,7 @@ def wan_maps(model: Wan, prefix: str) -> dict[str, TensorMap]:
 
 
 def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]], heads: int | None) -> dict[str, Json]:
-    """The config.json that diffusers would have for a network, from the shapes of its tensors.
-
-    Raises:
-        UserError: the number of heads is not known.
-        DataError: a tensor is missing, or has a shape that no Wan has.
-    """
+    """The config.json that diffusers would have for a network, from the shapes of its tensors."""
 
     def sizes(name: str, dims: int = 2) -> tuple[int, ...]:
         if name not in names or len(shape_of(name)) != dims or not all(shape_of(name)):

@@ -60,11 +60,7 @@ def is_part(names: Collection[str]) -> bool:
 
 
 def part_of(names: Collection[str], shape_of: Callable[[str], Shape]) -> WanPart:
-    """The part that tensors are of.
-
-    Raises:
-        DataError: a tensor is of no such part, is missing, or has a shape that it cannot have.
-    """
+    """The part that tensors are of."""
 
     def sizes(name: str, dims: int) -> Shape:
         if name not in names or len(shape_of(name)) != dims:
