@@ -72,14 +72,7 @@ class FrameConditioning(Protocol):
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
-        """The network's inputs: latents, noise level, and any conditioning inputs.
-
-        Args:
-            objective: the network's objective.
-            noisy_BCTHW: the noisy latents.
-            sigma_B: their noise level.
-            given: the given frames.
-        """
+        """The network's inputs: latents, noise level, and any conditioning inputs."""
         ...
 
     def known(self, given: GivenFrames) -> Tensor | None:

@@ -60,11 +60,7 @@ class CachedSteps:
 
     @contextmanager
     def call(self, branches: Sequence[str]) -> Iterator[None]:
-        """Activate the cache for one call of the model.
-
-        Args:
-            branches: of the batch's rows, such as cond and uncond; each has its own cache.
-        """
+        """Activate the cache for one call of the model."""
         for network, cache in self._caches:
             cache.branches = tuple(branches)
             network.use_block_loop(cache)

@@ -272,13 +272,7 @@ class _SamplingBatch:
 
 
 def side_without_patches(patch: tuple[int, ...], latents: tuple[int, ...], pixels: tuple[int, ...]) -> str:
-    """Why a height or width in pixels has no whole patches, and which have; empty where both have.
-
-    Args:
-        patch: of the network, in latents: frames, rows and columns.
-        latents: frames, rows and columns.
-        pixels: frames, height and width.
-    """
+    """Why a height or width in pixels has no whole patches, and which have; empty where both have."""
     for axis, name in ((1, "height"), (2, "width")):
         side, cut = latents[axis], patch[axis]
         if side % cut:

@@ -97,13 +97,7 @@ class LowRank(nn.Module):
                 self.register_parameter(f"{name}_magnitude", nn.Parameter(like.new_ones(outputs)))
 
     def forward(self, x: Tensor, output: Tensor, linear: nn.Linear) -> Tensor:
-        """Apply the adapter to the linear's output.
-
-        Args:
-            x: input of the linear, (..., I).
-            output: output of the linear, (..., width).
-            linear: the adapted linear.
-        """
+        """Apply the adapter to the linear's output."""
         a_of = [local(self.get_parameter(f"{name}_a")) for name in self.ranks]
         h = product(x, torch.cat(a_of) if len(a_of) > 1 else a_of[0])
         h = h if self._split is None else self._split.whole(h)

@@ -77,14 +77,7 @@ _MOST_ALPHA = 1_000_000
 def read_keys(
     name: str, tensors: Mapping[str, Tensor], prefix: str, config: Mapping[str, Json] | None
 ) -> dict[str, Matrices]:
-    """Read matrices by linear.
-
-    Args:
-        name: of the file, for messages.
-        tensors: by key.
-        prefix: prefix of every key.
-        config: r, lora_alpha and their patterns in PEFT's terms; None sets alpha to the rank, as diffusers does.
-    """
+    """Read matrices by linear."""
     if config is not None:
         require_known(name, config)
     kinds: dict[str, dict[str, Tensor]] = {}

@@ -217,11 +217,6 @@ def with_uncertainty(out_BSP: Tensor, uncertainty: Tensor, channels: int) -> Ten
 
     Each token carries it, rather than each sample once, so that a layout that splits tokens over ranks sums its
     gradient as it sums every other.
-
-    Args:
-        out_BSP: tokens that hold one patch each, the channel slowest.
-        uncertainty: u of each sample, (B,), or of each token, (B, S).
-        channels: of the patches.
     """
     u_BS = uncertainty.unsqueeze(1) if uncertainty.ndim == 1 else uncertainty
     volume = out_BSP.shape[2] // channels

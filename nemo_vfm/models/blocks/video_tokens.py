@@ -180,11 +180,7 @@ class Row:
 
 
 def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device) -> Row:
-    """Where samples of these sizes lie.
-
-    Args:
-        num_positions: latent positions that there are.
-    """
+    """Where samples of these sizes lie."""
     sizes: list[Size] = [(t, h, w) for t, h, w in sizes_N3.tolist()]
     if sum(map(math.prod, sizes)) != num_positions:
         raise ValueError(

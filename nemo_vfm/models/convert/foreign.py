@@ -93,11 +93,7 @@ class ForeignTensors:
 
 @contextmanager
 def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTensors | None]:
-    """The tensors of a file of torch.save or safetensors, or of a folder of `.distcp` files; None of a `.nemo` archive.
-
-    Args:
-        leave_out: see `read_foreign`.
-    """
+    """The tensors of a file of torch.save or safetensors, or a folder of `.distcp` files; None of a `.nemo` archive."""
     found = format_of(path)
     if found == "distcp":
         with DcpFolder(checkpoint_in(path) or path) as folder:

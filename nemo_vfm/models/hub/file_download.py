@@ -39,11 +39,6 @@ class FileDownloader:
     def download(self, file: HubFile, target: str, folder: Path) -> Digest:
         """Download a file into a folder.
 
-        Args:
-            file: path, size and hash from the commit.
-            target: request target on the hub.
-            folder: the model's folder.
-
         Returns:
             Size and hashes of the file.
 

@@ -205,13 +205,7 @@ class HubClient:
         raise AssertionError("pause raises after the last attempt")
 
     def pause(self, number: int, error: RetryableError, what: str) -> None:
-        """Wait before the next attempt.
-
-        Args:
-            number: index of the failed attempt, from 0.
-            error: why it failed.
-            what: name of the request, for messages.
-        """
+        """Wait before the next attempt."""
         if number + 1 >= self.tries:
             raise HubError(f"{one_line(what)} failed after {self.tries} attempts; last error: {error}; run the same "
                            "command again to resume")  # fmt: skip

@@ -96,11 +96,7 @@ _LONGEST_NAME, _LONGEST_PATH, _MOST_LEVELS = 200, 1000, 16  # bytes, bytes, fold
 
 
 def require_names(paths: Iterable[str]) -> None:
-    """Refuse names that leave the folder, hide characters, or collide.
-
-    Args:
-        paths: relative file paths with `/` as separator.
-    """
+    """Refuse names that leave the folder, hide characters, or collide."""
     known: dict[str, tuple[str, str]] = {}
     for path in paths:
         if reason := _refusal(path):

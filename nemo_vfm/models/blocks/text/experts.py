@@ -115,12 +115,7 @@ class MixtureOfExperts(nn.Module):
 
     @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
-        """Same shape as x.
-
-        Args:
-            x: (..., D).
-            routes: where to note the choices; None for nowhere.
-        """
+        """Same shape as x."""
         x_TD = x.flatten(0, -2)
         probabilities_TX = self.router(x_TD).float().softmax(-1)
         weights_TK, chosen_TK = probabilities_TX.topk(self.per_token, dim=-1)

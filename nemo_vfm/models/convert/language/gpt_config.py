@@ -95,10 +95,6 @@ def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     """config.json for transformers.
 
-    Args:
-        model: trained.
-        most_tokens: the longest text it was trained on.
-
     Raises:
         DataError: no architecture of transformers is the same function.
     """

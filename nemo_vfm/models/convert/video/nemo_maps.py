@@ -46,15 +46,7 @@ def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
 
 
 def is_mixed(parts: TensorParts, prefix: str, depth: int, width: int, rank: int) -> bool:
-    """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero.
-
-    Args:
-        parts: with numbered layers.
-        prefix: before the names.
-        depth: number of layers.
-        width: D.
-        rank: R.
-    """
+    """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero."""
     starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
     for start in starts:
         _require_shape(parts, start + _DOWN, (_PARTS * rank, width))

@@ -193,12 +193,7 @@ def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[st
 
 
 def replaced_part(pipeline: Path, wanted: str | None) -> str:
-    """Which part of a pipeline a network takes the place of.
-
-    Args:
-        pipeline: its folder.
-        wanted: `transformer` or `transformer_2`; None where the pipeline has one.
-    """
+    """Which part of a pipeline a network takes the place of."""
     index = read_mapping(pipeline / PIPELINE) if (pipeline / PIPELINE).is_file() else {}
     second = index.get(SECOND)
     has_two = isinstance(second, list) and any(second)
