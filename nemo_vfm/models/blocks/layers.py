@@ -110,7 +110,7 @@ def rotate(x_BSHD: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor) -> Tensor:
 
 
 def rotate_first(x_BSHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotated in the first R of its E dimensions; cos and sin of `TextContext`."""
+    """Rotate the first R of E dimensions by cos and sin of `TextContext`."""
     rotated = cos.shape[-1]
     cos, sin = cos.to(x_BSHE.dtype), sin.to(x_BSHE.dtype)
     if rotated == x_BSHE.shape[-1]:
