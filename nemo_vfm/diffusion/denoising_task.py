@@ -20,7 +20,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 
@@ -39,9 +39,6 @@ class Denoise:
             token, so that a video counts as much as all images of as many tokens. Packed or not, it is the same mean.
         frame_conditioning: how the network is conditioned on given frames, and how many each sample has. Given frames
             that replace noisy latents have no loss and do not count in a mean over tokens. None gives no frames.
-
-    Raises:
-        ValueError: text_dropout outside 0..1.
     """
 
     def __init__(
@@ -61,13 +58,19 @@ class Denoise:
         if not isinstance(batch, VideoBatch | PackedBatch):
             raise UserError(f"a diffusion model learns from videos or latents, but this data yields "
                             f"a {type(batch).__name__}; use video data")  # fmt: skip
-        pixels, clean = self._pixels(batch), self._clean(batch)
+        pixels, clean = self._pixels_and_latents(batch)
         device = clean[0].device
-        text_BLD, mask_BL = self._text(batch, device)
+        text_BLD, mask_BL = batch.text_BLD, batch.text_mask_BL
+        if text_BLD is None or mask_BL is None:
+            text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
+        text_BLD, mask_BL = text_BLD.to(device).float(), mask_BL.to(device)
         draws = [self._draw(batch, key, one, seed, training) for key, one in zip(batch.keys, clean, strict=True)]
         sigma_B = torch.stack([draw.sigma for draw in draws]).to(device)
         dropped_B = torch.tensor([draw.drops_text for draw in draws], device=device)
-        text_BLD, mask_BL = self._without(text_BLD, mask_BL, dropped_B)
+        if bool(dropped_B.any()):
+            empty, empty_mask = empty_like(self.text_encoder, text_BLD)
+            text_BLD = torch.where(dropped_B[:, None, None], empty, text_BLD)
+            mask_BL = torch.where(dropped_B[:, None], empty_mask, mask_BL)
         noised = [self._noised(*each) for each in zip(clean, pixels, draws, sigma_B[:, None], strict=True)]
         lay = _packed if isinstance(batch, PackedBatch) else _batched
         sizes = {"sizes_N3": torch.tensor(batch.sizes_THW)} if isinstance(batch, PackedBatch) else {}  # on the host
@@ -117,26 +120,16 @@ class Denoise:
         made = [targets.get("made_BCTHW", torch.ones_like(targets["clean_BCTHW"][:, :1])) for _, targets in noised]
         return batch.weight_B * torch.stack([one.sum() for one in made]).to(batch.weight_B.device)
 
-    def _pixels(self, batch: Videos) -> Sequence[Tensor | None]:
-        """Each sample in [-1, 1], or None."""
-        if isinstance(batch, PackedBatch) or batch.video_BCTHW is None or batch.latents_BCTHW is not None:
-            return [None] * len(batch)
-        return list(batch.video_BCTHW.float() / 127.5 - 1)
-
-    def _clean(self, batch: Videos) -> Sequence[Tensor]:
-        """Each sample as (C, T, H, W)."""
+    def _pixels_and_latents(self, batch: Videos) -> tuple[Sequence[Tensor | None], Sequence[Tensor]]:
+        """Of each sample (C, T, H, W): pixels in [-1, 1], or None where the batch has latents, and clean latents."""
         if isinstance(batch, PackedBatch):
-            return [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
+            latents = [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
+            return [None] * len(batch), latents
         if batch.latents_BCTHW is not None:
-            return list(batch.latents_BCTHW.float())
+            return [None] * len(batch), list(batch.latents_BCTHW.float())
         assert batch.video_BCTHW is not None, "a batch has latents or pixels"
-        return list(self.codec.encode(batch.video_BCTHW.float() / 127.5 - 1))
-
-    def _text(self, batch: Videos, device: torch.device) -> tuple[Tensor, Tensor]:
-        text_BLD, mask_BL = batch.text_BLD, batch.text_mask_BL
-        if text_BLD is None or mask_BL is None:
-            text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
-        return text_BLD.to(device).float(), mask_BL.to(device)
+        pixels_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
+        return list(pixels_BCTHW), list(self.codec.encode(pixels_BCTHW))
 
     def _draw(self, batch: Batch, key: str, clean: Tensor, seed: int, training: bool) -> "_Draw":
         """Noise level, whether the text is dropped, and noise, in this order, from the sample's own generator."""
@@ -149,14 +142,6 @@ class Denoise:
         count, given_sigma = self.frame_conditioning.draw(numbers, clean.shape[1])
         return _Draw(sigma, dropped, noise, count, given_sigma, torch.randn(clean.shape, generator=numbers))
 
-    def _without(self, text_BLD: Tensor, mask_BL: Tensor, dropped_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The empty text in the place of dropped ones, padded or cut to the batch's length."""
-        if not bool(dropped_B.any()):
-            return text_BLD, mask_BL
-        empty, empty_mask = empty_like(self.text_encoder, text_BLD)
-        text = torch.where(dropped_B[:, None, None], empty, text_BLD)
-        return text, torch.where(dropped_B[:, None], empty_mask, mask_BL)
-
 
 class FineTune(Denoise):
     """The task of a pretrained model: to denoise with the parts of the pipeline that samples from it.
@@ -165,9 +150,6 @@ class FineTune(Denoise):
         pipeline: its objective, codec, text encoder and frame conditioning are those of the training.
         text_dropout: see `Denoise`.
         mean: see `Denoise`.
-
-    Raises:
-        ValueError: text_dropout outside 0..1.
     """
 
     def __init__(
@@ -203,7 +185,6 @@ class _Draw:
 
 
 def _batched(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Join batches of one."""
     return {name: torch.cat([one[name] for one in samples]) for name in samples[0]}
 
 

@@ -15,29 +15,17 @@ from nemo_vfm.core.frame_rate import frame_rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoRequest:
-    """A request for videos of one size, one per prompt.
+    """A request for videos of one size, one per prompt."""
 
-    Args:
-        prompts: texts; a video's noise depends on (seed, text, repeat), not on the rest of the batch.
-        num_frames: frames of a video; the codec restricts the possible numbers.
-        height: in pixels.
-        width: in pixels.
-        fps: frames per second.
-        seed: root of the noise.
-        repeats: repetition index of each prompt, which varies the noise; None counts equal texts from 0.
-        given: the first frames of each video, (T, H, W, 3), uint8; None for a video without given frames.
-
-    Raises:
-        ValueError: an invalid frame rate.
-    """
-
-    prompts: Sequence[str]
-    num_frames: int
-    height: int
-    width: int
-    fps: float
-    seed: int
+    prompts: Sequence[str]  #: texts; a video's noise depends on (seed, text, repeat), not on the rest of the batch
+    num_frames: int  #: frames of a video; the codec restricts the possible numbers
+    height: int  #: in pixels
+    width: int  #: in pixels
+    fps: float  #: frames per second
+    seed: int  #: root of the noise
+    #: repetition index of each prompt, which varies the noise; None counts equal texts from 0
     repeats: Sequence[int] | None = None
+    #: the first frames of each video, (T, H, W, 3), uint8; None for a video without given frames
     given: Sequence[Tensor | None] | None = None
 
     def __post_init__(self) -> None:
@@ -56,32 +44,20 @@ class VideoRequest:
 
 @dataclass(frozen=True, slots=True)
 class CacheError:
-    """Difference between a video sampled with the step cache and the same one sampled without it.
+    """Difference between a video sampled with the step cache and the same one sampled without it."""
 
-    Args:
-        latents: RMS of the latents' difference divided by their standard deviation.
-        psnr_db: peak signal-to-noise ratio of the pixels; infinite if they are equal.
-    """
-
-    latents: float
-    psnr_db: float
+    latents: float  #: RMS of the latents' difference divided by their standard deviation
+    psnr_db: float  #: peak signal-to-noise ratio of the pixels; infinite if they are equal
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedVideos:
-    """A batch of generated videos.
+    """A batch of generated videos."""
 
-    Args:
-        pixels_BTHWC: uint8, on the CPU.
-        num_blocks: blocks in all steps on this rank; 0 without a step cache.
-        num_skipped: blocks that the step cache skipped.
-        errors: one per video if the step cache measures, else empty.
-    """
-
-    pixels_BTHWC: Tensor
-    num_blocks: int = 0
-    num_skipped: int = 0
-    errors: Sequence[CacheError] = ()
+    pixels_BTHWC: Tensor  #: uint8, on the CPU
+    num_blocks: int = 0  #: blocks in all steps on this rank; 0 without a step cache
+    num_skipped: int = 0  #: blocks that the step cache skipped
+    errors: Sequence[CacheError] = ()  #: one per video if the step cache measures, else empty
 
 
 def cache_error(latents_CTHW: Tensor, exact_CTHW: Tensor, pixels_THWC: Tensor, exact_THWC: Tensor) -> CacheError:

@@ -23,9 +23,6 @@ class ClassifierFree:
         low_scale: scale at noise levels below `low_below_sigma`, for models such as Wan 2.2 A14B, whose low-noise
             network needs less guidance; None uses `scale` everywhere.
         low_below_sigma: noise level below which `low_scale` applies; required with `low_scale`.
-
-    Raises:
-        ValueError: a number is outside its range.
     """
 
     def __init__(
@@ -69,5 +66,4 @@ class ClassifierFree:
 
 
 def _std(latents: Tensor) -> Tensor:
-    """Compute each sample's standard deviation, with a shape that broadcasts."""
     return latents.flatten(1).std(1).reshape(-1, *[1] * (latents.ndim - 1))

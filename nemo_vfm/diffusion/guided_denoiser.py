@@ -4,13 +4,13 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames, batch_of
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.step_cache import IDLE, CachedSteps
@@ -55,27 +55,16 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class GuidedDenoiser:
-    """The denoiser D(x; sigma) with classifier-free guidance.
+    """The denoiser D(x; sigma) with classifier-free guidance."""
 
-    Args:
-        model: the network.
-        objective: the objective it was trained with.
-        guidance: how the estimates are combined.
-        texts: texts of the batch.
-        fps: frames per second.
-        frames: given frames; None if the network does not support them.
-        ranks: the ranks that sample together.
-        cache: step cache that skips blocks; None skips none.
-    """
-
-    model: nn.Module
-    objective: Objective
-    guidance: ClassifierFree
-    texts: Texts
-    fps: float
-    frames: ConditioningFrames | None
-    ranks: SamplingRanks
-    cache: CachedSteps | None
+    model: nn.Module  #: the network
+    objective: Objective  #: the objective it was trained with
+    guidance: ClassifierFree  #: how the estimates are combined
+    texts: Texts  #: texts of the batch
+    fps: float  #: frames per second
+    frames: ConditioningFrames | None  #: given frames; None if the network does not support them
+    ranks: SamplingRanks  #: the ranks that sample together
+    cache: CachedSteps | None  #: step cache that skips blocks; None skips none
 
     def scale(self, sigma: float) -> float:
         """See `Denoiser`."""
@@ -85,20 +74,16 @@ class GuidedDenoiser:
         """See `Denoiser`."""
         acts = self.guidance.acts_at(sigma)
         if self.ranks.branch is not None:
-            return self._on_two_ranks(x, sigma, self.ranks.branch, acts=acts)
+            # Exchanged once per step, even without guidance, so that both ranks have the same result.
+            branch = BRANCHES[self.ranks.branch] if acts or self.ranks.branch == 0 else IDLE
+            cond, uncond = self.ranks.estimates(self._estimates(x, sigma, (branch,)))
+            return self.guidance.combine(cond, uncond, sigma) if acts else cond
         if not acts:
             return self._estimates(x, sigma, BRANCHES[:1])
         cond, uncond = self._estimates(x.repeat(2, 1, 1, 1, 1), sigma, BRANCHES).chunk(2)
         return self.guidance.combine(cond, uncond, sigma)
 
-    def _on_two_ranks(self, x: Tensor, sigma: float, branch: int, *, acts: bool) -> Tensor:
-        """Exchange estimates once per step, even without guidance, so that both ranks have the same result."""
-        estimate = self._estimates(x, sigma, (BRANCHES[branch] if acts or branch == 0 else IDLE,))
-        cond, uncond = self.ranks.estimates(estimate)
-        return self.guidance.combine(cond, uncond, sigma) if acts else cond
-
     def _estimates(self, x: Tensor, sigma: float, branches: Sequence[str]) -> Tensor:
-        """Estimate the clean latents of x, whose rows are ordered by branch."""
         noisy, count = x.float(), len(x)
         sigma_B = x.new_full((count,), sigma)
         if self.frames is None:
@@ -107,12 +92,9 @@ class GuidedDenoiser:
         else:
             inputs = self.frames.inputs(self.objective, noisy, sigma_B)
         texts = self.texts.rows(slice(count, None) if branches == BRANCHES[1:] else slice(count))
-        with self._caching(branches):
+        with nullcontext() if self.cache is None else self.cache.call(branches):
             output = self.model(
                 **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=texts.text_BLD,
                 text_mask_BL=texts.mask_BL, fps_B=torch.full((count,), self.fps, device=x.device),
             )  # fmt: skip
         return self.objective.denoised(output.double(), x, sigma_B)
-
-    def _caching(self, branches: Sequence[str]) -> AbstractContextManager[None]:
-        return nullcontext() if self.cache is None else self.cache.call(branches)

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from nemo_vfm.diffusion.objective import Shift, shift_at, shifted
 from nemo_vfm.diffusion.sampler import positive
-from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
 
 _BELOW_ONE = 1e-6
 
@@ -37,9 +37,6 @@ class UniPCFlowSigmas:
     Args:
         shift: s of sigma' = s sigma / (1 + (s - 1) sigma), or a rule by size. Wan uses 3 for 480p and 5 for 720p.
         num_train_timesteps: the scheduler's setting of that name.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(self, *, shift: float | Shift = 3.0, num_train_timesteps: int = 1000) -> None:
@@ -62,9 +59,6 @@ class FlowMatchEulerSigmas:
     Args:
         shift: see `UniPCFlowSigmas`.
         num_train_timesteps: the scheduler's setting of that name.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(self, *, shift: float | Shift = 1.0, num_train_timesteps: int = 1000) -> None:
@@ -93,9 +87,6 @@ class KarrasSigmas:
         flow: return sigma / (1 + sigma), the same share of noise on the flow-matching path.
         ends_at_zero: append a level of 0. Cosmos 1 and 2 end at sigma_min, so `steps` levels are one step fewer.
         whole_noise: start from unit noise whatever the first level is, as diffusers' UniPC does.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(

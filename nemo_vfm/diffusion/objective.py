@@ -13,9 +13,16 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
-
 _MOST_DRAWS = 10_000
+
+
+@runtime_checkable
+class Shift(Protocol):
+    """A shift that depends on the size of the sample."""
+
+    def factor(self, size_THW: Sequence[int]) -> float:
+        """s for latents of this many frames, rows and columns; an image has one frame."""
+        ...
 
 
 @runtime_checkable
@@ -73,24 +80,13 @@ class FlowMatching:
         timesteps: n; the network's noise-level input is then floor(n sigma) / n. diffusers' UniPC scheduler has integer
             timesteps, so use 1000 with it. None passes sigma itself.
         drawn: lowest and highest noise level of training; [0.875, 1] for a network that samples only at high levels.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(
-        self,
-        *,
-        prediction: Literal["velocity", "sample"] = "velocity",
-        shift: float | Shift = 1.0,
-        logit_mean: float = 0.0,
-        logit_std: float = 1.0,
-        uniform_fraction: float = 0.1,
-        min_sigma: float = 0.05,
-        noise_weight: float = 0.0,
-        timesteps: int | None = None,
-        drawn: tuple[float, float] = (0.0, 1.0),
-    ) -> None:
+        self, *, prediction: Literal["velocity", "sample"] = "velocity", shift: float | Shift = 1.0,
+        logit_mean: float = 0.0, logit_std: float = 1.0, uniform_fraction: float = 0.1, min_sigma: float = 0.05,
+        noise_weight: float = 0.0, timesteps: int | None = None, drawn: tuple[float, float] = (0.0, 1.0),
+    ) -> None:  # fmt: skip
         if prediction not in ("velocity", "sample"):
             raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
         if not isinstance(shift, Shift) and shift <= 0:
@@ -108,22 +104,15 @@ class FlowMatching:
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range.
-
-        Raises:
-            ValueError: next to no levels are in the range.
-        """
+        """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range."""
         for _ in range(_MOST_DRAWS):
-            sigma = self._draw(generator, size_THW)
+            which, uniform = torch.rand(2, generator=generator)
+            normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
+            sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
+            sigma = shifted(sigma, shift_at(self.shift, size_THW))
             if self.drawn[0] <= sigma <= self.drawn[1]:
                 return sigma
         raise ValueError(f"none of {_MOST_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
-
-    def _draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        which, uniform = torch.rand(2, generator=generator)
-        normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
-        sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
-        return shifted(sigma, shift_at(self.shift, size_THW))
 
     def scale(self, sigma: float) -> float:
         """1 - sigma."""
@@ -177,21 +166,12 @@ class EDM:
         sigma_min: smallest noise level of the schedule above 0.
         sigma_max: largest noise level of the schedule.
         rho: curvature of the schedule; larger spends more steps near sigma_min.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(
-        self,
-        *,
-        sigma_data: float = 0.5,
-        p_mean: float = 0.0,
-        p_std: float = 1.0,
-        sigma_min: float = 0.002,
-        sigma_max: float = 80.0,
-        rho: float = 7.0,
-    ) -> None:
+        self, *, sigma_data: float = 0.5, p_mean: float = 0.0, p_std: float = 1.0, sigma_min: float = 0.002,
+        sigma_max: float = 80.0, rho: float = 7.0,
+    ) -> None:  # fmt: skip
         if min(sigma_data, p_std, rho) <= 0:
             raise ValueError(f"sigma_data ({sigma_data}), p_std ({p_std}) and rho ({rho}) must be above 0")
         if not 0 < sigma_min < sigma_max:
@@ -266,3 +246,13 @@ def _steps(steps: int) -> int:
     if steps < 1:
         raise ValueError(f"sampling needs at least 1 step, got {steps}")
     return steps
+
+
+def shift_at(shift: float | Shift, size_THW: Sequence[int]) -> float:
+    """The shift as a number, or computed by the rule for this size."""
+    return shift.factor(size_THW) if isinstance(shift, Shift) else shift
+
+
+def shifted(sigma: Tensor, factor: float) -> Tensor:
+    """s sigma / (1 + (s - 1) sigma)."""
+    return factor * sigma / (1 + (factor - 1) * sigma)

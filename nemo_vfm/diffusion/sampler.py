@@ -29,15 +29,10 @@ class Denoiser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A sample and what it cost.
+    """A sample and what it cost."""
 
-    Args:
-        latents: the sample, fp64.
-        evaluations: how often the denoiser was called; guidance may run the network twice as wide for each.
-    """
-
-    latents: Tensor
-    evaluations: int
+    latents: Tensor  #: the sample, fp64
+    evaluations: int  #: how often the denoiser was called; guidance may run the network twice as wide for each
 
 
 @runtime_checkable

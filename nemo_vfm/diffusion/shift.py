@@ -7,18 +7,6 @@ flow matching to s sigma / (1 + (s - 1) sigma).
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
-
-from torch import Tensor
-
-
-@runtime_checkable
-class Shift(Protocol):
-    """A shift that depends on the size of the sample."""
-
-    def factor(self, size_THW: Sequence[int]) -> float:
-        """s for latents of this many frames, rows and columns; an image has one frame."""
-        ...
 
 
 class LinearShift:
@@ -31,9 +19,6 @@ class LinearShift:
         high_tokens: 4096 tokens are an image of 1024 pixels squared.
         most: s goes no further. The line was drawn for images: without a bound it gives a video of 56,320 tokens e^10.
         patch: latent frames, rows and columns of one token: those of the model.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(
@@ -62,9 +47,6 @@ class SqrtShift:
         at_tokens: number of tokens of the size that `scale` was found for.
         least: s goes no lower.
         patch: latent frames, rows and columns of one token: those of the model.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(
@@ -78,16 +60,6 @@ class SqrtShift:
     def factor(self, size_THW: Sequence[int]) -> float:
         """max(least, scale sqrt(tokens / at_tokens))."""
         return max(self.least, self.scale * math.sqrt(tokens_of(size_THW, self.patch) / self.at_tokens))
-
-
-def shift_at(shift: float | Shift, size_THW: Sequence[int]) -> float:
-    """The shift as a number, or computed by the rule for this size."""
-    return shift.factor(size_THW) if isinstance(shift, Shift) else shift
-
-
-def shifted(sigma: Tensor, factor: float) -> Tensor:
-    """s sigma / (1 + (s - 1) sigma)."""
-    return factor * sigma / (1 + (factor - 1) * sigma)
 
 
 def tokens_of(size_THW: Sequence[int], patch: tuple[int, int, int]) -> int:

@@ -30,9 +30,6 @@ class FirstBlockCache:
         threshold: blocks are skipped if the first block's residual changed by less than this fraction (mean absolute
             change over mean absolute value) for every video of a batch. 0 skips none and gives the bits of no cache.
         measure: sample again without the cache and report the difference; this adds the time of an uncached run.
-
-    Raises:
-        ValueError: the threshold is negative or not finite.
     """
 
     def __init__(self, *, threshold: float, measure: bool = False) -> None:
@@ -56,23 +53,14 @@ class FirstBlockCache:
 
 
 class CachedSteps:
-    """The cache for sampling one batch, with one entry per network of a model.
-
-    Args:
-        networks: networks whose blocks may be skipped.
-        threshold: see `FirstBlockCache`.
-    """
+    """The cache for sampling one batch, with one entry per network of a model."""
 
     def __init__(self, networks: Sequence[HasBlockLoop], threshold: float) -> None:
         self._caches = [(network, _BlockCache(threshold)) for network in networks]
 
     @contextmanager
     def call(self, branches: Sequence[str]) -> Iterator[None]:
-        """Activate the cache for one call of the model.
-
-        Args:
-            branches: of the batch's rows, such as cond and uncond; each has its own cache.
-        """
+        """Activate the cache for one call of the model."""
         for network, cache in self._caches:
             cache.branches = tuple(branches)
             network.use_block_loop(cache)

@@ -34,9 +34,6 @@ class UniPC:
         order: p, of the predictor: 1, 2 or 3.
         variant: what replaces e^h - 1 where a step has a single weight: b1 takes h, b2 leaves it. b2 is the better one
             under guidance.
-
-    Raises:
-        ValueError: an order or a variant there is not.
     """
 
     def __init__(self, *, steps: int = 35, order: int = 2, variant: Literal["b1", "b2"] = "b2") -> None:
@@ -62,14 +59,9 @@ class UniPC:
         return Drawn(x, len(levels) - 1)
 
     def _stepped(
-        self,
-        denoise: Denoiser,
-        x: Tensor,
-        sigma: float,
-        following: float,
-        seen: list[_Seen],
+        self, denoise: Denoiser, x: Tensor, sigma: float, following: float, seen: list[_Seen],
         ahead: _Seen | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """From `sigma` to `following` by the estimates `seen`, newest first, and the one `ahead` if it is known."""
         now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
         result = advanced(x, sigma, following, now.clean)

@@ -1,5 +1,6 @@
 """Generates videos from prompts with a trained network.
 
+Text encoder, network and codec may take turns in device memory, so that all three need not fit at once.
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
 
@@ -11,9 +12,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.encoders import Codec, TextEncoder
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames, batch_of
-from nemo_vfm.diffusion.device_memory import DeviceMemory
+from nemo_vfm.core.types.encoders import Codec, Offloadable, TextEncoder
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
 from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest, cache_error
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.guided_denoiser import ConditioningFrames, GuidedDenoiser, Texts
@@ -41,26 +41,14 @@ class TextToVideo:
         offload: keep text encoder, network and codec in host memory while they are not in use.
         family: pretrained family that these settings are for, a name of `conf/pipeline`; `check` compares it with the
             folder's. None compares nothing.
-
-    Raises:
-        ValueError: a negative prompt without guidance, which would have no effect.
     """
 
     def __init__(
-        self,
-        *,
-        codec: Codec,
-        text_encoder: TextEncoder,
-        objective: Objective,
-        sampler: Sampler,
-        guidance: ClassifierFree,
-        negative_prompt: str = "",
-        noise_schedule: NoiseSchedule | None = None,
-        frame_conditioning: FrameConditioning | None = None,
-        step_cache: FirstBlockCache | None = None,
-        offload: bool = False,
-        family: str | None = None,
-    ) -> None:
+        self, *, codec: Codec, text_encoder: TextEncoder, objective: Objective, sampler: Sampler,
+        guidance: ClassifierFree, negative_prompt: str = "", noise_schedule: NoiseSchedule | None = None,
+        frame_conditioning: FrameConditioning | None = None, step_cache: FirstBlockCache | None = None,
+        offload: bool = False, family: str | None = None,
+    ) -> None:  # fmt: skip
         if negative_prompt and not guidance.acts():
             raise ValueError(
                 f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise it or drop the prompt"
@@ -80,18 +68,9 @@ class TextToVideo:
 
     @torch.no_grad()
     def generate(
-        self,
-        model: nn.Module,
-        prompts: Sequence[str],
-        *,
-        num_frames: int,
-        height: int,
-        width: int,
-        fps: float,
-        seed: int,
-        repeats: Sequence[int] | None = None,
-        given: Sequence[Tensor | None] | None = None,
-    ) -> Tensor:
+        self, model: nn.Module, prompts: Sequence[str], *, num_frames: int, height: int, width: int, fps: float,
+        seed: int, repeats: Sequence[int] | None = None, given: Sequence[Tensor | None] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Generate one video per prompt; see `VideoRequest` for the arguments, and `make` for the rest.
 
         Returns:
@@ -128,7 +107,13 @@ class TextToVideo:
         """
         ranks, names = ranks or SamplingRanks(), request.names()
         memory = DeviceMemory(model, device or next(model.parameters()).device, ranks, offloads=self.offload)
-        shape = _latent_shape(self.codec, model, request.size)
+        try:
+            shape = self.codec.latent_shape(*request.size)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        patch: object = next((one.patch for one in model.modules() if hasattr(one, "patch")), None)
+        if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], request.size)):
+            raise UserError(text)
         noise = _noise(shape, request.seed, names).to(memory.device)
         known = self.given(request.given, names, request.size, seed=request.seed)
         texts = self._encode_texts(request.prompts, memory.device)
@@ -164,9 +149,6 @@ class TextToVideo:
             names: one per video; with the seed they determine the noise on given frames.
             size: frames, height and width of a video, in pixels.
             seed: root of that noise.
-
-        Raises:
-            ValueError: see `generate`.
         """
         clips = list(clips) if clips is not None else [None] * len(names)
         if len(clips) != len(names):
@@ -199,6 +181,35 @@ class TextToVideo:
             return found
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
         return Texts(found.text_BLD[rows], found.mask_BL[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Manages device memory during sampling."""
+
+    model: nn.Module  #: the network; it is not moved if ranks share its weights
+    device: torch.device  #: where the network computes
+    ranks: SamplingRanks  #: the ranks that sample together
+    offloads: bool  #: whether anything is moved
+
+    def offload(self, *parts: object) -> None:
+        """Offload codecs and encoders that support it."""
+        for part in parts if self.offloads else ():
+            if isinstance(part, Offloadable):
+                part.offload()
+
+    def load_model(self) -> None:
+        """Move the network to the device; one of several networks is moved when it is called."""
+        if self._moves() and not getattr(self.model, "one_on_device", False):
+            self.model.to(self.device)
+
+    def offload_model(self) -> None:
+        """Move the network to host memory."""
+        if self._moves():
+            self.model.to("cpu")
+
+    def _moves(self) -> bool:
+        return self.offloads and self.ranks.has_plain_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,49 +253,26 @@ class _SamplingBatch:
         return GeneratedVideos(pixels, sampled.cache.num_blocks, sampled.cache.num_skipped, errors)
 
     def _latents(self, cache: CachedSteps | None) -> Tensor:
-        noise, sigmas = self._start()
-        denoiser = self._denoiser(cache)
-        result = self.pipeline.sampler.draw(denoiser, noise, sigmas)
+        pipe, noise, size = self.pipeline, self.noise, tuple(self.noise.shape[2:])
+        if (schedule := pipe.noise_schedule) is None:
+            sigmas = pipe.objective.schedule(pipe.sampler.num_steps(), size)
+        else:
+            sigmas = schedule.sigmas(pipe.sampler.num_steps(), size)
+            noise = noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0]))
+        given, conditioning = self.given, pipe.frame_conditioning
+        frames = None if conditioning is None or given is None else ConditioningFrames(conditioning, given)
+        denoiser = GuidedDenoiser(
+            self.model, pipe.objective, pipe.guidance, self.texts, self.fps, frames, self.ranks, cache
+        )
+        result = pipe.sampler.draw(denoiser, noise, sigmas)
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
-        latents = result.latents.float() / self.pipeline.objective.scale(float(sigmas[-1]))
+        latents = result.latents.float() / pipe.objective.scale(float(sigmas[-1]))
         # Only at the end: during sampling the network's inputs replace the state of given frames.
-        return latents if denoiser.frames is None else denoiser.frames.insert_known(latents)
-
-    def _start(self) -> tuple[Tensor, Tensor]:
-        """Return the scaled initial noise and the noise levels."""
-        steps, size = self.pipeline.sampler.num_steps(), tuple(self.noise.shape[2:])
-        schedule = self.pipeline.noise_schedule
-        if schedule is None:
-            return self.noise, self.pipeline.objective.schedule(steps, size)
-        sigmas = schedule.sigmas(steps, size)
-        return self.noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0])), sigmas
-
-    def _denoiser(self, cache: CachedSteps | None) -> GuidedDenoiser:
-        conditioning = self.pipeline.frame_conditioning
-        frames = None if conditioning is None or self.given is None else ConditioningFrames(conditioning, self.given)
-        return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, frames,
-                              self.ranks, cache)  # fmt: skip
-
-
-def _latent_shape(codec: Codec, model: nn.Module, size: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    try:
-        shape = codec.latent_shape(*size)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    patch: object = next((one.patch for one in model.modules() if hasattr(one, "patch")), None)
-    if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], size)):
-        raise UserError(text)
-    return shape
+        return latents if frames is None else frames.insert_known(latents)
 
 
 def side_without_patches(patch: tuple[int, ...], latents: tuple[int, ...], pixels: tuple[int, ...]) -> str:
-    """Why a height or width in pixels has no whole patches, and which have; empty where both have.
-
-    Args:
-        patch: of the network, in latents: frames, rows and columns.
-        latents: frames, rows and columns.
-        pixels: frames, height and width.
-    """
+    """Why a height or width in pixels has no whole patches, and which have; empty where both have."""
     for axis, name in ((1, "height"), (2, "width")):
         side, cut = latents[axis], patch[axis]
         if side % cut:
@@ -301,5 +289,4 @@ def _noise(shape: Sequence[int], seed: int, names: Sequence[tuple[str | int, ...
 
 
 def _pixels(video_BCTHW: Tensor) -> Tensor:
-    """Convert [-1, 1] to uint8, channels last."""
     return ((video_BCTHW.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).contiguous().cpu()

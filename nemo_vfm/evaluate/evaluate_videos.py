@@ -12,10 +12,8 @@ from nemo_vfm.core.storage.uri import Place, local, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import read_all
-from nemo_vfm.metrics.nearest import nearest, thumbnail
-from nemo_vfm.metrics.outlines import SHAPES
-from nemo_vfm.metrics.seams import seam_ratio
-from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, Reading, read
+from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES, Reading, read
+from nemo_vfm.metrics.video_quality import nearest, seam_ratio, thumbnail
 
 Entry = Mapping[str, Any]
 #: What is read from a sample, and among how many a guess would choose.
@@ -74,18 +72,15 @@ class Evaluate:
         shards = ShardSet(clips)
         known = [entry for entry in shards.entries if "mp4" in entry.members]
         vectors = [thumbnail(read_all(shards.read(entry, "mp4"))) for entry in log.track("training clips", known)]
+        # Where curation left them, from the workflow's folder; clips in an object store have none beside them.
+        beside = f"{clips.parent.name}/thumbnails" if isinstance(clips, Path) else None
         found = [nearest(thumbnail(read_all(self.samples / str(entry["file"]))), vectors) for entry in entries]
         return [
             {"index": entry["index"], "clip_id": known[best].key, "distance": distance,
              "caption": known[best].index.get("caption", ""),
-             "thumbnail": _thumbnail(clips, known[best].key)}
+             "thumbnail": None if beside is None else f"{beside}/{known[best].key}.jpg"}
             for entry, (best, distance) in zip(entries, found, strict=True)
         ]  # fmt: skip
-
-
-def _thumbnail(clips: Place, key: str) -> str | None:
-    """Where curation left it, from the workflow's folder; clips in an object store have none beside them."""
-    return f"{clips.parent.name}/thumbnails/{key}.jpg" if isinstance(clips, Path) else None
 
 
 def _entries(folder: Path) -> list[Entry]:

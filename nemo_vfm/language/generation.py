@@ -30,16 +30,10 @@ class Continues(Protocol[Cache]):
 
 @torch.no_grad()
 def generate(
-    model: Continues[Cache],
-    beginnings: Sequence[Sequence[int]],
-    *,
-    most_new: int,
-    choice: Choice,
-    seeds: Sequence[int],
-    stop: frozenset[int] = frozenset(),
-    device: torch.device | None = None,
+    model: Continues[Cache], beginnings: Sequence[Sequence[int]], *, most_new: int, choice: Choice,
+    seeds: Sequence[int], stop: frozenset[int] = frozenset(), device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """The new tokens of each text, without the one that stopped it.
 
     Args:

@@ -18,9 +18,6 @@ class Choice:
         top_p: the likeliest words whose probabilities together just reach this are left (Holtzman et al. 2020, arXiv
             1904.09751); 1 leaves all.
         min_p: words less likely than this share of the likeliest one are left out (arXiv 2407.01082); 0 leaves all.
-
-    Raises:
-        ValueError: a number outside of its range.
     """
 
     def __init__(
@@ -46,21 +43,19 @@ class Choice:
         if self.temperature == 0:
             return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).float()
         scores = self._kept(scores / self.temperature)
-        return self._nucleus(scores.softmax(1))
-
-    def _kept(self, scores: Tensor) -> Tensor:
-        if self.top_k is None or self.top_k >= scores.shape[1]:
-            return scores
-        worst = scores.topk(self.top_k, 1).values[:, -1:]
-        return scores.masked_fill(scores < worst, -math.inf)
-
-    def _nucleus(self, likely: Tensor) -> Tensor:
+        likely = scores.softmax(1)
         if self.top_p < 1:
             ordered, words = likely.sort(dim=1, descending=True, stable=True)
             reached = ordered.cumsum(1) - ordered >= self.top_p
             likely = likely.masked_fill(torch.empty_like(reached).scatter(1, words, reached), 0)
         likely = likely.masked_fill(likely < self.min_p * likely.amax(1, keepdim=True), 0)
         return likely / likely.sum(1, keepdim=True)
+
+    def _kept(self, scores: Tensor) -> Tensor:
+        if self.top_k is None or self.top_k >= scores.shape[1]:
+            return scores
+        worst = scores.topk(self.top_k, 1).values[:, -1:]
+        return scores.masked_fill(scores < worst, -math.inf)
 
     def drawn(self, scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
         """(B,), the word in which each number from [0, 1) falls when probabilities are laid end to end."""

@@ -1,48 +1,42 @@
 """Measures how well scores rank and how true they are as probabilities, from counts that add up over parts of a log.
 
-Shape letters: N samples, K distinct scores.
+`GroupedScores` ranks the samples of each user or session among each other, and averages over these groups. Where scores
+are equal, every order of their samples counts alike.
+Shape letters: N samples, K distinct scores, or blocks of equal scores in a group, G groups, T samples of the largest.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 #: Logits beyond this count as this where scores are rounded, so that there is a largest number of distinct ones.
 MAX_LOGIT = 32.0
-
 _POSITIVE, _NEGATIVE, _PREDICTED, _LOSS = range(4)
+#: Of `GroupedScores`.
+GROUPED_COLUMNS = ("group_N", "score_N", "label_N", "weight_N")
 
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Samples of similar scores.
+    """Samples of similar scores."""
 
-    Args:
-        predicted: mean of their predicted probabilities.
-        observed: mean of their labels.
-        weight: sum of their weights.
-    """
-
-    predicted: float
-    observed: float
-    weight: float
+    predicted: float  #: mean of their predicted probabilities
+    observed: float  #: mean of their labels
+    weight: float  #: sum of their weights
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreCounts:
-    """Samples of a log by their scores, all that the measures need. Each is NaN where it is not defined.
+    """Samples of a log by their scores, all that the measures need. Each is NaN where it is not defined."""
 
-    Args:
-        score_K: the distinct scores in rising order, float64; where they were rounded, in units of the step.
-        sums_K4: over the samples of each score, by their weights, float64: labels, 1 - labels, predicted
-            probabilities, and log losses in natural units.
-    """
-
-    score_K: Tensor
+    score_K: Tensor  #: the distinct scores in rising order, float64; where they were rounded, in units of the step
+    #: over the samples of each score, by their weights, float64: labels, 1 - labels, predicted probabilities, and log
+    #: losses in natural units
     sums_K4: Tensor
 
     @staticmethod
@@ -150,3 +144,112 @@ def _added(score_N: Tensor, sums_N4: Tensor) -> ScoreCounts:
 def _ratio(above: Tensor, below: Tensor) -> float:
     """NaN where it is not defined."""
     return float(above / below) if below > 0 else math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedScores:
+    """Samples with the group of each; those of one may be spread over any parts. 20 bytes a sample of fp32 scores."""
+
+    group_N: Tensor  #: int64
+    score_N: Tensor  #: higher is more likely
+    label_N: Tensor  #: 0 to 1
+    weight_N: Tensor  #: above 0
+
+    @staticmethod
+    def of(group_N: Tensor, score_N: Tensor, label_N: Tensor, weight_N: Tensor) -> "GroupedScores":
+        """Samples on the CPU; those of weight 0 and with a label of NaN are left out."""
+        counted_N = (weight_N > 0) & ~label_N.isnan()
+        return GroupedScores(*(one[counted_N].cpu() for one in (group_N, score_N, label_N, weight_N)))
+
+    @staticmethod
+    def merged(parts: "Sequence[GroupedScores]") -> "GroupedScores":
+        """The samples of all parts."""
+        return GroupedScores(*(torch.cat([getattr(part, name) for part in parts]) for name in GROUPED_COLUMNS))
+
+    def columns(self) -> dict[str, Tensor]:
+        """By name, to be sent."""
+        return {name: getattr(self, name) for name in GROUPED_COLUMNS}
+
+    def by_group(self, top_k: Sequence[int]) -> dict[str, Tensor]:
+        """Measures of each group, float64 (G,), in the order of the groups' numbers; NaN where one is not defined.
+
+        `weight`: sum of the weights. `auc`: needs both labels. `ndcg_K`: gains are the labels, the place p counts
+        1 / log2(p + 1) up to K. `recall_K`: share of the labels among the first K. `mrr`: 1 over the place of the first
+        label of at least 0.5, that is the mean place where it is one of several equal scores. The last three need a
+        positive label, and weights do not count in them.
+
+        The result depends on the samples alone, not on their order: each group is sorted and summed by itself.
+        """
+        columns = [column.numpy() for column in self.columns().values()]
+        order_N = np.lexsort((columns[3], columns[2], -columns[1].astype(np.float64), columns[0]))
+        group_N, *sorted_N = (torch.from_numpy(column[order_N]) for column in columns)
+        sizes_G = torch.unique_consecutive(group_N, return_counts=True)[1]
+        begins_G = sizes_G.cumsum(0) - sizes_G
+        names = ("weight", "auc", "mrr", *(f"{what}_{k}" for k in top_k for what in ("ndcg", "recall")))
+        found = {name: torch.full((len(sizes_G),), torch.nan, dtype=torch.float64) for name in names}
+        # Groups of about one size are measured side by side, so that padding at most doubles the memory.
+        level_G = sizes_G.double().log2().ceil()
+        for level in level_G.unique().tolist():
+            at = (level_G == level).nonzero().squeeze(1)
+            place_T = torch.arange(int(sizes_G[at].max()))
+            inside_GT = place_T < sizes_G[at, None]
+            source_GT = (begins_G[at, None] + place_T).clamp(max=len(group_N) - 1)
+            score_GT, label_GT, weight_GT = (one[source_GT].double() for one in sorted_N)
+            for name, value_G in _measured(score_GT, label_GT, weight_GT, inside_GT, top_k).items():
+                found[name][at] = value_G
+        return found
+
+    def measures(self, top_k: Sequence[int]) -> dict[str, float]:
+        """Means over the groups for which each is defined, and how many groups there are; NaN where a score is.
+
+        `gauc` counts groups alike; `weighted_gauc` by the weight of their samples (Zhu et al. 2017, 1706.06978, section
+        5.3).
+        """
+        found = self.by_group(top_k)
+        weight_G, auc_G = found.pop("weight"), found.pop("auc")
+        alike_G, broken = torch.ones_like(weight_G), bool(self.score_N.isnan().any())
+        means = {name: (value_G, alike_G) for name, value_G in {"gauc": auc_G, **found}.items()}
+        means["weighted_gauc"] = auc_G, weight_G
+        measured = {name: math.nan if broken else _mean(*pair) for name, pair in means.items()}
+        return {**measured, "groups": len(weight_G), "groups_with_auc": int((~auc_G.isnan()).sum())}
+
+
+def _mean(value_G: Tensor, weight_G: Tensor) -> float:
+    """Over the groups that have a value, exact to the last bit; NaN where none has."""
+    defined_G = ~value_G.isnan()
+    weight = math.fsum(weight_G[defined_G].tolist())
+    return math.fsum((value_G * weight_G)[defined_G].tolist()) / weight if weight else math.nan
+
+
+def _measured(
+    score_GT: Tensor, label_GT: Tensor, weight_GT: Tensor, inside_GT: Tensor, top_k: Sequence[int]
+) -> dict[str, Tensor]:
+    """Of groups whose samples are in falling order of scores, in front of padding."""
+    label_GT, weight_GT = label_GT.where(inside_GT, 0), weight_GT.where(inside_GT, 0)
+    begins_GT = (score_GT[:, 1:] != score_GT[:, :-1]) | (inside_GT[:, 1:] != inside_GT[:, :-1])
+    block_GT = torch.nn.functional.pad(begins_GT.cumsum(1), (1, 0))
+
+    def summed(each_GT: Tensor) -> Tensor:
+        return torch.zeros_like(label_GT).scatter_add_(1, block_GT, each_GT.double())
+
+    positive_GK, negative_GK = summed(weight_GT * label_GT), summed(weight_GT * (1 - label_GT))
+    below_GK = negative_GK.sum(1, keepdim=True) - negative_GK.cumsum(1)
+    won_G = (positive_GK * (below_GK + negative_GK / 2)).sum(1)
+    pairs_G = positive_GK.sum(1) * negative_GK.sum(1)
+    count_GK, hits_GK = summed(inside_GT), summed((label_GT >= 0.5) & inside_GT)
+    first_G1 = (hits_GK > 0).int().argmax(1, keepdim=True)
+    above_GK = count_GK.cumsum(1) - count_GK
+    above, count, hits = (one.gather(1, first_G1).squeeze(1) for one in (above_GK, count_GK, hits_GK))
+    found = {
+        "weight": weight_GT.sum(1), "auc": won_G / pairs_G.where(pairs_G > 0, torch.nan),
+        "mrr": (1 / (above + (count + 1) / (hits + 1))).where(hits > 0, torch.nan),
+    }  # fmt: skip
+    mean_GT = (summed(label_GT) / count_GK.clamp(min=1)).gather(1, block_GT).where(inside_GT, 0)
+    best_GT = label_GT.sort(1, descending=True).values
+    discount_T = 1 / torch.arange(2, label_GT.shape[1] + 2).double().log2()
+    for k in top_k:
+        ideal_G = (best_GT * discount_T)[:, :k].sum(1)
+        found[f"ndcg_{k}"] = (mean_GT * discount_T)[:, :k].sum(1) / ideal_G.where(ideal_G > 0, torch.nan)
+        all_G = label_GT.sum(1)
+        found[f"recall_{k}"] = mean_GT[:, :k].sum(1) / all_G.where(all_G > 0, torch.nan)
+    return found

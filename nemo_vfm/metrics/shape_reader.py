@@ -1,47 +1,39 @@
 """Reads the colour, outline and direction of one coloured object in a video (T, H, W, 3), without any model.
 
 The object is the region more saturated than the border of the picture. Its colour is the palette hue nearest to most of
-it. Its outline is the template that fits it best (`outlines`). Its direction is the line fitted through its centre of
-mass over time. Where there is no compact saturated patch, as in noise or in an empty picture, the reading holds None.
+it. Its outline is the template that fits it best: in each frame every outline is placed at the object's centre, as
+large as its spread says and a little smaller and larger, and the best mean intersection over union wins. Its direction
+is the line fitted through its centre of mass over time. Where there is no compact saturated patch, as in noise or in an
+empty picture, the reading holds None.
 
-Shape letters: T frames, H height, W width.
+Shape letters: T frames, H height, W width, X any number of points.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.metrics.outlines import outline
+from nemo_vfm.core.types.media_types import Plane
 
+#: The outlines that can be told.
+SHAPES: Final = ("circle", "square", "triangle", "cross")
 #: The palette, RGB in [0, 255]. The four hues lie at least 45 degrees apart, so that a nearest hue is a clear vote.
 COLOURS: Final = {"red": (214, 48, 49), "green": (38, 166, 91), "blue": (41, 98, 217), "yellow": (244, 203, 46)}
 #: Unit displacement (x to the right, y down) of each direction.
 DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
-_MIN_CHROMA = 0.22  # backgrounds stay below 0.15, palette colours lie above 0.5, also after x264 at crf 28
-_AREA = (0.004, 0.35)  # of the picture: smaller is a speck, larger is no object
-_MIN_MAJORITY = 0.55  # of the object's chroma that must agree on one colour; noise splits evenly
-_MAX_SPREAD = 0.24  # root mean square distance from the centre, in sides; a uniform picture has 0.41
-_MIN_TRAVEL = 0.06  # of the side over the whole clip; the drawn objects travel 0.2 and more
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was seen.
+    """What was seen."""
 
-    Args:
-        colour: a name of COLOURS, or None where no object was found.
-        direction: a name of DIRECTIONS, or None where no object was found or it did not move.
-        travel: displacement over the clip along x and y, in picture sides.
-        shape: a name of SHAPES, or None where no object was found.
-    """
-
-    colour: str | None
-    direction: str | None
-    travel: tuple[float, float] = (0.0, 0.0)
-    shape: str | None = None
+    colour: str | None  #: a name of COLOURS, or None where no object was found
+    direction: str | None  #: a name of DIRECTIONS, or None where no object was found or it did not move
+    travel: tuple[float, float] = (0.0, 0.0)  #: displacement over the clip along x and y, in picture sides
+    shape: str | None = None  #: a name of SHAPES, or None where no object was found
 
 
 def read(video_THWC: NDArray[np.uint8]) -> Reading:
@@ -62,8 +54,82 @@ def read(video_THWC: NDArray[np.uint8]) -> Reading:
         return Reading(None, None)
     x_T, y_T, spread_T = _moments(weight_THW[seen_T])
     centre_T2 = np.stack([x_T, y_T], axis=1)
-    travel = _travel(centre_T2, seen_T)
-    return Reading(colour, _direction(travel), travel, outline(weight_THW[seen_T], centre_T2, spread_T))
+    # Displacement from the first to the last frame by a least-squares line through the centres.
+    slope_x, slope_y = np.polyfit(np.flatnonzero(seen_T), centre_T2, 1)[0]
+    span = len(seen_T) - 1
+    travel = float(slope_x * span), float(slope_y * span)
+    along = {name: travel[0] * dx + travel[1] * dy for name, (dx, dy) in DIRECTIONS.items()}
+    best = max(along, key=lambda name: along[name])
+    direction = best if along[best] >= _MIN_TRAVEL else None
+    return Reading(colour, direction, travel, outline(weight_THW[seen_T], centre_T2, spread_T))
+
+
+_SIZES = (0.85, 0.92, 1.0, 1.08, 1.16)  # of the one that the spread says: blur and shadow widen an object
+
+
+def distance(shape: str, u: Plane, v: Plane) -> Plane:
+    """Signed distance to the outline in radii, negative inside; (u, v) in radii from the centre of mass."""
+    a, b = np.abs(u), np.abs(v)
+    if shape == "circle":
+        return np.asarray(np.hypot(u, v) - 1, np.float32)
+    if shape == "square":
+        return np.asarray(np.maximum(a, b) - 0.88, np.float32)
+    if shape == "triangle":
+        return np.asarray(np.maximum(0.866 * a - 0.5 * v, v + 0 * u) - 0.62, np.float32)
+    if shape == "cross":
+        return np.asarray(np.maximum(np.minimum(a, b) - 0.36, np.maximum(a, b) - 1.05), np.float32)
+    raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")
+
+
+def outline(weight_THW: Plane, centre_T2: NDArray[np.float64], spread_T: NDArray[np.float64]) -> str:
+    """The name of the outline.
+
+    Args:
+        weight_THW: above 0 on the object.
+        centre_T2: x and y of its centre, in picture sides.
+        spread_T: root mean square distance from it, in picture sides.
+    """
+    cover_THW = np.minimum(weight_THW / np.median(weight_THW[weight_THW > 0]), 1)
+    fits = {
+        shape: np.mean([
+            _fit(shape, cover_HW, x, y, spread / _spread(shape))
+            for cover_HW, (x, y), spread in zip(cover_THW, centre_T2, spread_T, strict=True)
+        ])
+        for shape in SHAPES
+    }  # fmt: skip
+    return max(fits, key=lambda shape: float(fits[shape]))
+
+
+def _fit(shape: str, cover_HW: Plane, x: float, y: float, radius: float) -> float:
+    """Intersection over union at the best size."""
+    height, width = cover_HW.shape
+    right_W, down_H = (np.arange(width) + 0.5) / width - x, (np.arange(height) + 0.5) / height - y
+    best = 0.0
+    for size in (max(radius, 1 / width) * factor for factor in _SIZES):  # an object may be a single pixel
+        template = _cover(shape, (right_W / size)[None, :], (down_H / size)[:, None], size * width)
+        best = max(best, float(np.minimum(template, cover_HW).sum() / np.maximum(template, cover_HW).sum()))
+    return best
+
+
+def _cover(shape: str, u: Plane, v: Plane, radius_px: float) -> Plane:
+    """How much of each pixel lies inside, 0 to 1."""
+    cover: Plane = np.clip(0.5 - distance(shape, u, v) * np.float32(radius_px), 0, 1)
+    return cover
+
+
+@cache
+def _spread(shape: str) -> float:
+    """Root mean square distance of an outline's points from its centre, in radii."""
+    axis = np.linspace(-1.5, 1.5, 301, dtype=np.float32)
+    cover = _cover(shape, axis[None, :], axis[:, None], 100.0)
+    return float(np.sqrt((cover * (axis[None, :] ** 2 + axis[:, None] ** 2)).sum() / cover.sum()))
+
+
+_MIN_CHROMA = 0.22  # backgrounds stay below 0.15, palette colours lie above 0.5, also after x264 at crf 28
+_AREA = (0.004, 0.35)  # of the picture: smaller is a speck, larger is no object
+_MIN_MAJORITY = 0.55  # of the object's chroma that must agree on one colour; noise splits evenly
+_MAX_SPREAD = 0.24  # root mean square distance from the centre, in sides; a uniform picture has 0.41
+_MIN_TRAVEL = 0.06  # of the side over the whole clip; the drawn objects travel 0.2 and more
 
 
 def _object_weight(video_THWC: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -97,14 +163,11 @@ def _moments(weight_THW: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 def _colour(video_THWC: NDArray[np.float32], weight_THW: NDArray[np.float32]) -> str | None:
     """The palette hue that most of the object is nearest to; None without a majority."""
     inside = weight_THW > 0
-    votes = np.argmax(_hue_vector(video_THWC[inside]) @ _hue_vector(_palette()).T, axis=1)
+    palette = np.array(list(COLOURS.values()), np.float32) / np.float32(255)
+    votes = np.argmax(_hue_vector(video_THWC[inside]) @ _hue_vector(palette).T, axis=1)
     share = np.bincount(votes, weights=weight_THW[inside], minlength=len(COLOURS))
     best = int(share.argmax())
     return list(COLOURS)[best] if share[best] >= _MIN_MAJORITY * share.sum() else None
-
-
-def _palette() -> NDArray[np.float32]:
-    return np.array(list(COLOURS.values()), np.float32) / np.float32(255)
 
 
 def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -112,17 +175,3 @@ def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
     opponent = rgb_N3 - rgb_N3.mean(-1, keepdims=True)
     unit: NDArray[np.float32] = opponent / (np.linalg.norm(opponent, axis=-1, keepdims=True) + 1e-6)
     return unit
-
-
-def _travel(centre_N2: NDArray[np.float64], seen_T: NDArray[np.bool_]) -> tuple[float, float]:
-    """Displacement from the first to the last frame by a least-squares line through the centres."""
-    slope_x, slope_y = np.polyfit(np.flatnonzero(seen_T), centre_N2, 1)[0]
-    span = len(seen_T) - 1
-    return float(slope_x * span), float(slope_y * span)
-
-
-def _direction(travel: tuple[float, float]) -> str | None:
-    """The direction the displacement points in most; None where it is too short to be one."""
-    along = {name: travel[0] * dx + travel[1] * dy for name, (dx, dy) in DIRECTIONS.items()}
-    best = max(along, key=lambda name: along[name])
-    return best if along[best] >= _MIN_TRAVEL else None

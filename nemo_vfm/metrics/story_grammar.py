@@ -60,19 +60,12 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of a text.
+    """The judgement of a text."""
 
-    Args:
-        sentences: how many whole ones it has.
-        right: how many of them are right.
-        wrong: for each other one, why.
-        ended: whether the last whole sentence ends a story.
-    """
-
-    sentences: int
-    right: int
-    wrong: tuple[str, ...]
-    ended: bool
+    sentences: int  #: how many whole ones it has
+    right: int  #: how many of them are right
+    wrong: tuple[str, ...]  #: for each other one, why
+    ended: bool  #: whether the last whole sentence ends a story
 
     @property
     def grammatical(self) -> bool:

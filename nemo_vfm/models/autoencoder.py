@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.models.blocks.causal_conv import Past, begins
-from nemo_vfm.models.blocks.causal_levels import Attention, Decoder, Encoder, Halving, Middle
+from nemo_vfm.models.blocks.causal_conv import Attention, Decoder, Encoder, Halving, Middle, Past, begins
 from nemo_vfm.models.codec import WaveletCodec
 
 _LOGVAR = (-30.0, 20.0)  # beyond, exp overflows or a gradient is lost
@@ -39,9 +38,6 @@ class CausalAutoencoder(nn.Module):
             positions of a frame, which then cannot be encoded in tiles.
         window: latent frames that a position looks at under space_time, its own included.
         variational: True lets the encoder give a mean and a variance, for a loss with a KL term; False a mean alone.
-
-    Raises:
-        ValueError: sizes that are no powers of two, or smaller than what the wavelets do, or numbers below 1.
     """
 
     latent_mean: Tensor

@@ -3,17 +3,24 @@
 Haar's wavelet (Mallat 1989) runs along time, then it or a smoother one along height and width. Each level keeps the
 mean of two neighbours and half their difference, which add and subtract back almost without rounding. They are scaled
 at the end. A level's differences become channels, so that all bands have one size.
+Haar's uses two neighbours, so that an error in one block of coefficients ends at the block's border. The biorthogonal
+9/7 of Cohen, Daubechies and Feauveau (1992), that of JPEG 2000, overlaps. It is computed by the four lifting steps of
+Daubechies and Sweldens (1998, section 7.7) and mirrors the signal at its ends.
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nemo_vfm.models.wavelets import WAVELETS, Wavelet, join, split
+Wavelet = Literal["haar", "cdf97"]
+WAVELETS: tuple[str, ...] = get_args(Wavelet)
+_STEPS = (-1.586134342059924, -0.052980118572961, 0.882911075530934, 0.443506852043971)
+# The scale that makes the 9/7 nearly orthonormal, over the one that makes means and half differences of it.
+_SCALE = 1.149604398860241 / math.sqrt(2)
 
 
 class WaveletCodec:
@@ -38,24 +45,13 @@ class WaveletCodec:
         first_frame_gain: further factor on the first latent frame. It holds one frame where the others hold
             2^levels_time, so in the orthonormal basis it has that much less energy and drowns in noise earlier;
             2^(levels_time / 2) makes up for it.
-
-    Raises:
-        ValueError: negative levels, more levels left out than there are, or a gain that cannot be undone.
     """
 
     def __init__(
-        self,
-        *,
-        levels_space: int = 2,
-        levels_time: int = 0,
-        wavelet: Wavelet = "haar",
-        left_out: int = 0,
-        basis: Literal["orthonormal", "mean"] = "orthonormal",
-        gain: float = 0.25,
-        detail_gain: float = 1.0,
-        motion_gain: float = 1.0,
-        first_frame_gain: float = 1.0,
-    ) -> None:
+        self, *, levels_space: int = 2, levels_time: int = 0, wavelet: Wavelet = "haar", left_out: int = 0,
+        basis: Literal["orthonormal", "mean"] = "orthonormal", gain: float = 0.25, detail_gain: float = 1.0,
+        motion_gain: float = 1.0, first_frame_gain: float = 1.0,
+    ) -> None:  # fmt: skip
         if min(levels_space, levels_time) < 0:
             raise ValueError(f"levels_space ({levels_space}) and levels_time ({levels_time}) must not be negative")
         if basis not in ("orthonormal", "mean"):
@@ -80,8 +76,13 @@ class WaveletCodec:
         mean = video_BCTHW
         motion: list[Tensor] = []
         for level in range(self.levels_time):
-            mean, difference = _split_time(mean)
-            motion.insert(0, _time_to_channels(difference, self.levels_time - level - 1))
+            # The first frame has no neighbour: it stays as the mean, and its difference is left out.
+            pairs, difference = split(mean[:, :, 1:], 2, "haar")
+            mean = torch.cat([mean[:, :, :1], pairs], dim=2)
+            # Neighbouring frames into channels, place in time slowest, with zeros for the first latent frame.
+            frames = 2 ** (self.levels_time - level - 1)
+            band = difference.unflatten(2, (-1, frames)).movedim(3, 1).flatten(1, 2)  # type: ignore[no-untyped-call]
+            motion.insert(0, F.pad(band, (0, 0, 0, 0, 1, 0)))
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
         latents = self.gain * self._encode_space(bands)
         latents = latents if self.basis == "mean" else latents / self._along(latents)
@@ -98,7 +99,9 @@ class WaveletCodec:
         mean = bands[:, :channels]
         for level in range(self.levels_time):
             band = bands[:, channels << level : channels << (level + 1)] / self.motion_gain
-            mean = _join_time(mean, _channels_to_time(band, level))
+            parts: Tensor = band[:, :, 1:].unflatten(1, (2**level, -1))  # type: ignore[no-untyped-call]
+            difference = parts.movedim(1, 3).flatten(2, 3)
+            mean = torch.cat([mean[:, :, :1], join(mean[:, :, 1:], difference, 2, "haar")], dim=2)
         return mean
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
@@ -169,8 +172,14 @@ class WaveletCodec:
     def _encode_space(self, low: Tensor) -> Tensor:
         details: list[Tensor] = []
         for level in range(self.levels_space):
-            low, band = _split_space(low, self.wavelet)
-            details.insert(0, self.detail_gain * _space_to_channels(band, self.levels_space - level - 1))
+            # The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels.
+            rows, row_differences = split(low, 3, self.wavelet)
+            low, horizontal = split(rows, 4, self.wavelet)
+            band = torch.cat([horizontal, *split(row_differences, 4, self.wavelet)], dim=1)
+            # Squares of neighbours into channels, place in the square slowest.
+            side, (b, c, t, h, w) = 2 ** (self.levels_space - level - 1), band.shape
+            band = band.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
+            details.insert(0, self.detail_gain * band.reshape(b, c * side**2, t, h // side, w // side))
         return torch.cat([low, *details], dim=1)
 
     def _decode_space(self, latents: Tensor) -> Tensor:
@@ -178,60 +187,47 @@ class WaveletCodec:
         low = latents[:, :channels]
         for level in range(self.levels_space):
             band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
-            low = _join_space(low, _channels_to_space(band, level), self.wavelet)
+            side, (b, c, t, h, w) = 2**level, band.shape
+            band = band.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
+            horizontal, vertical, diagonal = band.reshape(b, c // side**2, t, h * side, w * side).chunk(3, dim=1)
+            rows, row_differences = join(low, horizontal, 4, self.wavelet), join(vertical, diagonal, 4, self.wavelet)
+            low = join(rows, row_differences, 3, self.wavelet)
         return low
+
+
+def split(x: Tensor, dim: int, wavelet: Wavelet) -> tuple[Tensor, Tensor]:
+    """Means and half differences along `dim`, which must have an even length; each half as long."""
+    even, odd = x.unflatten(dim, (-1, 2)).unbind(dim + 1)  # type: ignore[no-untyped-call]
+    if wavelet == "haar":
+        return (even + odd) / 2, (even - odd) / 2
+    for a, b in (_STEPS[:2], _STEPS[2:]):
+        odd = odd + a * (even + _following(even, dim))
+        even = even + b * (odd + _preceding(odd, dim))
+    return even * _SCALE, -odd / (2 * _SCALE)
+
+
+def join(mean: Tensor, difference: Tensor, dim: int, wavelet: Wavelet) -> Tensor:
+    """The inverse of `split`."""
+    if wavelet == "haar":
+        even, odd = mean + difference, mean - difference
+    else:
+        even, odd = mean / _SCALE, -difference * (2 * _SCALE)
+        for a, b in (_STEPS[2:], _STEPS[:2]):
+            even = even - b * (odd + _preceding(odd, dim))
+            odd = odd - a * (even + _following(even, dim))
+    return torch.stack([even, odd], dim=dim + 1).flatten(dim, dim + 1)
+
+
+def _following(x: Tensor, dim: int) -> Tensor:
+    """The right neighbour of each; the last one's mirrors it."""
+    return torch.cat([x.narrow(dim, 1, x.shape[dim] - 1), x.narrow(dim, -1, 1)], dim)
+
+
+def _preceding(x: Tensor, dim: int) -> Tensor:
+    return torch.cat([x.narrow(dim, 0, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim)
 
 
 def _first_frame_times(gain: float, latents_BCTHW: Tensor) -> Tensor:
     if gain == 1.0:
         return latents_BCTHW
     return torch.cat([latents_BCTHW[:, :, :1] * gain, latents_BCTHW[:, :, 1:]], dim=2)
-
-
-def _split_time(x_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
-    """The first frame has no neighbour: it stays as the mean, and its difference is left out."""
-    mean, difference = split(x_BCTHW[:, :, 1:], 2, "haar")
-    return torch.cat([x_BCTHW[:, :, :1], mean], dim=2), difference
-
-
-def _join_time(mean_BCTHW: Tensor, difference_BCTHW: Tensor) -> Tensor:
-    return torch.cat([mean_BCTHW[:, :, :1], join(mean_BCTHW[:, :, 1:], difference_BCTHW, 2, "haar")], dim=2)
-
-
-def _time_to_channels(difference_BCTHW: Tensor, levels: int) -> Tensor:
-    """2^levels neighbouring frames into channels (place in time slowest), with zeros for the first latent frame."""
-    x = difference_BCTHW.unflatten(2, (-1, 2**levels)).movedim(3, 1).flatten(1, 2)  # type: ignore[no-untyped-call]
-    return F.pad(x, (0, 0, 0, 0, 1, 0))
-
-
-def _channels_to_time(band_BCTHW: Tensor, levels: int) -> Tensor:
-    x: Tensor = band_BCTHW[:, :, 1:].unflatten(1, (2**levels, -1))  # type: ignore[no-untyped-call]
-    return x.movedim(1, 3).flatten(2, 3)
-
-
-def _split_space(x_BCTHW: Tensor, wavelet: Wavelet) -> tuple[Tensor, Tensor]:
-    """The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels."""
-    rows, row_differences = split(x_BCTHW, 3, wavelet)
-    mean, horizontal = split(rows, 4, wavelet)
-    vertical, diagonal = split(row_differences, 4, wavelet)
-    return mean, torch.cat([horizontal, vertical, diagonal], dim=1)
-
-
-def _join_space(mean: Tensor, band: Tensor, wavelet: Wavelet) -> Tensor:
-    horizontal, vertical, diagonal = band.chunk(3, dim=1)
-    return join(join(mean, horizontal, 4, wavelet), join(vertical, diagonal, 4, wavelet), 3, wavelet)
-
-
-def _space_to_channels(band_BCTHW: Tensor, levels: int) -> Tensor:
-    """Squares of 2^levels neighbours into channels, place in the square slowest."""
-    side = 2**levels
-    b, c, t, h, w = band_BCTHW.shape
-    x = band_BCTHW.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
-    return x.reshape(b, c * side**2, t, h // side, w // side)
-
-
-def _channels_to_space(band_BCTHW: Tensor, levels: int) -> Tensor:
-    side = 2**levels
-    b, c, t, h, w = band_BCTHW.shape
-    x = band_BCTHW.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
-    return x.reshape(b, c // side**2, t, h * side, w * side)

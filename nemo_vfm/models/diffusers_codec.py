@@ -18,8 +18,7 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.weight_files import read_mapping
-from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+from nemo_vfm.models.pretrained import checked_folder, fingerprint_of, read_mapping
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 #: Class -> keys of config.json for the latent channels, temporal stride and spatial stride.
@@ -36,23 +35,15 @@ _LOCK = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The settings of an autoencoder in config.json.
+    """The settings of an autoencoder in config.json."""
 
-    Args:
-        kind: its class.
-        channels: latent channels.
-        time: frames per latent frame; the first frame is a latent frame by itself.
-        space: pixels per latent along a side.
-        mean: latent means per channel, or per channel and latent frame with channels slowest; empty is 0.
-        std: latent standard deviations, in the same order; empty is 1.
-    """
-
-    kind: str
-    channels: int
-    time: int
-    space: int
+    kind: str  #: its class
+    channels: int  #: latent channels
+    time: int  #: frames per latent frame; the first frame is a latent frame by itself
+    space: int  #: pixels per latent along a side
+    #: latent means per channel, or per channel and latent frame with channels slowest; empty is 0
     mean: tuple[float, ...]
-    std: tuple[float, ...]
+    std: tuple[float, ...]  #: latent standard deviations, in the same order; empty is 1
 
 
 @needs_gpu()
@@ -69,9 +60,6 @@ class DiffusersCodec:
             2.1). Tiles overlap by a quarter and are blended. This bounds memory for large frames and changes latents
             and pixels near the seams. None processes whole frames.
         precision: precision of weights and arithmetic: auto, bf16 or fp32.
-
-    Raises:
-        ValueError: a scale that is not above 0, or a tile below 1.
     """
 
     def __init__(
@@ -121,12 +109,7 @@ class DiffusersCodec:
         return f"diffusers-codec/1 {fingerprint_of(self._where())} scale={self.scale} tile={self.tile} {dtype}"
 
     def sizes(self) -> Sizes:
-        """The settings in config.json.
-
-        Raises:
-            UserError: the folder does not exist, or its weights are not safetensors.
-            DataError: the class is not supported, or a setting is missing.
-        """
+        """The settings in config.json."""
         config = read_mapping(checked_folder(self._where()) / "config.json")
         kind = str(config.get("_class_name") or "")
         if kind not in KINDS:

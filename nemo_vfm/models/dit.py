@@ -11,30 +11,47 @@ positions of packed samples, N packed samples, or the noise levels of all sample
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.bounds import MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.block_loop import BlockLoop, one_after_another
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.block_flops import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, BlockContext
-from nemo_vfm.models.blocks.mlp import Gelu
-from nemo_vfm.models.blocks.modulation import last_modulation, modulate
-from nemo_vfm.models.blocks.noise_levels import NoiseLevels, noise_levels
-from nemo_vfm.models.blocks.norm import LayerNorm
-from nemo_vfm.models.blocks.packed_row import either, places, row
-from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches, unpatch
-from nemo_vfm.models.blocks.position_embedding import AbsolutePositions, LearnedPositions
-from nemo_vfm.models.blocks.rope import Grid, Rope
-from nemo_vfm.models.blocks.sizes import require_condition, require_inputs, require_rank, require_sizes
-from nemo_vfm.models.blocks.text_tokens import TextProjection, as_given, mean_token, visible
-from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
-from nemo_vfm.models.blocks.uncertainty_head import NoiseUncertainty, with_uncertainty
+from nemo_vfm.models.blocks.embeddings import (
+    AbsolutePositions,
+    LearnedPositions,
+    NoiseEmbedding,
+    NoiseUncertainty,
+    PatchEmbedding,
+    SharedNoiseEmbedding,
+    TextProjection,
+    as_given,
+    mean_token,
+    visible,
+    with_uncertainty,
+)
+from nemo_vfm.models.blocks.layers import Gelu, LayerNorm, last_modulation, modulate
+from nemo_vfm.models.blocks.video_tokens import (
+    Grid,
+    NoiseLevels,
+    Patch,
+    Rope,
+    axis_dims,
+    either,
+    grid_of,
+    grids_of,
+    noise_levels,
+    patches,
+    places,
+    row,
+    unpatch,
+)
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.token_layout import gather_tokens, split_context, split_tokens
 from nemo_vfm.parallel.plan.sharding_spec import Declared
@@ -42,6 +59,7 @@ from nemo_vfm.parallel.plan.sharding_spec import Declared
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.
 _POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
 _FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight", "image_embedding.positions")
+_LARGEST_PATCH = 256
 
 
 class DiT(nn.Module):
@@ -75,50 +93,28 @@ class DiT(nn.Module):
         base_fps: frame rate at which one latent frame is one temporal position; None ignores the frame rate.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     parts = 3  # of a block, each modulated
 
     def __init__(
-        self,
-        *,
-        in_channels: int,
-        text_dim: int,
-        width: int = 384,
-        depth: int = 12,
-        heads: int = 6,
-        patch: tuple[int, int, int] = (1, 2, 2),
-        mlp_ratio: float = 4.0,
-        text_in_modulation: bool = False,
-        position_embedding: bool = False,
-        modulation_rank: int | None = None,
-        learned_positions: tuple[int, int, int] | None = None,
-        condition_channels: int = 0,
-        padding_mask: bool = False,
-        qk_norm_eps: float = 1e-6,
-        gelu: Gelu = "tanh",
-        noise_scale: float = 1000.0,
-        text_projection: int | None = None,
-        text_as_given: bool = False,
-        bias: bool = True,
-        uncertainty: bool = False,
-        base_fps: float | None = 24.0,
-        rope_theta: float = 10_000.0,
-        rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
-    ) -> None:
+        self, *, in_channels: int, text_dim: int, width: int = 384, depth: int = 12, heads: int = 6,
+        patch: tuple[int, int, int] = (1, 2, 2), mlp_ratio: float = 4.0, text_in_modulation: bool = False,
+        position_embedding: bool = False, modulation_rank: int | None = None,
+        learned_positions: tuple[int, int, int] | None = None, condition_channels: int = 0, padding_mask: bool = False,
+        qk_norm_eps: float = 1e-6, gelu: Gelu = "tanh", noise_scale: float = 1000.0, text_projection: int | None = None,
+        text_as_given: bool = False, bias: bool = True, uncertainty: bool = False, base_fps: float | None = 24.0,
+        rope_theta: float = 10_000.0, rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    ) -> None:  # fmt: skip
         super().__init__()
         self._block_loop: BlockLoop = one_after_another
-        require_sizes(
+        _require_sizes(
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
-            mlp_ratio=mlp_ratio,
+            mlp_ratio=mlp_ratio, modulation_rank=modulation_rank,
         )  # fmt: skip
         require_between(0, MOST_WIDTH, condition_channels=condition_channels)
         require_between(1, MOST_WIDTH, text_projection=text_projection)
         require_between(1, MOST_WIDTH, **dict(zip(_POSITIONS, learned_positions or (), strict=False)))
-        require_rank(modulation_rank, width)
         for name, number in (("noise_scale", noise_scale), ("qk_norm_eps", qk_norm_eps)):
             if not 0 < number < math.inf:
                 raise ValueError(f"{name} must be above 0, got {number}")
@@ -226,7 +222,16 @@ class DiT(nn.Module):
     ) -> BlockContext:  # fmt: skip
         """The inputs that every block shares; of the latents only the shape is used, and `others` are for `embed`."""
         latents = either(latents_BCTHW, latents_XC)
-        require_inputs(latents, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
+        if latents.shape[1] != self.in_channels:
+            raise ValueError(
+                f"latents have {latents.shape[1]} channels and the model was built for {self.in_channels}; "
+                "set the model's in_channels to the codec's number of channels"
+            )
+        if text_BLD.shape[2] != self.text_dim:
+            raise ValueError(
+                f"text tokens are {text_BLD.shape[2]} wide and the model was built for {self.text_dim}; "
+                "set the model's text_dim to the text encoder's dim"
+            )
         packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
         grid = packed.line if packed else grid_of(tuple(latents.shape), self.patch)
         levels = noise_levels(noise_B, len(text_BLD), grid, packed)
@@ -241,26 +246,24 @@ class DiT(nn.Module):
         return BlockContext(grid, levels, fps_B, conditioning_NA, rope, text, mask_B11L, image, places_SD, packed)
 
     def image_tokens(self, image_BLD: Tensor) -> Tensor:
-        """Image tokens at the width of cross-attention.
-
-        Raises:
-            ValueError: the model does not attend to images.
-        """
+        """Image tokens at the width of cross-attention."""
         raise ValueError(f"this {type(self).__name__} does not attend to images; leave the image out")
 
     def embed(
         self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None,
         condition_BCTHW: Tensor | None = None, condition_XC: Tensor | None = None, *, context: BlockContext,
     ) -> Tensor:  # fmt: skip
-        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence.
-
-        Raises:
-            ValueError: the condition channels do not match the model.
-        """
+        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence."""
         latents = either(latents_BCTHW, latents_XC)
         condition = condition_BCTHW if condition_XC is None else condition_XC
         if condition is not None:
-            require_condition(condition, latents, self.condition_channels)
+            expected = (latents.shape[0], self.condition_channels, *latents.shape[2:])
+            if tuple(condition.shape) != expected:
+                raise ValueError(
+                    f"condition channels have the shape {tuple(condition.shape)} with latents of "
+                    f"{tuple(latents.shape)}; expected {expected}, since the model's condition_channels is "
+                    f"{self.condition_channels}"
+                )
             latents = torch.cat([latents, condition.to(latents.dtype)], 1)
         missing = self.padding_mask + (self.condition_channels if condition is None else 0)
         if missing:
@@ -356,7 +359,7 @@ class DiT(nn.Module):
                 "conditioning and modulation",
             ),
             *self._projected_text(batch * text_tokens),
-            *added_up(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
+            *_sum_by_name(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
             Op("linear", self.depth * video * 2 * self.mlp_hidden, "perceptron"),
@@ -381,3 +384,37 @@ class DiT(nn.Module):
             return 2 * self.noise_embedding.num_frequencies + d + 3 * self.parts * d * self.depth + 2 * d
         assert self.modulation_rank is not None
         return d + 3 * d + self.modulation_rank * (4 * self.parts * self.depth + 3)
+
+
+def _sum_by_name(ops: Iterable[Op]) -> list[Op]:
+    """Those of one kind and name together, in the order in which they first come."""
+    found: dict[tuple[str, str], Op] = {}
+    for op in ops:
+        before = found.get((op.kind, op.name))
+        if before is not None:
+            op = replace(op, flops=before.flops + op.flops, bytes=before.bytes + op.bytes)
+        found[op.kind, op.name] = op
+    return list(found.values())
+
+
+def _require_sizes(
+    *, in_channels: int, text_dim: int, width: int, depth: int, heads: int, patch: Patch, mlp_ratio: float,
+    modulation_rank: int | None,
+) -> None:  # fmt: skip
+    require_between(1, MOST_WIDTH, in_channels=in_channels, text_dim=text_dim, width=width, heads=heads)
+    require_between(1, MOST_BLOCKS, depth=depth)
+    require_between(1 / width, MOST_WIDTH / width, mlp_ratio=mlp_ratio)
+    if width % heads:
+        raise ValueError(f"width {width} is not divisible by heads {heads}")
+    if len(patch) != 3 or min(patch) < 1 or max(patch) > _LARGEST_PATCH:
+        raise ValueError(
+            f"patch must be three sizes of 1 to {_LARGEST_PATCH} (frames, rows, columns), got {tuple(patch)}"
+        )
+    axis_dims(width // heads)
+    if modulation_rank is not None and modulation_rank < 1:
+        raise ValueError(
+            f"modulation_rank must be at least 1, got {modulation_rank}; write null for modulations without one"
+        )
+    require_between(1, MOST_WIDTH, modulation_rank=modulation_rank)
+    if modulation_rank is not None and width % 2:
+        raise ValueError(f"width {width} is odd, and a noise level of low rank takes as many sines as cosines")

@@ -7,6 +7,7 @@ Shape letters: B batch, S tokens, D width, V vocabulary, E head dimension, N pac
 """
 
 from collections.abc import Mapping
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,8 @@ from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
-from nemo_vfm.models.blocks.decoder import DecoderBlock, NormKind, Rotation, Sizes, TextContext, norm_of
-from nemo_vfm.models.blocks.key_value import KeyValues
-from nemo_vfm.models.blocks.text.experts import Experts, Routes
-from nemo_vfm.models.blocks.text.gated_perceptron import GATES, Activation
+from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKind, Rotation, Sizes, TextContext, norm_of
+from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Routes
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.context.causal_sharding import gather_causal, split_causal
@@ -52,9 +51,6 @@ class GPT(nn.Module):
         experts: a mixture of experts in place of perceptrons, on one device; None for none.
         init_std: standard deviation of the first weights; those that write to the residual are drawn
             sqrt(2 depth) times smaller.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     def __init__(
@@ -140,8 +136,10 @@ class GPT(nn.Module):
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
         if lengths is not None and sum(lengths) != tokens_BS.numel():
             raise ValueError(f"documents of {sum(lengths)} tokens in all do not fill a batch of {tokens_BS.numel()}")
-        places_1S, lengths_1S = (split_causal(one, 1) for one in _places(tokens_BS, lengths))
-        (cos, sin), near = self.rotations(places_1S, lengths_1S)
+        documents, device = lengths or (tokens_BS.shape[1],), tokens_BS.device
+        places_1S = torch.cat([torch.arange(length, device=device) for length in documents])[None]
+        lengths_1S = torch.cat([torch.full((length,), length, device=device) for length in documents])[None]
+        (cos, sin), near = self.rotations(split_causal(places_1S, 1), split_causal(lengths_1S, 1))
         balanced = self.training and self.sizes.experts is not None and self.sizes.experts.balance > 0
         return TextContext(cos, sin, lengths, near=near, routes=Routes() if balanced else None)
 
@@ -227,7 +225,11 @@ class GPT(nn.Module):
         batch, length = inputs["tokens_BS"]
         sizes, tokens = self.sizes, 2.0 * batch * length
         documents = inputs.get("lengths_N", (length,) * batch)
-        pairs = sum(_pairs(one, window) for window in self.windows for one in documents)
+        # Queries times keys where the masked half is counted: all, or twice those in the window less the own.
+        pairs = 0
+        for one, window in product(documents, self.windows):
+            near = min(one, window or one)
+            pairs += near**2 + 2 * (one - near) * near - (one - near)
         kept = sizes.head_dim * (sizes.heads + 2 * sizes.groups) + sizes.head_dim * sizes.heads
         linears = 3 if sizes.activation in GATES else 2
         experts, dense, routed = sizes.experts, self.depth, 0
@@ -240,17 +242,3 @@ class GPT(nn.Module):
             Op("linear", tokens * self.width * (dense * linears * sizes.mlp_hidden + routed), "perceptron"),
             Op("linear", tokens * self.width * self.vocab, "output"),
         ]
-
-
-def _pairs(length: int, window: int | None) -> int:
-    """Queries times keys of a text where the masked half is counted: all, or twice those in the window less the own."""
-    near = min(length, window or length)
-    return near**2 + 2 * (length - near) * near - (length - near)
-
-
-def _places(tokens_BS: Tensor, lengths: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
-    """(1, S) each: every token's position in its document, and the length of that."""
-    device = tokens_BS.device
-    documents = (tokens_BS.shape[1],) if lengths is None else lengths
-    places = torch.cat([torch.arange(length, device=device) for length in documents])
-    return places[None], torch.cat([torch.full((length,), length, device=device) for length in documents])[None]

@@ -19,9 +19,6 @@ class NoiseExperts(nn.Module):
         low: the network for noise levels below the boundary.
         boundary: the noise level where they meet, as the objective expresses it. Wan 2.2 A14B has 0.875 for
             text-to-video and 0.9 for image-to-video.
-
-    Raises:
-        ValueError: a boundary outside 0..1.
     """
 
     def __init__(self, *, high: DiT, low: DiT, boundary: float) -> None:
@@ -44,11 +41,7 @@ class NoiseExperts(nn.Module):
         self.one_on_device = True
 
     def forward(self, *, noise_B: Tensor, **inputs: Tensor) -> Tensor:
-        """The output of the network for these noise levels.
-
-        Raises:
-            ValueError: the noise levels need both networks.
-        """
+        """The output of the network for these noise levels."""
         is_high = noise_B >= self.boundary - _ROUNDING
         if bool(is_high.any()) != bool(is_high.all()):
             raise ValueError(f"a batch has noise levels on both sides of the boundary {self.boundary}; call it "

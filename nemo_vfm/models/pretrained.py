@@ -1,18 +1,22 @@
-"""Checks that a folder of transformers or diffusers may be loaded, and computes its fingerprint.
+"""Checks that a folder of transformers or diffusers may be loaded, reads its settings and computes its fingerprint.
 
 Nothing is downloaded and no code of the folder is run: weights are safetensors, and the model must be one that the
 installed library knows.
 """
 
+import json
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.models.hub.file_names import RECORD
-from nemo_vfm.models.hub.hub_address import get_hint
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import sha256_file, sha256_text
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.hub.hub_names import RECORD, get_hint
 
+#: The index of a pipeline of diffusers.
+PIPELINE = "model_index.json"
+_MAX_JSON_BYTES = 16 << 20
 #: Files that say what a model does. Others, such as a README, may change without changing it.
 _SAY = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
@@ -36,6 +40,37 @@ def checked_folder(folder: Path) -> Path:
     return folder
 
 
+def read_mapping(path: Path) -> dict[str, Json]:
+    """A JSON file of a model's folder.
+
+    Raises:
+        DataError: it cannot be read, is too long, or is no mapping; or a key is there twice.
+    """
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise ValueError("it is far too long")
+        found = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        if not isinstance(found, dict):
+            raise ValueError("it is not a mapping")
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path.parent.name}/{path.name} cannot be read: {error}") from error
+    return found
+
+
+def files_sha256(path: Path) -> str:
+    """The sha256 of a file, or of all safetensors and JSON files right inside a folder and of their names.
+
+    Raises:
+        UserError: there is nothing.
+    """
+    if path.is_file():
+        return _sha256(path)
+    found = sorted(file for end in ("*.safetensors", "*.json") for file in path.glob(end) if file.name != RECORD)
+    if not found:
+        raise UserError(f"{path} holds no model: neither safetensors nor JSON files are there")
+    return sha256_text(" ".join(f"{file.name}:{_sha256(file)}" for file in found))
+
+
 def fingerprint_of(folder: Path) -> str:
     """16 hexadecimal digits that change with any byte of the model; known files are not read again."""
     return tokenizer_fingerprint(checked_folder(folder))
@@ -44,10 +79,23 @@ def fingerprint_of(folder: Path) -> str:
 def tokenizer_fingerprint(folder: Path) -> str:
     """The same for a folder without weights."""
     files = sorted(path for path in folder.iterdir() if path.suffix in _SAY and path.name != RECORD and path.is_file())
-    parts = [f"{path.name} {_hash(path, path.stat().st_size, path.stat().st_mtime_ns)}" for path in files]
-    return sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return sha256("\n".join(f"{path.name} {_sha256(path)}" for path in files).encode()).hexdigest()[:16]
+
+
+def _sha256(file: Path) -> str:
+    """Kept while the file is as it was: weights of gigabytes are asked for by several stages."""
+    stat = file.stat()
+    return _hash(file, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
 def _hash(path: Path, size: int, mtime_ns: int) -> str:
     return sha256_file(path)
+
+
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"it has {twice[:80]!r} twice")
+    return found

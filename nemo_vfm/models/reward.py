@@ -25,9 +25,6 @@ class RewardHead:
         weights: of attributes in the one score, score = sum_i w_i r_i; those that are not named have 0. None: there is
             no such score, unless there is one attribute.
         pad: the token that fills texts up; None where there is none.
-
-    Raises:
-        ValueError: names are empty, twice there, or hold what separates them; or weights are of no attribute.
     """
 
     def __init__(

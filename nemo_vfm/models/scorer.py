@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.component import component
-from nemo_vfm.models.hashes import files_sha256
+from nemo_vfm.models.pretrained import files_sha256
 from nemo_vfm.models.vision import ImageEncoder
 
 
@@ -36,16 +36,10 @@ class Scorer(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        folder: Path,
-        outputs: int = 1,
-        hidden: Sequence[int] = (),
-        activation: Literal["linear", "gelu"] = "linear",
-        normalise: bool = True,
-        train_encoder: bool = False,
+        self, *, folder: Path, outputs: int = 1, hidden: Sequence[int] = (),
+        activation: Literal["linear", "gelu"] = "linear", normalise: bool = True, train_encoder: bool = False,
         head: Path | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         if activation not in ("linear", "gelu"):
             raise ValueError(f"activation must be linear or gelu, got {activation!r}")
@@ -57,7 +51,12 @@ class Scorer(nn.Module):
         self.encoder = ImageEncoder(folder=folder).requires_grad_(train_encoder)
         self.normalise, self.train_encoder = normalise, train_encoder
         widths = [self.encoder.width, *hidden, outputs] if outputs else [self.encoder.width]
-        self.head = _head(widths, activation)
+        layers: list[nn.Module] = []
+        for place in range(len(widths) - 1):
+            if place and activation == "gelu":
+                layers.append(nn.GELU())
+            layers.append(nn.Linear(widths[place], widths[place + 1]))
+        self.head = nn.Sequential(*layers)
         if head is not None and torch.get_default_device().type != "meta":
             _load_head(self.head, head)
 
@@ -80,16 +79,6 @@ class Scorer(nn.Module):
     def is_whole(self) -> bool:
         """Whether all weights it was made with came from files; a head that is drawn says nothing before training."""
         return self._is_whole
-
-
-def _head(widths: Sequence[int], activation: str) -> nn.Sequential:
-    """Linear layers, with what is between them."""
-    layers: list[nn.Module] = []
-    for place in range(len(widths) - 1):
-        if place and activation == "gelu":
-            layers.append(nn.GELU())
-        layers.append(nn.Linear(widths[place], widths[place + 1]))
-    return nn.Sequential(*layers)
 
 
 def _load_head(head: nn.Sequential, path: Path) -> None:

@@ -7,17 +7,32 @@ Shape letters: B batch, C channels, T frames, H height, W width, S video tokens,
 """
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.dit_block import BlockContext
-from nemo_vfm.models.blocks.rope import Grid
-from nemo_vfm.models.blocks.space_time import Reach, SpaceTime, SpaceTimeBlock
+from nemo_vfm.models.blocks.dit_block import BlockContext, CrossAttention, SelfAttention, SelfProjections
+from nemo_vfm.models.blocks.layers import MLP, LayerNorm, block_modulation, gated, modulate, rotate
+from nemo_vfm.models.blocks.video_tokens import Grid
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.context.temporal_all_to_all import frame_order
+from nemo_vfm.parallel.context.distributed_attention import attention
+from nemo_vfm.parallel.context.temporal_all_to_all import frame_order, from_lines, to_lines
 from nemo_vfm.parallel.plan.sharding_spec import Declared
+
+Reach = Literal["full", "temporal", "spatial"]
+Rotations = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceTime:
+    """What blocks of an ST-DiT are told besides the tokens."""
+
+    context: BlockContext  #: what blocks of a DiT are told
+    along_time: Rotations  #: rotations of a line's frames, (B, 1, T, 1, E)
+    across_frame: Rotations  #: of a frame's places, (1, 1, P, 1, E)
 
 
 class STDiT(DiT):
@@ -40,9 +55,6 @@ class STDiT(DiT):
         base_fps: frame rate at which one latent frame is one temporal position.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     def __init__(
@@ -75,11 +87,7 @@ class STDiT(DiT):
         return self._block_loop(self.blocks, x_BSD, self.space_time(context))
 
     def space_time(self, context: BlockContext) -> SpaceTime:
-        """What these blocks are told.
-
-        Raises:
-            ValueError: samples are packed.
-        """
+        """What these blocks are told."""
         if context.row is not None:
             raise ValueError(
                 "packed samples have no frames and places in common, and an STDiT attends over time and over space; "
@@ -115,3 +123,59 @@ class STDiT(DiT):
             Op("linear", projections, "self-attention projections"),
             *(Op("attention", self.depth * 2 * video * seen[reach], f"{reach} attention") for reach in self.reaches),
         ]
+
+
+class RunAttention(SelfProjections):
+    """Every token looks at those of its own run: the frames of one place, or the places of one frame."""
+
+    def forward(self, x_BSW: Tensor, cos_G1R1E: Tensor, sin_G1R1E: Tensor) -> Tensor:
+        """The shape of x; its tokens are runs as long as the rotations, one after another."""
+        qkv = self.qkv(x_BSW).unflatten(2, (-1, 3, self.head_dim))
+        groups, _, run = cos_G1R1E.shape[:3]
+        q, k, v = qkv.reshape(groups, -1, run, *qkv.shape[2:]).unbind(4)
+        q, k = (rotate(norm(x), cos_G1R1E, sin_G1R1E) for norm, x in ((self.q_norm, q), (self.k_norm, k)))
+        o = attention(*(x.flatten(0, 1).transpose(1, 2) for x in (q, k, v)))
+        update: Tensor = self.out(o.transpose(1, 2).reshape(*qkv.shape[:2], -1))
+        return update
+
+
+class SpaceTimeBlock(nn.Module):
+    """Attentions of several reaches, text cross-attention and perceptron, each modulated before and gated after."""
+
+    def __init__(
+        self, *, width: int, heads: int, text_dim: int, mlp_hidden: int, modulation_rank: int | None,
+        reaches: Sequence[Reach],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.norm = LayerNorm()
+        self.modulation = block_modulation(width=width, rank=modulation_rank, parts=len(reaches) + 2)
+        self.attentions = nn.ModuleDict(
+            {reach: (SelfAttention if reach == "full" else RunAttention)(width=width, heads=heads) for reach in reaches}
+        )
+        self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
+        self.mlp = MLP(width=width, hidden=mlp_hidden)
+
+    def forward(self, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
+        """The residual stream (B, S, D) after this block."""
+        context = space_time.context
+        chunks = iter(context.levels.by_token(self.modulation(context.conditioning_NA)))
+        x = context.placed(x_BSD)
+        for reach in self.attentions:
+            shift, scale, gate = next(chunks), next(chunks), next(chunks)
+            x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), space_time))
+        shift, scale, gate = next(chunks), next(chunks), next(chunks)
+        text = self.cross_attention(modulate(self.norm(x), shift, scale), context.text_BLD, context.mask_B11L)
+        x = gated(x, gate, text)
+        shift, scale, gate = next(chunks), next(chunks), next(chunks)
+        return gated(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
+
+    def _attended(self, reach: str, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
+        module = self.attentions[reach]
+        if reach == "full":
+            update: Tensor = module(x_BSD, *space_time.context.rope)
+        elif reach == "spatial":
+            update = module(x_BSD, *space_time.across_frame)
+        else:
+            lines = to_lines(x_BSD, frames=space_time.context.grid[0])
+            update = from_lines(module(lines, *space_time.along_time), batch=len(x_BSD))
+        return update

@@ -32,20 +32,12 @@ class HashedNgrams:
         ngram_weight: weight of all groups of letters together, beside the word's own weight of 1.
         context_weight: weight of the word before, which tells "a over b" from "b over a". 0 gives each word one
             vector wherever it stands, which carries over best to combinations that were never seen together.
-
-    Raises:
-        ValueError: sizes that cannot be, negative weights.
     """
 
     def __init__(
-        self,
-        *,
-        dim: int = 256,
-        max_tokens: int = 32,
-        ngram: int = 3,
-        ngram_weight: float = 0.5,
+        self, *, dim: int = 256, max_tokens: int = 32, ngram: int = 3, ngram_weight: float = 0.5,
         context_weight: float = 0.25,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if dim < 8 or dim % 8:
             raise ValueError(f"dim must be a positive multiple of 8, got {dim}")
         require_between(8, MOST_WIDTH, dim=dim)
@@ -65,7 +57,9 @@ class HashedNgrams:
         text_BLD = torch.zeros(len(captions), self.max_tokens, self.dim)
         mask_BL = torch.zeros(len(captions), self.max_tokens, dtype=torch.bool)
         for row, caption in enumerate(captions):
-            tokens = self._tokens(caption)
+            words = _WORD.findall(caption.lower())[: self.max_tokens] or [_EMPTY]
+            before = ["", *words[:-1]]
+            tokens = torch.stack([self._vector(word, previous) for word, previous in zip(words, before, strict=True)])
             text_BLD[row, : len(tokens)] = tokens
             mask_BL[row, : len(tokens)] = True
         return text_BLD, mask_BL
@@ -84,11 +78,6 @@ class HashedNgrams:
             f"hashed-ngrams/1 dim={self.dim} tokens={self.max_tokens} ngram={self.ngram} "
             f"ngram_weight={self.ngram_weight!r} context_weight={self.context_weight!r}"
         )
-
-    def _tokens(self, caption: str) -> Tensor:
-        words = _WORD.findall(caption.lower())[: self.max_tokens] or [_EMPTY]
-        before = ["", *words[:-1]]
-        return torch.stack([self._vector(word, previous) for word, previous in zip(words, before, strict=True)])
 
     def _vector(self, word: str, previous: str) -> Tensor:
         vector = torch.zeros(self.dim)

@@ -59,7 +59,6 @@ def _tensor(output: Json) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _loaded(folder: Path) -> Json:
-    """(model, processor)."""
     transformers = require("transformers", purpose="Comparing captions with pictures")
     kind = str(read_json(checked_folder(folder) / "config.json").get("model_type"))
     if kind not in _KINDS:

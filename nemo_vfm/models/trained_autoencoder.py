@@ -1,11 +1,14 @@
 """Encodes pixels to latents and back, with the weights of a trained autoencoder's run.
 
+A large video is processed piece by piece or tile by tile, with the same result and less memory.
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
 
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,13 +20,15 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.autoencoder import CausalAutoencoder
-from nemo_vfm.models.chunked import in_pieces, in_tiles
+from nemo_vfm.models.blocks.causal_conv import Past
 from nemo_vfm.parallel.apply.build_model import build_model, load_weights_into
 from nemo_vfm.parallel.checkpoint.checkpoint import find, load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_index import fingerprint, group_of
 from nemo_vfm.parallel.checkpoint.checkpoint_manifest import read as read_manifest
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
+Apply: TypeAlias = Callable[[Tensor], Tensor]
+Continue: TypeAlias = Callable[[Tensor, Past | None], Tensor]
 #: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only.
 _LOADED: dict[str, CausalAutoencoder] = {}
 _LOCK = Lock()  # threads encode side by side
@@ -41,9 +46,6 @@ class TrainedAutoencoder:
             changes no latent. None takes the whole video.
         tile: latent positions along a side that go through together, with as much around them as they hang on; it
             bounds the memory of large frames and changes no latent. None takes whole frames.
-
-    Raises:
-        ValueError: numbers below 1, or tiles of an autoencoder whose attention joins whole frames.
     """
 
     def __init__(
@@ -135,3 +137,53 @@ class TrainedAutoencoder:
                 "nemo_vfm.train.reconstruct.latent_statistics.MeasureLatents to its training"
             )
         return model.eval().requires_grad_(False)
+
+
+def in_pieces(apply: Continue, x_BCTHW: Tensor, *, first: int, step: int, count: int | None) -> Tensor:
+    """One piece of time after the other, each with the past that the earlier ones left.
+
+    Args:
+        apply: causal in time.
+        x_BCTHW: `first` frames and then a multiple of `step`.
+        first: frames that make the first frame of the result.
+        step: frames that make each further one.
+        count: frames of the result at once; None takes all.
+    """
+    total = 1 + (x_BCTHW.shape[2] - first) // step
+    if count is None or count >= total:
+        return apply(x_BCTHW, None)
+    past = Past()
+    borders = [0, *(first + step * (last - 1) for last in range(count, total, count)), x_BCTHW.shape[2]]
+    return torch.cat([apply(x_BCTHW[:, :, begin:end], past) for begin, end in pairwise(borders)], dim=2)
+
+
+def in_tiles(apply: Apply, x_BCTHW: Tensor, side: int | None, halo: int, *, inside: int, outside: int) -> Tensor:
+    """One tile of the frames after the other, each with a halo around it whose result is cut off.
+
+    Args:
+        apply: a position of its result hangs on no position further away than the halo.
+        x_BCTHW: frames whose sides are multiples of `inside`.
+        side: of a tile, in positions; None takes whole frames.
+        halo: positions to each side.
+        inside: pixels of x along a position's side.
+        outside: pixels of the result along a position's side.
+    """
+    if side is None:
+        return apply(x_BCTHW)
+    rows = []
+    for top, bottom, above, below in _spans(x_BCTHW.shape[3] // inside, side, halo):
+        row = []
+        for left, right, before, behind in _spans(x_BCTHW.shape[4] // inside, side, halo):
+            part = x_BCTHW[..., above * inside : below * inside, before * inside : behind * inside]
+            cut_h = slice((top - above) * outside, (bottom - above) * outside)
+            cut_w = slice((left - before) * outside, (right - before) * outside)
+            row.append(apply(part)[..., cut_h, cut_w])
+        rows.append(torch.cat(row, dim=4))
+    return torch.cat(rows, dim=3)
+
+
+def _spans(size: int, side: int, halo: int) -> Iterator[tuple[int, int, int, int]]:
+    """Begin and end of each tile, then of what goes through with it."""
+    for begin in range(0, size, side):
+        end = min(begin + side, size)
+        yield begin, end, max(begin - halo, 0), min(end + halo, size)

@@ -32,13 +32,8 @@ class TransNetV2(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        filters: int = 16,
-        num_stacks: int = 3,
-        width: int = 1024,
-        similarity_width: int = 128,
-    ) -> None:
+        self, *, filters: int = 16, num_stacks: int = 3, width: int = 1024, similarity_width: int = 128,
+    ) -> None:  # fmt: skip
         super().__init__()
         channels = [4 * filters << stack for stack in range(num_stacks)]
         inputs = [3, *channels[:-1]]

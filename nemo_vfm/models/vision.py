@@ -50,7 +50,8 @@ class ImageEncoder(nn.Module):
         name, self._feature = _ENCODERS[kind]
         self._pictures = Pictures(folder, read_config(folder, "preprocessor_config.json"))
         self.encoder = load_encoder(folder, name)
-        self.width = self._width()
+        sizes: Json = self.encoder.config
+        self.width = int(sizes.projection_dim if self._feature == "image_embeds" else sizes.hidden_size)
 
     def forward(self, video_BCTHW: Tensor) -> Tensor:
         """Features (B, T, D), as the encoder gives them: not normalised."""
@@ -58,10 +59,6 @@ class ImageEncoder(nn.Module):
         pixels_FCHW = self._pictures.ready(video_BCTHW.transpose(1, 2).flatten(0, 1))
         features: Tensor = getattr(self.encoder(pixel_values=pixels_FCHW), self._feature)
         return features.view(batch, frames, -1)
-
-    def _width(self) -> int:
-        config: Json = self.encoder.config
-        return int(config.projection_dim if self._feature == "image_embeds" else config.hidden_size)
 
 
 class Pictures:
@@ -138,11 +135,7 @@ def _cropped(frames_FCHW: Tensor, height: int, width: int) -> Tensor:
 
 
 def read_config(folder: Path, name: str) -> dict[str, Json]:
-    """A JSON mapping of a model's folder.
-
-    Raises:
-        UserError: it is absent or no mapping.
-    """
+    """A JSON mapping of a model's folder."""
     try:
         content = json.loads((folder / name).read_bytes())
     except (OSError, ValueError, RecursionError) as error:

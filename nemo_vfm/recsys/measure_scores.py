@@ -14,8 +14,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.metrics.grouped_ranking import GroupedScores
-from nemo_vfm.metrics.ranking import auc
+from nemo_vfm.metrics.ranking import GroupedScores, auc
 
 _RESULT = "measures.json"
 _SAMPLES = ("id", "session", "weight", "label")

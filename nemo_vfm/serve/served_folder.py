@@ -13,9 +13,8 @@ from nemo_vfm.data.chat.chat_format import ChatFormat
 from nemo_vfm.data.chat.chat_template import has_template
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.convert.gpt_folder import load_gpt
-from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.pretrained import fingerprint_of
+from nemo_vfm.models.pretrained import fingerprint_of, read_mapping
 from nemo_vfm.models.reward import RewardHead
 from nemo_vfm.serve.generation_settings import GenerationSettings, generation_settings
 from nemo_vfm.serve.served_model import ServedModel

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.media_types import Plane
-from nemo_vfm.metrics.outlines import SHAPES, distance
-from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS
+from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES, distance
 
 Combination = tuple[str, str, str]
 _DARK, _LIGHT = (0.15, 0.33), (0.64, 0.84)  # neighbours differ by 0.3, a cut that any detector sees

@@ -10,7 +10,6 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.video.other_library import is_other_librarys, opened_folder, require_converted
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.checkpoint.checkpoint import require_whole, weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -51,6 +50,8 @@ class WarmStart:
         Raises:
             UserError: there are none, or they do not fit; the text shows how.
         """
+        from nemo_vfm.models.convert.video.other_library import is_other_librarys, require_converted
+
         ranks = joined()
         if isinstance(self.path, Path) and is_other_librarys(self.path):
             return self._of_other_library(model, self.path, ranks)
@@ -73,6 +74,8 @@ class WarmStart:
             raise UserError(
                 f"{folder} was written by another library and has no averaged weights; leave start_from.weights out"
             )
+        from nemo_vfm.models.convert.video.other_library import opened_folder
+
         with opened_folder(folder) as given:
             given.require_same_function(model)
             new = self._put(model, given, str(folder), ranks)

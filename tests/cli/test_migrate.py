@@ -27,7 +27,7 @@ from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.tokens.token_data import TokenData
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.models.adapters.low_rank_adapter import AdapterTarget, LowRankAdapter
-from nemo_vfm.models.blocks.decoder import Activation, NormKind
+from nemo_vfm.models.blocks.text.decoder import Activation, NormKind
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.convert.video.transformer_folder import FAMILIES as VIDEO_FAMILIES
 from nemo_vfm.models.dit import DiT

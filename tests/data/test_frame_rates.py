@@ -12,7 +12,7 @@ from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.shard_data import ShardData
-from nemo_vfm.models.blocks.rope import Rope
+from nemo_vfm.models.blocks.video_tokens import Rope
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.synth.make_shapes import MakeVideos
 from nemo_vfm.synth.sample_videos import Sample

@@ -8,8 +8,8 @@ import torch
 
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.diffusion.denoising_task import Denoise
-from nemo_vfm.diffusion.objective import FlowMatching
-from nemo_vfm.diffusion.shift import LinearShift, Shift, SqrtShift, tokens_of
+from nemo_vfm.diffusion.objective import FlowMatching, Shift
+from nemo_vfm.diffusion.shift import LinearShift, SqrtShift, tokens_of
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
 

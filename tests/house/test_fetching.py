@@ -27,7 +27,7 @@ FETCHES = frozenset({
 READS = ("from_pretrained", "from_single_file", "load_lora_weights", "load_config", "get_config_dict")
 #: Who may use the part that fetches; everybody may read its names and hints.
 HUB = "nemo_vfm.models.hub."
-HUB_NAMES = ("nemo_vfm.models.hub.hub_address.", "nemo_vfm.models.hub.file_names.")
+HUB_NAMES = ("nemo_vfm.models.hub.hub_names.",)
 HUB_USERS = ("nemo_vfm/models/hub/", "nemo_vfm/cli/verbs/get.py")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_vfm.metrics.fidelity import BEST_DB, psnr, ssim
+from nemo_vfm.metrics.video_quality import BEST_DB, psnr, ssim
 
 
 def video(seed=0, side=16):

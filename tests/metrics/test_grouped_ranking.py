@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_vfm.metrics.grouped_ranking import GroupedScores
+from nemo_vfm.metrics.ranking import GroupedScores
 
 KS = (1, 3, 10)
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from nemo_vfm.metrics.nearest import nearest, thumbnail
+from nemo_vfm.metrics.video_quality import nearest, thumbnail
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.shot_plan import draw
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.metrics.seams import seam_ratio
+from nemo_vfm.metrics.video_quality import seam_ratio
 
 NOISE = np.random.default_rng(0).integers(0, 200, (4, 48, 32, 3)).astype(np.uint8)
 

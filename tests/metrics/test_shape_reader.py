@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.data.video.encode import encode_mp4
-from nemo_vfm.metrics.outlines import SHAPES
-from nemo_vfm.metrics.shape_reader import Reading, read
+from nemo_vfm.metrics.shape_reader import SHAPES, Reading, read
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.shot_plan import Shot, draw
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
-from nemo_vfm.models.chunked import in_pieces, in_tiles
+from nemo_vfm.models.trained_autoencoder import in_pieces, in_tiles
 
 KINDS = [
     {"space": 8, "time": 4}, {"space": 8, "time": 8}, {"space": 16, "time": 8}, {"space": 8, "time": 4, "width": 32,

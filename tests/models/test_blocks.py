@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from nemo_vfm.models.blocks.norm import LayerNorm, LayerNorm1p, RMSNorm, rms_normalised
-from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, patches, unpatch
-from nemo_vfm.models.blocks.position_embedding import AbsolutePositions
-from nemo_vfm.models.blocks.rope import Rope, axis_dims, rotate
-from nemo_vfm.models.blocks.timestep import sinusoids
+from nemo_vfm.models.blocks.embeddings import AbsolutePositions, PatchEmbedding, sinusoids
+from nemo_vfm.models.blocks.layers import LayerNorm, LayerNorm1p, RMSNorm, rms_normalised, rotate
+from nemo_vfm.models.blocks.video_tokens import Rope, axis_dims, grid_of, patches, unpatch
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT

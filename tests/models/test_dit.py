@@ -8,8 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types.model_cost import ReportsFlops
-from nemo_vfm.models.blocks.noise_levels import noise_levels
-from nemo_vfm.models.blocks.text_tokens import visible
+from nemo_vfm.models.blocks.embeddings import visible
+from nemo_vfm.models.blocks.video_tokens import noise_levels
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching

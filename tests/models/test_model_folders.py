@@ -7,8 +7,7 @@ import pytest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import place
 from nemo_vfm.models.convert.video.random_pipeline import prepare_base
-from nemo_vfm.models.hashes import files_sha256
-from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+from nemo_vfm.models.pretrained import checked_folder, files_sha256, fingerprint_of
 
 
 @pytest.mark.parametrize("check", [checked_folder, lambda folder: prepare_base(folder, None, Path("runs"))])

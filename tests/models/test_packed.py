@@ -9,8 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.models.blocks.noise_levels import noise_levels
-from nemo_vfm.models.blocks.packed_row import Row, row
+from nemo_vfm.models.blocks.video_tokens import Row, noise_levels, row
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.layers.token_layout import Layout, under
 from tests.support.packs import COSMOS, PLAIN, UNSURE, tiny

@@ -6,7 +6,7 @@ import yaml
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nemo_vfm.models.blocks.rope import rotate
+from nemo_vfm.models.blocks.layers import rotate
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.context.distributed_attention import attention
 from nemo_vfm.parallel.plan.sharding_spec import matching

@@ -14,7 +14,7 @@ import transformers as hf
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.encoders import TextEncoder
-from nemo_vfm.models import text_tower
+from nemo_vfm.models import transformers_text
 from nemo_vfm.models.transformers_text import TransformersTextEncoder
 from tests.support.text_folders import MODELS, text_folder
 
@@ -72,11 +72,11 @@ def test_vectors_are_those_of_transformers_for_every_family(family, folders):
 @pytest.mark.parametrize("family", MODELS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_weights_that_are_held_are_those_that_are_loaded(precision, family, folders):
-    text_tower.load.cache_clear()
+    transformers_text.load.cache_clear()
     chosen = encoder(folders[family], precision=precision)
     held = chosen.held_weights().num_bytes
-    assert text_tower.load.cache_info().misses == 0, "no weight was read"
-    tower = text_tower.load(chosen.folder, chosen.tokenizer, Precision(precision))
+    assert transformers_text.load.cache_info().misses == 0, "no weight was read"
+    tower = transformers_text.load(chosen.folder, chosen.tokenizer, Precision(precision))
     assert held == sum(parameter.nbytes for parameter in tower._model.parameters())
 
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.models.blocks.norm import RMSNormAcrossHeads
+from nemo_vfm.models.blocks.layers import RMSNormAcrossHeads
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan

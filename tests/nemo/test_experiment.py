@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from nemo_vfm.models.convert.nemo_archive import read_nemo
+from nemo_vfm.models.convert.foreign import read_nemo
 from tests.support.recipe_folder import ROOT, Kitchen
 
 pytest.importorskip("nemo.core", reason="needs nemo-toolkit, which has an environment of its own: make test-nemo")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
-from nemo_vfm.models.convert import dcp_index
+from nemo_vfm.models.convert import dcp_folder
 from nemo_vfm.models.convert.dcp_folder import DcpFolder
 from tests.support.dcp_files import Checkpoint, Entry, made, saved
 from tests.support.foreign_files import Touch, evil_pickles, with_pickle
@@ -52,7 +52,7 @@ def test_the_classes_of_an_index_are_never_made() -> None:
     """What stands for them has no methods: arguments of a call are not even looked at."""
     evil = b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n(X\x01\x00\x00\x00xtR."
     with pytest.raises(DataError, match="a Metadata without values"):
-        dcp_index.read_index(evil)
+        dcp_folder.read_index(evil)
 
 
 def entry(**changes: object) -> Callable[[Checkpoint], None]:
@@ -134,18 +134,18 @@ def test_a_compressed_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_of_millions_of_instructions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcp_index, "_MAX_INSTRUCTIONS", 20_000)
+    monkeypatch.setattr(dcp_folder, "_MAX_INSTRUCTIONS", 20_000)
     with pytest.raises(DataError, match="more than 20,000 instructions"):
         read(made(TENSORS).write(tmp_path, b"\x80\x02" + b"]" * 20_001 + b"."))
 
 
 def test_ten_thousand_chunks_are_compared_in_no_time(tmp_path: Path) -> None:
-    chunks = [dcp_index.Chunk((n, 0), (1, 4), "x", 0, 0) for n in range(10_000)]
-    tall = [dcp_index.Chunk((0, n), (4, 1), "x", 0, 0) for n in range(10_000)]
-    dcp_index._require_covered("w", (10_000, 4), chunks)
-    dcp_index._require_covered("w", (4, 10_000), tall)
+    chunks = [dcp_folder.Chunk((n, 0), (1, 4), "x", 0, 0) for n in range(10_000)]
+    tall = [dcp_folder.Chunk((0, n), (4, 1), "x", 0, 0) for n in range(10_000)]
+    dcp_folder._require_covered("w", (10_000, 4), chunks)
+    dcp_folder._require_covered("w", (4, 10_000), tall)
     with pytest.raises(DataError, match="overlap"):
-        dcp_index._require_covered("w", (10_000, 4), [*chunks[:-1], chunks[0]])
+        dcp_folder._require_covered("w", (10_000, 4), [*chunks[:-1], chunks[0]])
 
 
 def fuzz(folder: Path, cases: int) -> tuple[int, int]:

@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from nemo_vfm.core.network.permission import Permissions
-from nemo_vfm.models.hub.hub_access import hub_access
-from nemo_vfm.models.hub.hub_address import HubAddress
-from nemo_vfm.models.hub.hub_client import HubClient
+from nemo_vfm.models.hub.hub_client import HubClient, hub_access
+from nemo_vfm.models.hub.hub_names import HubAddress
 from nemo_vfm.models.hub.model_download import get_model
 
 MODEL = "acme/tiny-video"

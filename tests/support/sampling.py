@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.seed import generator
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames
 from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
 from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.noise_schedule import UniPCFlowSigmas
 from nemo_vfm.diffusion.objective import FlowMatching

@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
-from nemo_vfm.models.convert.video.pipeline_family import family_in
+from nemo_vfm.models.convert.video.pretrained_video import family_in
 from nemo_vfm.models.convert.video.random_pipeline import Family, write_random_pipeline
 from nemo_vfm.synth.folder_pipeline import PARTS, FolderPipeline
 from tests.support.repository import ROOT

@@ -12,7 +12,7 @@ import pytest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.metrics.outlines import SHAPES
+from nemo_vfm.metrics.shape_reader import SHAPES
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.make_shapes import MakeVideos
 from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, HeldOutPrompts, PromptList, StoryPrompts

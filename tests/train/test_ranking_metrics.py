@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.metrics.grouped_ranking import GroupedScores
-from nemo_vfm.metrics.ranking import ScoreCounts, auc
+from nemo_vfm.metrics.ranking import GroupedScores, ScoreCounts, auc
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged

@@ -5,7 +5,7 @@ from pathlib import Path
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language_data import is_path
-from nemo_vfm.models.hub.hub_address import hub_address
+from nemo_vfm.models.hub.hub_names import hub_address
 
 
 def put_folder(draft: Draft, kind: str) -> None:

@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _hint(file: Path) -> str:
     """Say how to download a model from a hub; empty for a path that looks like a file."""
-    from nemo_vfm.models.hub.hub_address import get_hint
+    from nemo_vfm.models.hub.hub_names import get_hint
 
     return "" if file.suffix in _FILES else f"; {get_hint(file)} downloads a model"
 

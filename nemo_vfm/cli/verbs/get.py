@@ -35,9 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what was done and the folder."""
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.models.hub.hub_access import hub_access
-    from nemo_vfm.models.hub.hub_address import hub_address
-    from nemo_vfm.models.hub.hub_client import HubClient
+    from nemo_vfm.models.hub.hub_client import HubClient, hub_access
+    from nemo_vfm.models.hub.hub_names import hub_address
     from nemo_vfm.models.hub.model_download import get_model
     from nemo_vfm.runtime.user_permissions import permissions
 

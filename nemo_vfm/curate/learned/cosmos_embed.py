@@ -19,7 +19,7 @@ from nemo_vfm.curate.learned.model_stage import evenly
 from nemo_vfm.curate.record.stage import ClipRecord, Finding
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
 from nemo_vfm.dedup.semantic import as_text
-from nemo_vfm.models.hashes import files_sha256
+from nemo_vfm.models.pretrained import files_sha256
 from nemo_vfm.models.vision import read_config
 
 #: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings

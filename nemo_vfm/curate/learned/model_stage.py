@@ -73,7 +73,7 @@ class ModelStage:
 
     def fingerprint(self) -> str:
         """The model's own, the task, and the bytes of the trained weights; batches do not count."""
-        from nemo_vfm.models.hashes import files_sha256
+        from nemo_vfm.models.pretrained import files_sha256
         from nemo_vfm.parallel.checkpoint.checkpoint import find
 
         if not self._fingerprint:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.encoders import Codec, ImageTokens, Offloadable
-from nemo_vfm.diffusion.conditioning.frame_conditioning import GivenFrames, nothing_given
+from nemo_vfm.diffusion.frame_conditioning import GivenFrames, nothing_given
 from nemo_vfm.diffusion.objective import Objective
 
 
@@ -25,9 +25,6 @@ class GivenInChannels:
         frames: given pixel frames of a training sample. Wan was trained with one.
         none_given: share of training samples without given frames.
         image_encoder: encodes the first image to the tokens that Wan 2.1 also attends to; None if the model has none.
-
-    Raises:
-        ValueError: no frames, or a share outside 0..1.
     """
 
     def __init__(
@@ -44,22 +41,14 @@ class GivenInChannels:
         return 0 if torch.rand((), generator=generator) < self.none_given else self.frames.count, 0.0
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`. The video is grey after the given frames, so latents alone are not enough.
-
-        Raises:
-            UserError: the data hold only latents.
-        """
+        """See `FrameConditioning`. The video is grey after the given frames, so latents alone are not enough."""
         if video_CTHW is None:
             raise UserError("this network encodes given frames from pixels, but the data holds only latents; use "
                             "data with pixels")  # fmt: skip
         return self.from_pixels(video_CTHW[:, :count], video_CTHW.shape[1], codec)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`.
-
-        Raises:
-            ValueError: nothing is given to a network that was trained with given frames alone.
-        """
+        """See `FrameConditioning`."""
         if video_CTHW.shape[1] == 0 and self.none_given == 0:
             raise ValueError("this network starts from an image, but none is given; give one for each prompt, or set "
                              "none_given if it was also trained without")  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nemo_vfm.core.frame_count import LatentFrames
 from nemo_vfm.core.types.encoders import Codec
-from nemo_vfm.diffusion.conditioning.frame_conditioning import GivenFrames, nothing_given
+from nemo_vfm.diffusion.frame_conditioning import GivenFrames, nothing_given
 from nemo_vfm.diffusion.objective import Objective
 
 
@@ -27,9 +27,6 @@ class GivenInTime:
         level: the network's noise-level input at given frames, as the objective expresses it. None passes one level
             for all frames, as in Cosmos 1. Cosmos 2 and 2.5 use 1e-4, Wan 2.2 TI2V 0.
         mask: whether the network has an extra channel that is 1 at given frames, as every Cosmos has.
-
-    Raises:
-        ValueError: numbers outside their range.
     """
 
     def __init__(

@@ -4,22 +4,28 @@ Our format is safetensors with the method, ranks, alphas, linears and the base's
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.adapters import peft_keys
 from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
-from nemo_vfm.models.adapters.styles import peft_keys
-from nemo_vfm.models.adapters.styles.comfyui_keys import PREFIX, has_native_names, read_native, write_native
-from nemo_vfm.models.adapters.styles.native_names import native_names, translated
-from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.adapters.native_keys import (
+    PREFIX,
+    has_native_names,
+    native_names,
+    read_native,
+    translated,
+    write_native,
+)
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
 Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]
@@ -31,19 +37,14 @@ _PEFT, _DIFFUSERS, _COSMOS = "base_model.model.", "transformer.", "net."
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The content of an adapter file.
+    """The content of an adapter file."""
 
-    Args:
-        style: format of the file.
-        matrices: by linear, under this package's names for `ours`, else under those of diffusers or, for a language
-            model, of transformers.
-        base: fingerprint of the weights it was trained on; empty if the format has none.
-        changes: what is added to weights and biases, by tensor under diffusers' names; only some ComfyUI files have it.
-    """
-
-    style: Style
+    style: Style  #: format of the file
+    #: by linear, under this package's names for `ours`, else under those of diffusers or, for a language model, of
+    #: transformers
     matrices: dict[str, Matrices]
-    base: str = ""
+    base: str = ""  #: fingerprint of the weights it was trained on; empty if the format has none
+    #: what is added to weights and biases, by tensor under diffusers' names; only some ComfyUI files have it
     changes: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -63,7 +64,7 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
     with open_adapter(file) as file_tensors:
         tensors, header = {key: file_tensors.get_tensor(key) for key in file_tensors.keys()}, file_tensors.metadata()  # noqa: SIM118
     style = _style(file, tensors, header)
-    found = _READ[style](file, tensors, header, model, alpha)
+    found = _read(style, file, tensors, header, model, alpha)
     if found.matrices or not found.changes:
         require_pairs(file.name, found.matrices)
     if alpha is None:
@@ -150,45 +151,38 @@ def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str])
                     f"among {', '.join((*styles, PREFIX, _COSMOS))}")  # fmt: skip
 
 
-def _ours(file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: Any) -> Adapter:
-    config = _header(file, header[HEADER])
-    if config.get("schema") != SCHEMA or not isinstance(config.get("base"), str):
-        raise DataError(f"{file.name} has schema {str(config.get('schema'))[:60]!r}; this version reads {SCHEMA}")
-    return Adapter("ours", peft_keys.read_keys(file.name, tensors, "", config), config["base"])
-
-
-def _peft(file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: Any) -> Adapter:
-    config = read_mapping(file.with_name(PEFT_CONFIG))
-    if config.get("peft_type") != "LORA":
-        raise DataError(f"{file.parent.name}/{PEFT_CONFIG}: peft_type {str(config.get('peft_type'))[:40]} is not LORA")
-    return Adapter("peft", peft_keys.read_keys(file.name, tensors, _PEFT, config))
-
-
-def _diffusers(
-    file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: float | None
-) -> Adapter:
-    config = None
-    if DIFFUSERS_HEADER in header:
-        prefixed = _header(file, header[DIFFUSERS_HEADER])
-        config = {key.removeprefix(_DIFFUSERS): value for key, value in prefixed.items()}
-    return Adapter("diffusers", peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config))
-
-
-def _cosmos(
-    file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: float | None
-) -> Adapter:
-    config = _header(file, header[HEADER]) if HEADER in header else None
-    if config is None and alpha is None:
-        raise UserError(f"{file.name} stores no alpha, without which its strength is unknown; give alpha, "
-                        f"which its training calls lora_alpha")  # fmt: skip
-    native = peft_keys.read_keys(file.name, tensors, _COSMOS, config)
-    theirs = {name: diffusers for diffusers, name in native_names(model).items()}
-    return Adapter("cosmos", {translated(theirs, name): one for name, one in native.items()})
-
-
-def _comfyui(
-    file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: float | None
-) -> Adapter:
+def _read(
+    style: Style, file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module,
+    alpha: float | None,
+) -> Adapter:  # fmt: skip
+    config: dict[str, Json] | None = None
+    match style:
+        case "ours":
+            config = _header(file, header[HEADER])
+            if config.get("schema") != SCHEMA or not isinstance(config.get("base"), str):
+                raise DataError(
+                    f"{file.name} has schema {str(config.get('schema'))[:60]!r}; this version reads {SCHEMA}"
+                )
+            return Adapter("ours", peft_keys.read_keys(file.name, tensors, "", config), config["base"])
+        case "peft":
+            config = read_mapping(file.with_name(PEFT_CONFIG))
+            if config.get("peft_type") != "LORA":
+                kind = str(config.get("peft_type"))[:40]
+                raise DataError(f"{file.parent.name}/{PEFT_CONFIG}: peft_type {kind} is not LORA")
+            return Adapter("peft", peft_keys.read_keys(file.name, tensors, _PEFT, config))
+        case "diffusers":
+            if DIFFUSERS_HEADER in header:
+                prefixed = _header(file, header[DIFFUSERS_HEADER])
+                config = {key.removeprefix(_DIFFUSERS): value for key, value in prefixed.items()}
+            return Adapter("diffusers", peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config))
+        case "cosmos":
+            config = _header(file, header[HEADER]) if HEADER in header else None
+            if config is None and alpha is None:
+                raise UserError(f"{file.name} stores no alpha, without which its strength is unknown; give alpha, "
+                                f"which its training calls lora_alpha")  # fmt: skip
+            native = peft_keys.read_keys(file.name, tensors, _COSMOS, config)
+            theirs = {name: diffusers for diffusers, name in native_names(model).items()}
+            return Adapter("cosmos", {translated(theirs, name): one for name, one in native.items()})
     matrices, changes = read_native(file.name, tensors, model)
     return Adapter("comfyui", matrices, changes=changes)
 
@@ -204,14 +198,8 @@ def _header(file: Path, text: str) -> dict[str, Json]:
 
 
 def _with_native_names(config: Mapping[str, Json], model: nn.Module) -> dict[str, Json]:
-    """Replace the linears' names in a configuration by native ones."""
     names = native_names(model)
     native = {key: {translated(names, name): value for name, value in config[key].items()}
               for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
     targets = [translated(names, name) for name in config["target_modules"]]
     return {**config, **native, "target_modules": targets}
-
-
-_READ: dict[Style, Callable[..., Adapter]] = {
-    "ours": _ours, "peft": _peft, "diffusers": _diffusers, "comfyui": _comfyui, "cosmos": _cosmos,
-}  # fmt: skip

@@ -37,9 +37,6 @@ class AdapterFile:
         alpha: alpha of every linear in place of the file's; None uses the file's, which not every file stores.
         network: which network it is for, of a pipeline with two (Wan 2.2 A14B): `transformer`, for high noise levels,
             or `transformer_2`, for low ones; None if the model has one.
-
-    Raises:
-        ValueError: strength is 0, alpha is not positive, or either is not finite.
     """
 
     def __init__(
@@ -68,25 +65,15 @@ class AdapterFile:
 
 @dataclass(frozen=True, slots=True)
 class AttachedAdapter:
-    """An adapter whose parameters exist in a model but are not filled yet.
+    """An adapter whose parameters exist in a model but are not filled yet."""
 
-    Args:
-        name: of the adapter in the model.
-        file: its source.
-        style: format of the file.
-        base: fingerprint of the weights it was trained on; empty if the file has none.
-        placed: its matrices and their places in the model.
-        network: what it adapts: the model, or one of its two networks.
-        changes: what is added to weights and biases of the network, by name.
-    """
-
-    name: str
-    file: AdapterFile
-    style: str
-    base: str
-    placed: Sequence[PlacedMatrices]
-    network: nn.Module
-    changes: Mapping[str, Tensor]
+    name: str  #: of the adapter in the model
+    file: AdapterFile  #: its source
+    style: str  #: format of the file
+    base: str  #: fingerprint of the weights it was trained on; empty if the file has none
+    placed: Sequence[PlacedMatrices]  #: its matrices and their places in the model
+    network: nn.Module  #: what it adapts: the model, or one of its two networks
+    changes: Mapping[str, Tensor]  #: what is added to weights and biases of the network, by name
 
 
 def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
@@ -150,11 +137,7 @@ def fill_adapters(attached: Sequence[AttachedAdapter]) -> None:
 
 @torch.no_grad()
 def require_change(model: nn.Module, name: str, source: Path) -> int:
-    """Count the linears whose output on random input the adapter changes; every rank must call it.
-
-    Raises:
-        DataError: no output changes.
-    """
+    """Count the linears whose output on random input the adapter changes; every rank must call it."""
     adapted = [(place, linear) for place, linear in adapted_linears(model) if name in linear.adapters]
     changed = 0
     for place, linear in adapted:
@@ -171,7 +154,6 @@ def require_change(model: nn.Module, name: str, source: Path) -> int:
 
 
 def _unsharded_linear(linear: nn.Linear) -> nn.Linear:
-    """Return a copy of a linear without adapters and with unsharded parameters."""
     plain = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
     plain.weight = nn.Parameter(whole(linear.weight), requires_grad=False)
     if linear.bias is not None:

@@ -3,6 +3,7 @@
 LoRA: Hu et al. 2021 (arXiv 2106.09685), section 4.1, W' = W + (alpha / rank) B A. DoRA: Liu et al. 2024
 (arXiv 2402.09353), equation 5, W' = m (W + s B A) / |W + s B A| with the norm of each row, which is treated as
 a constant in backward (section 4.3).
+`AdaptedLinear` is a linear with adapters, whose own parameters and names do not change.
 A fused linear has one adapter per projection, such as q, k and v, whose rows are interleaved by head.
 The code calls these projections parts.
 Letters: I inputs of the linear, O outputs of a part, R rank, H heads, E head dimension, P parts.
@@ -10,15 +11,15 @@ Letters: I inputs of the linear, O outputs of a part, R rank, H heads, E head di
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.local_shard import local, whole
-from nemo_vfm.parallel.layers.linear import product
-from nemo_vfm.parallel.plan.adapter_split import TensorSplit
+from nemo_vfm.parallel.layers.linear import Linear, product
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, TensorSplit
 
 Method = Literal["lora", "dora"]
 #: Name of the only part of a linear that is not fused.
@@ -27,15 +28,10 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Rank and alpha of one projection.
+    """Rank and alpha of one projection."""
 
-    Args:
-        rank: R, columns of B and rows of A.
-        alpha: B A is multiplied by alpha / rank.
-    """
-
-    rank: int
-    alpha: float
+    rank: int  #: R, columns of B and rows of A
+    alpha: float  #: B A is multiplied by alpha / rank
 
     @property
     def scale(self) -> float:
@@ -45,14 +41,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class FusedProjections:
-    """The projections that a linear contains, and how their rows are interleaved.
+    """The projections that a linear contains, and how their rows are interleaved."""
 
-    Args:
-        names: of the projections, such as q, k and v.
-        sizes: rows of each in every head, or in every group of heads that share a key; empty if there is only one.
-    """
-
-    names: tuple[str, ...] = (WHOLE,)
+    names: tuple[str, ...] = (WHOLE,)  #: of the projections, such as q, k and v
+    #: rows of each in every head, or in every group of heads that share a key; empty if there is only one
     sizes: tuple[int, ...] = ()
 
     def count(self, width: int, name: str) -> int:
@@ -79,15 +71,17 @@ class FusedProjections:
         return fused.unflatten(0, (-1, sum(self.sizes))).split_with_sizes(self.sizes, 1)[place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class LowRank(nn.Module):
-    """One adapter of one linear.
+@runtime_checkable
+class HasFusedLinears(Protocol):
+    """A module with linears that hold several projections."""
 
-    Args:
-        linear: the adapted linear.
-        parts: the projections that it contains.
-        ranks: by name of each adapted projection.
-        method: lora or dora.
-    """
+    def fused_rows(self) -> Mapping[str, Mapping[str, int]]:
+        """Of each such linear the rows of each projection in every head, or in every group that shares a key."""
+        ...
+
+
+class LowRank(nn.Module):
+    """One adapter of one linear."""
 
     def __init__(self, linear: nn.Linear, parts: FusedProjections, ranks: Mapping[str, Rank], method: Method) -> None:
         super().__init__()
@@ -103,13 +97,7 @@ class LowRank(nn.Module):
                 self.register_parameter(f"{name}_magnitude", nn.Parameter(like.new_ones(outputs)))
 
     def forward(self, x: Tensor, output: Tensor, linear: nn.Linear) -> Tensor:
-        """Apply the adapter to the linear's output.
-
-        Args:
-            x: input of the linear, (..., I).
-            output: output of the linear, (..., width).
-            linear: the adapted linear.
-        """
+        """Apply the adapter to the linear's output."""
         a_of = [local(self.get_parameter(f"{name}_a")) for name in self.ranks]
         h = product(x, torch.cat(a_of) if len(a_of) > 1 else a_of[0])
         h = h if self._split is None else self._split.whole(h)
@@ -191,3 +179,51 @@ class LowRank(nn.Module):
         if self.parts.sizes and heads % ranks:
             raise UserError(f"an adapter of {', '.join(self.parts.names)} cannot be split over {ranks} tensor ranks: "
                             f"there are {heads} heads of keys; set parallel.tensor to a divisor of that")  # fmt: skip
+
+
+class Adapters(nn.ModuleDict):
+    """The adapters of one linear by name."""
+
+    #: Set if every tensor rank has the linear's complete input, so that gradients here need no sum over tokens.
+    whole_gradient = False
+
+    def __init__(self) -> None:  # ModuleDict's signature has a type that get_type_hints cannot resolve
+        super().__init__()
+
+    def split(self, how: TensorSplit) -> None:
+        """Keep this rank's shard of each adapter; see `ShardableAdapter`."""
+        for adapter in self.values():
+            assert isinstance(adapter, LowRank)
+            adapter.split(how)
+
+    def require_divisible(self, ranks: int) -> None:
+        """See `ShardableAdapter`."""
+        for adapter in self.values():
+            assert isinstance(adapter, LowRank)
+            adapter.require_divisible(ranks)
+
+
+class AdaptedLinear(Linear):
+    """A linear whose adapters modify its output.
+
+    It overrides `__call__`, not `forward`, because tensor parallelism exchanges tensors in hooks around `forward`.
+    """
+
+    adapters: Adapters
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute W x + b and apply each adapter in turn."""
+        (x,) = args
+        output: Tensor = super().__call__(x, **kwargs)
+        for adapter in self.adapters.values():
+            output = adapter(x, output, self)
+        return output
+
+
+def adapters_of(linear: nn.Linear) -> Adapters:
+    """Return a linear's adapters, making it an `AdaptedLinear` first."""
+    if not isinstance(linear, AdaptedLinear):
+        linear.__class__ = AdaptedLinear
+        linear.add_module(ADAPTERS, Adapters())
+    assert isinstance(linear, AdaptedLinear)
+    return linear.adapters

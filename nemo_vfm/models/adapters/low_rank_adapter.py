@@ -10,18 +10,21 @@ from torch import Tensor, nn
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
-from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Method, Rank
-from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
-from nemo_vfm.models.blocks.decoder import CausalAttention
+from nemo_vfm.models.adapters.low_rank import (
+    AdaptedLinear,
+    FusedProjections,
+    HasFusedLinears,
+    LowRank,
+    Method,
+    Rank,
+    adapters_of,
+)
 from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
 #: Name of the adapter that a training creates.
 TRAINED = "own"
-#: Fused linears of attention, and the projections that they contain.
-_FUSED = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "image_kv": ("k", "v")}
 
 
 class AdapterTarget:
@@ -32,9 +35,6 @@ class AdapterTarget:
         rank: rank of each adapter.
         alpha: B A is multiplied by alpha / rank.
         parts: projections of fused linears to adapt, such as [q, v]; None adapts all.
-
-    Raises:
-        ValueError: a rank below 1, or an alpha that is not above 0.
     """
 
     def __init__(self, *, modules: str, rank: int, alpha: float, parts: Sequence[str] | None = None) -> None:
@@ -57,9 +57,6 @@ class LowRankAdapter:
     Args:
         targets: linears to adapt, under names that you choose; the last target that matches a linear applies.
         method: lora adds a low-rank matrix to each weight; dora also learns the norm of each row.
-
-    Raises:
-        ValueError: targets is empty.
     """
 
     def __init__(self, *, targets: Mapping[str, AdapterTarget], method: Method = "lora") -> None:
@@ -68,20 +65,21 @@ class LowRankAdapter:
         self.targets, self.method = dict(targets), method
 
     def ranks(self, model: nn.Module) -> dict[str, dict[str, Rank]]:
-        """Return the rank of each adapted projection of each adapted linear.
-
-        Raises:
-            ValueError: a target matches no linear, or none of its linears has the named parts.
-        """
+        """Return the rank of each adapted projection of each adapted linear."""
         linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         found: dict[str, dict[str, Rank]] = {}
         for key, target in self.targets.items():
             if not (names := matching(target.modules, linears)):
+                starred = (".".join("*" if part.isdigit() else part for part in name.split(".")) for name in linears)
+                kinds = list(dict.fromkeys(starred))
                 raise ValueError(f"targets.{key}.modules {target.modules!r} matches no linear of this "
-                                 f"{type(model).__name__}, which has {_name_patterns(linears)}")  # fmt: skip
-            selected = {name: _select(projections_of(model, name), target.parts) for name in names}
+                                 f"{type(model).__name__}, which has {', '.join(kinds[:12])}"
+                                 f"{' and others' if len(kinds) > 12 else ''}")  # fmt: skip
+            parts_of = {name: projections_of(model, name).names for name in names}
+            selected = {name: tuple(part for part in parts if target.parts is None or part in target.parts)
+                        for name, parts in parts_of.items()}  # fmt: skip
             if not any(selected.values()):
-                known = dict.fromkeys(part for name in names for part in projections_of(model, name).names)
+                known = dict.fromkeys(part for parts in parts_of.values() for part in parts)
                 raise ValueError(f"targets.{key}.parts {list(target.parts or ())} match none of its linears' "
                                  f"projections: {', '.join(known)}")  # fmt: skip
             rank = Rank(target.rank, target.alpha)
@@ -102,12 +100,7 @@ class LowRankAdapter:
 
 
 class AdaptedModel:
-    """Builds a model with frozen weights and trainable adapters.
-
-    Args:
-        model: builds the model.
-        adapters: the adapters to add.
-    """
+    """Builds a model with frozen weights and trainable adapters."""
 
     def __init__(self, model: Factory[[], nn.Module], adapters: LowRankAdapter) -> None:
         self.model, self.adapters = model, adapters
@@ -172,26 +165,13 @@ def projections_of(model: nn.Module, name: str) -> FusedProjections:
     """Return the projections that a linear contains."""
     above, _, child = name.rpartition(".")
     parent = model.get_submodule(above)
-    if child in _FUSED and isinstance(parent, SelfProjections | CrossAttention):
-        return FusedProjections(_FUSED[child], (parent.head_dim,) * len(_FUSED[child]))
-    if child == "qkv" and isinstance(parent, CausalAttention):
-        return FusedProjections(_FUSED[child], (parent.queries * parent.head_dim, parent.head_dim, parent.head_dim))
-    return FusedProjections()
+    fused = parent.fused_rows().get(child) if isinstance(parent, HasFusedLinears) else None
+    return FusedProjections() if fused is None else FusedProjections(tuple(fused), tuple(fused.values()))
 
 
 def _flat(values: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield the values of nested mappings, each with its dotted key."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _select(parts: FusedProjections, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    return parts.names if wanted is None else tuple(part for part in parts.names if part in wanted)
-
-
-def _name_patterns(names: Sequence[str]) -> str:
-    kinds = list(dict.fromkeys(".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names))
-    return ", ".join(kinds[:12]) + (" and others" if len(kinds) > 12 else "")

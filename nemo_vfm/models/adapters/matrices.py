@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
-from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
+from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.tensor_map import TensorMap
@@ -32,23 +32,15 @@ _MOST_BYTES = 64 << 30
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """The matrices of one adapted linear.
+    """The matrices of one adapted linear."""
 
-    Args:
-        a: (R, I).
-        b: (O, R).
-        alpha: B A is multiplied by alpha / R.
-        magnitude: DoRA's magnitudes, (O,); None for LoRA.
-        initial: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0.
-        base: the base's weight, (O, I), if the file has it to compare.
-    """
-
-    a: Tensor
-    b: Tensor
-    alpha: float
-    magnitude: Tensor | None = None
+    a: Tensor  #: (R, I)
+    b: Tensor  #: (O, R)
+    alpha: float  #: B A is multiplied by alpha / R
+    magnitude: Tensor | None = None  #: DoRA's magnitudes, (O,); None for LoRA
+    #: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0
     initial: Initial | None = None
-    base: Tensor | None = None
+    base: Tensor | None = None  #: the base's weight, (O, I), if the file has it to compare
 
     @property
     def rank(self) -> Rank:
@@ -79,11 +71,7 @@ class Matrices:
 
 @contextmanager
 def open_adapter(path: Path) -> Iterator[MappedFile]:
-    """Open a safetensors file and validate its header.
-
-    Raises:
-        DataError: the file is invalid or too large.
-    """
+    """Open a safetensors file and validate its header."""
     from safetensors import SafetensorError
 
     try:
@@ -100,11 +88,7 @@ def open_adapter(path: Path) -> Iterator[MappedFile]:
 
 
 def require_pairs(name: str, found: Mapping[str, Matrices]) -> None:
-    """Refuse matrices whose shapes do not match.
-
-    Raises:
-        DataError: a linear's shapes do not match, or there are no matrices.
-    """
+    """Refuse matrices whose shapes do not match."""
     if not found:
         raise DataError(f"{name} contains no adapter: it has no pair of low-rank matrices")
     for linear, one in found.items():
@@ -149,30 +133,17 @@ def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class PlacedMatrices:
-    """Matrices from a file and their place in a model.
+    """Matrices from a file and their place in a model."""
 
-    Args:
-        low: the adapter to fill.
-        linear: what it adapts.
-        part: projection of the linear.
-        order: for each row of the file, its index in the projection.
-        given: matrices from the file.
-        name: of the linear in the file.
-    """
-
-    low: LowRank
-    linear: nn.Linear
-    part: str
-    order: Tensor
-    given: Matrices
-    name: str
+    low: LowRank  #: the adapter to fill
+    linear: nn.Linear  #: what it adapts
+    part: str  #: projection of the linear
+    order: Tensor  #: for each row of the file, its index in the projection
+    given: Matrices  #: matrices from the file
+    name: str  #: of the linear in the file
 
     def fill(self) -> None:
-        """Copy the values; a rank of a split model copies its shard, but every rank must call it.
-
-        Raises:
-            DataError: the file has another weight of the base than the model.
-        """
+        """Copy the values; a rank of a split model copies its shard, but every rank must call it."""
         given = self.given
         if given.initial is not None or given.base is not None:
             weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)[self.order]
@@ -197,20 +168,10 @@ class PlacedMatrices:
 def insert_adapter(
     model: nn.Module, adapter: str, given: Mapping[str, Matrices], source: str, *, our_names: bool
 ) -> list[PlacedMatrices]:  # fmt: skip
-    """Add an empty adapter to a model; `PlacedMatrices.fill` then copies its values.
-
-    Args:
-        model: the model to adapt.
-        adapter: name of the adapter in the model.
-        given: matrices by linear; see `extract_adapter`.
-        source: origin of the matrices, for messages.
-        our_names: see `extract_adapter`.
-
-    Raises:
-        DataError: the model lacks a linear, or its size differs.
-    """
+    """Add an empty adapter to a model; `PlacedMatrices.fill` then copies its values."""
     maps = _maps(model, our_names=our_names)
-    places = {name: (place, part, order) for place in _linears(model)
+    linear_names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    places = {name: (place, part, order) for place in linear_names
               for part, (name, order) in _rows(model, place, maps).items()}  # fmt: skip
     ranks: dict[str, dict[str, Rank]] = {}
     for name, one in given.items():
@@ -219,13 +180,17 @@ def insert_adapter(
         place, part, _ = places[name]
         ranks.setdefault(place, {})[part] = one.rank
     if given:
-        attach(model, adapter, ranks, _method(given))
+        attach(model, adapter, ranks, "lora" if next(iter(given.values())).magnitude is None else "dora")
     linears, found = dict(adapted_linears(model)), []
     for name, one in given.items():
         place, part, order = places[name]
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
-        _require_shapes(low, part, one, source, name)
+        a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
+        if (one.a.shape[1], one.b.shape[0]) != (a.shape[1], b.shape[0]):
+            raise DataError(f"{source}: the matrices of {name} have shapes {tuple(one.a.shape)} and "
+                            f"{tuple(one.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is "
+                            f"an adapter for another model")  # fmt: skip
         found.append(PlacedMatrices(low, linears[place], part, order, one, name))
     return found
 
@@ -242,11 +207,7 @@ def of_another_model(source: str, name: str, model: nn.Module) -> DataError:
 
 
 def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Return changes of weights and biases, given under diffusers' names, by this package's names and in its layout.
-
-    Raises:
-        DataError: the model lacks a tensor, or its shape differs.
-    """
+    """Return changes of weights and biases, given under diffusers' names, by this package's names and in its layout."""
     if not given:
         return {}
     parameters, left, found = dict(model.named_parameters()), dict(given), dict[str, Tensor]()
@@ -263,22 +224,6 @@ def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -
     if left:
         raise of_another_model(source, next(iter(left)), model)
     return found
-
-
-def _require_shapes(low: LowRank, part: str, given: Matrices, source: str, name: str) -> None:
-    a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
-    if (given.a.shape[1], given.b.shape[0]) != (a.shape[1], b.shape[0]):
-        raise DataError(f"{source}: the matrices of {name} have shapes {tuple(given.a.shape)} and "
-                        f"{tuple(given.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is an "
-                        f"adapter for another model")  # fmt: skip
-
-
-def _method(given: Mapping[str, Matrices]) -> Method:
-    return "lora" if next(iter(given.values())).magnitude is None else "dora"
-
-
-def _linears(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
 
 
 def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) -> dict[str, tuple[str, Tensor]]:

@@ -1,9 +1,15 @@
-"""Applies convolutions in which no frame depends on a later one; a long video may come in pieces.
+"""Defines convolutions and attentions in which no frame depends on a later one, and an autoencoder's levels of them.
 
 The first frame is repeated as its own past, so an image is a video of one frame. After n halvings of time, 1 + k times
-2^n frames become 1 + k.
-Shape letters: B batch, T frames, H height, W width, C channels, N pieces of a position.
+2^n frames become 1 + k. A long video may come in pieces. torch's attention is called directly: that of `parallel/` may
+spread a sequence over ranks, and these frames are whole.
+Shape letters: B batch, T frames, H height, W width, C channels, N pieces of a position, or heads of attention, D head
+dimension, K frames looked at.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -155,3 +161,146 @@ class Up(nn.Module):
         x = cells.reshape(b, t * ft, h * fs, w * fs, -1)
         without_twin: Tensor = x[:, 1:] if ft == 2 and begins(past) else x
         return without_twin
+
+
+class FrameAttention(nn.Module):
+    """Every position looks at every other of its frame."""
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv, self.out = Linear(width, 3 * width), Linear(width, width)
+        nn.init.zeros_(self.out.weight)
+
+    def forward(self, x_BTHWC: Tensor, past: Past | None = None) -> Tensor:
+        """(B, T, H, W, C); the past does not matter here."""
+        qkv = self.qkv(self.norm(x_BTHWC)).flatten(2, 3).unflatten(3, (3, self.heads, -1)).flatten(0, 1)
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        looked = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        update: Tensor = self.out(looked)
+        return x_BTHWC + update.view_as(x_BTHWC)
+
+
+class PastAttention(nn.Module):
+    """Every position looks at itself in this frame and the `window - 1` before, which a bias per head tells apart."""
+
+    def __init__(self, *, width: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.heads, self.window = heads, window
+        self.norm = nn.LayerNorm(width)
+        self.qkv, self.out = Linear(width, 3 * width), Linear(width, width)
+        self.bias = nn.Parameter(torch.zeros(heads, window))
+        nn.init.zeros_(self.out.weight)
+
+    def forward(self, x_BTHWC: Tensor, past: Past | None = None) -> Tensor:
+        """(B, T, H, W, C)."""
+        num_frames = x_BTHWC.shape[1]
+        seen = behind(past, self, self.norm(x_BTHWC), self.window - 1)
+        q, k, v = self.qkv(seen).unflatten(4, (3, self.heads, -1)).unbind(4)
+        q_BTHWN1D = q[:, -num_frames:].unsqueeze(5)
+        k, v_BTHWNKD = (part.unfold(1, self.window, 1).transpose(5, 6) for part in (k, v))
+        bias = self.bias.to(q.dtype)[:, None]
+        looked = F.scaled_dot_product_attention(q_BTHWN1D, k, v_BTHWNKD, attn_mask=bias).squeeze(5).flatten(4)
+        update: Tensor = self.out(looked)
+        return x_BTHWC + update
+
+
+Attention = Literal["none", "space", "space_time"]
+Halving = tuple[bool, bool]  # of space, of time
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """What stands between encoder and decoder on either side."""
+
+    width: int  #: channels
+    blocks: int  #: residual blocks
+    attention: Attention  #: what stands behind the first of them
+    window: int  #: latent frames that a position looks at
+    heads: int  #: of attention
+
+    def build(self) -> nn.ModuleList:
+        """New layers."""
+        looking: list[nn.Module] = []
+        if self.attention != "none":
+            looking.append(FrameAttention(width=self.width, heads=self.heads))
+        if self.attention == "space_time":
+            looking.append(PastAttention(width=self.width, heads=self.heads, window=self.window))
+        first, *others = _blocks(self.width, self.blocks)
+        return nn.ModuleList([first, *looking, *others])
+
+
+class Level(nn.Module):
+    """Residual blocks of one size: behind `up` in a decoder, before `down` in an encoder."""
+
+    def __init__(self, width: int, blocks: int, *, up: Up | None = None, down: Down | None = None) -> None:
+        super().__init__()
+        self.up, self.blocks, self.down = up, nn.ModuleList(_blocks(width, blocks)), down
+
+    def forward(self, x_BTHWC: Tensor, past: Past | None = None) -> Tensor:
+        """(B, T', H', W', C')."""
+        x = x_BTHWC if self.up is None else self.up(x_BTHWC, past)
+        x = _through(self.blocks, x, past)
+        smaller: Tensor = x if self.down is None else self.down(x, past)
+        return smaller
+
+
+class Encoder(nn.Module):
+    """Levels of residual blocks, each of which ends smaller."""
+
+    def __init__(
+        self, channels: int, out_channels: int, widths: Sequence[int], halvings: Sequence[Halving], blocks: int,
+        middle: Middle,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.enter = CausalConv(in_width=channels, out_width=widths[0], passes=min(channels, widths[0]))
+        self.levels = nn.ModuleList(
+            Level(here, blocks, down=Down(in_width=here, out_width=deeper, space=space, time=time))
+            for here, deeper, (space, time) in zip(widths, widths[1:], halvings, strict=False)
+        )
+        self.middle = middle.build()
+        self.leave = CausalConv(in_width=widths[-1], out_width=out_channels, passes=min(widths[-1], out_channels))
+
+    def forward(self, x_BTHWC: Tensor, past: Past | None = None) -> Tensor:
+        """(B, T', H', W', C')."""
+        x = self.enter(x_BTHWC, past)
+        for level in self.levels:
+            x = level(x, past)
+        latents: Tensor = self.leave(_through(self.middle, x, past), past)
+        return latents
+
+
+class Decoder(nn.Module):
+    """The levels of the encoder backwards, each of which begins larger."""
+
+    def __init__(
+        self, channels: int, out_channels: int, widths: Sequence[int], halvings: Sequence[Halving], blocks: int,
+        middle: Middle,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.enter = CausalConv(in_width=channels, out_width=widths[-1], passes=min(channels, widths[-1]))
+        self.middle = middle.build()
+        self.levels = nn.ModuleList(
+            Level(here, blocks, up=Up(in_width=deeper, out_width=here, space=space, time=time))
+            for here, deeper, (space, time) in zip(widths, widths[1:], halvings, strict=False)
+        )
+        self.leave = CausalConv(in_width=widths[0], out_width=out_channels, passes=min(widths[0], out_channels))
+
+    def forward(self, latents_BTHWC: Tensor, past: Past | None = None) -> Tensor:
+        """(B, T, H, W, C)."""
+        x = _through(self.middle, self.enter(latents_BTHWC, past), past)
+        for level in reversed(self.levels):
+            x = level(x, past)
+        bands: Tensor = self.leave(x, past)
+        return bands
+
+
+def _blocks(width: int, count: int) -> list[ResidualBlock]:
+    return [ResidualBlock(width=width) for _ in range(count)]
+
+
+def _through(layers: nn.Module, x: Tensor, past: Past | None) -> Tensor:
+    for layer in layers.children():
+        x = layer(x, past)
+    return x

@@ -1,49 +1,50 @@
-"""Defines one block of a DiT, and the inputs that every block receives besides the tokens.
+"""Defines one block of a DiT, its attentions, and the inputs that every block receives besides the tokens.
 
-Shape letters: B batch, S video tokens, L text tokens, D width of a token, N noise levels, A width of the conditioning.
+Rows of the fused projections are ordered (head, role, dimension). So a tensor-parallel split of the output features
+keeps whole heads together, and these modules read their number of heads from the activations.
+Shape letters: B batch, S video tokens, L text tokens, D width of a token, N noise levels, A width of the conditioning;
+in attention W width, H heads, D head dimension.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
-from nemo_vfm.models.blocks.mlp import MLP, Gelu
-from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
-from nemo_vfm.models.blocks.noise_levels import NoiseLevels
-from nemo_vfm.models.blocks.norm import LayerNorm
-from nemo_vfm.models.blocks.packed_row import Row
-from nemo_vfm.models.blocks.rope import Grid
+from nemo_vfm.models.blocks.layers import (
+    MLP,
+    Gelu,
+    LayerNorm,
+    RMSNorm,
+    RMSNormAcrossHeads,
+    block_modulation,
+    gated,
+    modulate,
+    rotate,
+)
+from nemo_vfm.models.blocks.video_tokens import Grid, NoiseLevels, Row
+from nemo_vfm.parallel.context.distributed_attention import attention, packed_attention, self_attention
+from nemo_vfm.parallel.layers.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """Inputs shared by all blocks, beside the tokens.
+    """Inputs shared by all blocks, beside the tokens."""
 
-    Args:
-        grid: tokens along time, height and width; of packed samples, which have none in common, one line.
-        levels: the noise level of each sample, or of each of its latent frames.
-        fps_B: its frames per second.
-        conditioning_NA: the modulation vector of each noise level (and text), after its SiLU; low-rank modulation
-            appends its shared part.
-        rope: rotations of the tokens that attention sees here.
-        text_BLD: text, hidden tokens zeroed.
-        mask_B11L: which of its tokens may be seen.
-        image_BLD: image tokens for cross-attention; None without an image.
-        places_SD: learned positions of this rank's tokens, added before every block; None where there are none.
-        row: where packed samples lie; None where a batch has one shape.
-    """
-
-    grid: Grid
-    levels: NoiseLevels
-    fps_B: Tensor
+    grid: Grid  #: tokens along time, height and width; of packed samples, which have none in common, one line
+    levels: NoiseLevels  #: the noise level of each sample, or of each of its latent frames
+    fps_B: Tensor  #: its frames per second
+    #: the modulation vector of each noise level (and text), after its SiLU; low-rank modulation appends its shared
+    #: part
     conditioning_NA: Tensor
-    rope: tuple[Tensor, Tensor]
-    text_BLD: Tensor
-    mask_B11L: Tensor
-    image_BLD: Tensor | None = None
+    rope: tuple[Tensor, Tensor]  #: rotations of the tokens that attention sees here
+    text_BLD: Tensor  #: text, hidden tokens zeroed
+    mask_B11L: Tensor  #: which of its tokens may be seen
+    image_BLD: Tensor | None = None  #: image tokens for cross-attention; None without an image
+    #: learned positions of this rank's tokens, added before every block; None where there are none
     places_SD: Tensor | None = None
-    row: Row | None = None
+    row: Row | None = None  #: where packed samples lie; None where a batch has one shape
 
     @property
     def segments(self) -> tuple[int, ...] | None:
@@ -53,6 +54,99 @@ class BlockContext:
     def placed(self, x_BSD: Tensor) -> Tensor:
         """Tokens with their learned positions."""
         return x_BSD if self.places_SD is None else x_BSD + self.places_SD
+
+
+Across = Literal["head", "heads"]
+
+
+def query_norm(over: Across, width: int, heads: int, eps: float) -> RMSNorm | RMSNormAcrossHeads:
+    """The norm of queries or keys: per head, or across all heads, which sums over tensor ranks."""
+    return RMSNorm(dim=width // heads, eps=eps) if over == "head" else RMSNormAcrossHeads(dim=width, eps=eps)
+
+
+class SelfProjections(nn.Module):
+    """The projections and norms of self-attention; subclasses decide which tokens attend to which."""
+
+    def __init__(
+        self, *, width: int, heads: int, bias: bool = False, norm_over: Across = "head", norm_eps: float = 1e-6
+    ) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.qkv = Linear(width, 3 * width, bias=bias)
+        self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
+        self.out = Linear(width, width, bias=bias)
+
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return {"qkv": dict.fromkeys("qkv", self.head_dim)}
+
+
+class SelfAttention(SelfProjections):
+    """Every video token looks at every other of its sample."""
+
+    def forward(
+        self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor, segments: Sequence[int] | None = None
+    ) -> Tensor:
+        """(B, S, W).
+
+        Args:
+            segments: lengths of packed samples; None where each sample of the batch is one.
+        """
+        q, k, v_BSHD = self.qkv(x_BSW).unflatten(2, (-1, 3, self.head_dim)).unbind(3)
+        q_BSHD = rotate(self.q_norm(q), cos_BS1D, sin_BS1D)
+        k_BSHD = rotate(self.k_norm(k), cos_BS1D, sin_BS1D)
+        o_BHSD = self_attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2), segments)
+        update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
+        return update
+
+
+class CrossAttention(nn.Module):
+    """Video tokens attend to their sample's text and, if it has one, its image; the two outputs are added."""
+
+    def __init__(
+        self, *, width: int, heads: int, text_dim: int, bias: bool = False, norm_over: Across = "head",
+        norm_eps: float = 1e-6, image: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.head_dim = width // heads
+        self.q = Linear(width, width, bias=bias)
+        self.kv = Linear(text_dim, 2 * width, bias=bias)
+        self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
+        self.image_kv = Linear(text_dim, 2 * width, bias=bias) if image else None
+        self.image_k_norm = query_norm(norm_over, width, heads, norm_eps) if image else None
+        self.out = Linear(width, width, bias=bias)
+
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return dict.fromkeys(("kv", "image_kv"), dict.fromkeys("kv", self.head_dim))
+
+    def forward(
+        self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None,
+        image_BLD: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """(B, S, W); the mask must leave every sample at least one token.
+
+        Args:
+            row: where packed samples lie in x, which is then one sequence; None where x has as many as the text.
+            image_BLD: tokens of each sample's image, without padding.
+        """
+        q_BHSD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim))).transpose(1, 2)
+        o_BHSD = self._looked_up(q_BHSD, self.kv(text_BLD), self.k_norm, mask_B11L, row)
+        if image_BLD is not None and self.image_kv is not None and self.image_k_norm is not None:
+            every_B11L = mask_B11L.new_ones((len(image_BLD), 1, 1, image_BLD.shape[1]))
+            image_kv = self.image_kv(image_BLD)
+            o_BHSD = o_BHSD + self._looked_up(q_BHSD, image_kv, self.image_k_norm, every_B11L, row)
+        update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
+        return update
+
+    def _looked_up(
+        self, q_BHSD: Tensor, kv_BLW: Tensor, norm: nn.Module, mask_B11L: Tensor, row: Row | None
+    ) -> Tensor:  # fmt: skip
+        k, v_BLHD = kv_BLW.view(*kv_BLW.shape[:2], -1, 2, self.head_dim).unbind(3)
+        k_BHLD, v_BHLD = norm(k).transpose(1, 2), v_BLHD.transpose(1, 2)
+        if row is None:
+            return attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L)
+        return packed_attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L, row.spans())
 
 
 class Block(nn.Module):

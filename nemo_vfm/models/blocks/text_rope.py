@@ -5,12 +5,30 @@ Shape letters: B batch, S tokens, E head dimension, R its rotated part.
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import LARGEST_THETA, require_between
-from nemo_vfm.models.blocks.text.rope_scaling import LinearScaling, LongRope, YarnScaling
+
+
+@runtime_checkable
+class Stretch(Protocol):
+    """One way to stretch rotary positions for texts longer than a model was first trained on."""
+
+    @property
+    def magnitude(self) -> float:
+        """What cosines and signed sines are multiplied by: it sharpens attention."""
+        ...
+
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+        """The frequencies for texts of these lengths, (R,) or (B, S, R)."""
+        ...
+
+    def require_fit(self, theta: float, count: int | None = None) -> None:
+        """Refuse a base of the frequencies, or a number of them, with which this cannot be computed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +40,6 @@ class LongContext:
         low_freq_factor: wavelengths above `trained_on` / this are stretched in full.
         high_freq_factor: those below `trained_on` / this are left.
         trained_on: tokens.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     factor: float = 8.0
@@ -53,8 +68,8 @@ class LongContext:
         kept = kept.clamp(0, 1)
         return kept * frequencies_R + (1 - kept) * frequencies_R / self.factor
 
-
-Stretch = LongContext | LinearScaling | YarnScaling | LongRope
+    def require_fit(self, theta: float, count: int | None = None) -> None:
+        """Any base and any number of frequencies will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +80,6 @@ class TextRope:
         theta: base of the geometric frequencies.
         share: of each head's dimensions that is rotated, the first ones; 1 is all, Nemotron-4 has 0.5.
         long_context: how frequencies are stretched; None leaves them.
-
-    Raises:
-        ValueError: theta is not above zero.
     """
 
     theta: float = 10_000.0
@@ -77,15 +89,11 @@ class TextRope:
     def __post_init__(self) -> None:
         if self.theta <= 0:
             raise ValueError(f"theta must be above zero, got {self.theta}")
-        if isinstance(self.long_context, YarnScaling) and self.theta <= 1:
-            raise ValueError(f"theta must be above 1 for YaRN, which compares frequencies, got {self.theta}")
+        if self.long_context is not None:
+            self.long_context.require_fit(self.theta)
 
     def rotated(self, head_dim: int) -> int:
-        """R, even.
-
-        Raises:
-            ValueError: there is nothing to rotate, or an odd number.
-        """
+        """R, even."""
         require_between(1, LARGEST_THETA, **{"rope.theta": self.theta})
         require_between(0, 1, **{"rope.share": self.share})
         found = int(head_dim * self.share)
@@ -94,11 +102,8 @@ class TextRope:
                 f"rope.share {self.share} of a head of {head_dim} rotates {found} of its dimensions; it must be an "
                 f"even number from 2 to {head_dim}"
             )
-        if isinstance(self.long_context, LongRope) and len(self.long_context.short_factor) != found // 2:
-            raise ValueError(
-                f"rope.long_context has {len(self.long_context.short_factor)} factors, and {found} rotated dimensions "
-                f"have {found // 2} frequencies"
-            )
+        if self.long_context is not None:
+            self.long_context.require_fit(self.theta, found // 2)
         return found
 
     def table(self, rotated: int, places_BS: Tensor, lengths_BS: Tensor) -> tuple[Tensor, Tensor]:

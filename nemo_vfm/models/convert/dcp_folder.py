@@ -1,22 +1,196 @@
-"""Reads the tensors of a distributed checkpoint of torch or Megatron-Core, a folder of `.distcp` files, one by one."""
+"""Reads the tensors of a distributed checkpoint of torch or Megatron-Core, a folder of `.distcp` files, one by one.
 
-from collections.abc import Mapping
+Both libraries write the same index (`.metadata`, a pickle), which is read as data; nothing in it is run. It has for
+every tensor its dtype, its shape and the chunks it is cut into, and for every chunk a range of bytes of a `.distcp`
+file, which holds it as torch.save wrote it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.models.convert.dcp_index import Chunk, ChunkedTensor, read_index
-from nemo_vfm.models.convert.opcodes import MAX_BYTES
-from nemo_vfm.models.convert.places import TensorPlace
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, Record, TensorPlace, read_pickle
 from nemo_vfm.models.convert.tensor_source import Box, TensorHeader
-from nemo_vfm.models.convert.torch_zip import open_torch_zip
-from nemo_vfm.models.convert.window import Window
+from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
+
+Ints = tuple[int, ...]
+_MAX_INSTRUCTIONS = 16_000_000  # some 150,000 chunks
+_MAX_DIMS, _MAX_LENGTH = 64, 1 << 48
+_METADATA = "torch.distributed.checkpoint.metadata"
+_SHARDED = "torch.distributed._shard.sharded_tensor.metadata"
+_MCORE = "megatron.core.dist_checkpointing.strategies.torch"
+_INDEX = frozenset({f"{_METADATA}.Metadata", f"{_MCORE}.MCoreMetadata"})
+_TENSOR, _BYTES, _CHUNK = (f"{_METADATA}.{kind}StorageMetadata" for kind in ("Tensor", "Bytes", "Chunk"))
+_KEY, _PLACE = f"{_METADATA}.MetadataIndex", "torch.distributed.checkpoint.filesystem._StorageInfo"
+_PROPERTIES = frozenset({f"{_METADATA}.TensorProperties", f"{_SHARDED}.TensorProperties"})
+#: Classes that occur in an index. The last ones are kept as they are and never looked at.
+_RECORDS: Final = frozenset({
+    *_INDEX, _TENSOR, _BYTES, _CHUNK, _KEY, _PLACE, *_PROPERTIES, f"{_METADATA}.StorageMeta",
+    f"{_METADATA}._MEM_FORMAT_ENCODING", f"{_SHARDED}.MEM_FORMAT_ENCODING", f"{_MCORE}.MCoreSavePlan",
+    "torch.serialization._get_layout", "pathlib.PosixPath", "pathlib._local.PosixPath", "pathlib.WindowsPath",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A box of a tensor, and where its bytes are."""
+
+    offsets: Ints  #: of its first number, along each axis
+    sizes: Ints  #: along each axis
+    file: str  #: name in the checkpoint's folder
+    start: int  #: of its bytes there
+    length: int  #: of its bytes, which are a whole file of torch.save
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedTensor:
+    """A tensor in chunks that cover it once."""
+
+    dtype: torch.dtype
+    shape: Ints
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DcpIndex:
+    """What an index lists."""
+
+    tensors: Mapping[str, ChunkedTensor]  #: by name
+    #: names of what is kept as bytes: step counts, random states, `_extra_state`; they are not read
+    streams: tuple[str, ...]
+
+
+def read_index(data: bytes) -> DcpIndex:
+    """The index of a distributed checkpoint."""
+    content, _ = read_pickle(data, records=_RECORDS, most=_MAX_INSTRUCTIONS)
+    if not isinstance(content, Record) or content.name not in _INDEX:
+        raise DataError("its index is not one that torch.distributed.checkpoint writes")
+    listed, stored = (_mapping(_state(content), key) for key in ("state_dict_metadata", "storage_data"))
+    places = _places(stored)
+    tensors: dict[str, ChunkedTensor] = {}
+    streams: list[str] = []
+    for name, entry in listed.items():
+        if type(name) is not str or not isinstance(entry, Record) or entry.name not in (_TENSOR, _BYTES):
+            raise DataError(f"its index lists {str(name)[:200]!r} as something else than a tensor or a stream of bytes")
+        if entry.name == _TENSOR:
+            tensors[name] = _tensor(name, _state(entry), places)
+        else:
+            streams.append(name)
+            places.pop((name, None), None)
+    if places:
+        raise DataError(f"its index places {next(iter(places))[0][:200]!r}, a chunk of no tensor that it lists")
+    return DcpIndex(tensors, tuple(streams))
+
+
+def _state(record: Record) -> dict[str, object]:
+    if type(record.state) is not dict:
+        raise DataError(f"its index has a {record.name.rpartition('.')[2]} without values")
+    return record.state
+
+
+def _mapping(state: Mapping[str, object], key: str) -> dict[object, object]:
+    found = state.get(key)
+    if type(found) is not dict:
+        raise DataError(f"its index has no {key}")
+    return found
+
+
+_Places = dict[tuple[str, Ints | None], tuple[str, int, int]]
+
+
+def _places(stored: Mapping[object, object]) -> _Places:
+    """(name, offsets of the chunk or None) -> (file, start, length)."""
+    found: _Places = {}
+    for key, value in stored.items():
+        if not (isinstance(key, Record) and key.name == _KEY and isinstance(value, Record) and value.name == _PLACE):
+            raise DataError("its index places something in a way that torch.distributed.checkpoint does not")
+        name, offset = _state(key).get("fqn"), _state(key).get("offset")
+        if type(name) is not str:
+            raise DataError("its index places something without a name")
+        at = (name, None if offset is None else _counts(offset))
+        if at in found:
+            raise DataError(f"its index places the chunk of {name[:200]} at {at[1]} twice")
+        state = _state(value)
+        file, start, length = state.get("relative_path"), state.get("offset"), state.get("length")
+        if state.get("transform_descriptors"):
+            raise DataError(f"{name[:200]} is stored through an extension, such as compression, which is not read")
+        if type(file) is not str or type(start) is not int or type(length) is not int or start < 0 or length < 0:
+            raise DataError(f"its index does not say in which bytes of which file {name[:200]} is")
+        found[at] = file, start, length
+    return found
+
+
+def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedTensor:
+    shape, chunks = _counts(state.get("size")), state.get("chunks")
+    if type(chunks) is not list:
+        raise DataError(f"its index lists no chunks of {name[:200]}")
+    found = []
+    for chunk in chunks:
+        if not isinstance(chunk, Record) or chunk.name != _CHUNK:
+            raise DataError(f"its index lists a chunk of {name[:200]} that is none")
+        offsets, sizes = (_counts(_state(chunk).get(key)) for key in ("offsets", "sizes"))
+        if (name, offsets) not in places:
+            raise DataError(f"its index does not place the chunk of {name[:200]} at {offsets}, or lists it twice")
+        found.append(Chunk(offsets, sizes, *places.pop((name, offsets))))
+    _require_covered(name, shape, found)
+    return ChunkedTensor(_dtype(name, state.get("properties")), shape, tuple(found))
+
+
+def _dtype(name: str, properties: object) -> torch.dtype:
+    state = properties.state if isinstance(properties, Record) and properties.name in _PROPERTIES else None
+    if type(state) is not tuple or not state or not isinstance(state[0], torch.dtype):
+        raise DataError(f"its index does not say the dtype of {name[:200]}")
+    return state[0]
+
+
+def _counts(values: object) -> Ints:
+    if not isinstance(values, tuple) or len(values) > _MAX_DIMS:
+        raise DataError("its index gives a shape as something else than a few counts")
+    for value in values:
+        if type(value) is not int or not 0 <= value < _MAX_LENGTH:
+            raise DataError("its index gives a length that is not a count")
+    return values
+
+
+def _require_covered(name: str, shape: Ints, chunks: Iterable[Chunk]) -> None:
+    """Every number lies in exactly one chunk: as many as there are in all, and none twice."""
+    for chunk in chunks:
+        if not len(chunk.offsets) == len(chunk.sizes) == len(shape) or any(
+            offset + size > length for offset, size, length in zip(chunk.offsets, chunk.sizes, shape, strict=True)
+        ):
+            raise DataError(f"a chunk of {name[:200]}, {chunk.sizes} at {chunk.offsets}, is not inside {shape}")
+    held = sum(prod(chunk.sizes) for chunk in chunks)
+    if held != prod(shape):
+        raise DataError(f"the chunks of {name[:200]} hold {held:,} numbers, and its shape {shape} has {prod(shape):,}")
+    for one, other in _neighbours(chunks):
+        if all(a < b + m and b < a + n for a, n, b, m in zip(
+            one.offsets, one.sizes, other.offsets, other.sizes, strict=True
+        )):  # fmt: skip
+            raise DataError(f"two chunks of {name[:200]} overlap, at {one.offsets} and at {other.offsets}")
+
+
+def _neighbours(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Chunk]]:
+    """Pairs that share a range of the first axis on which chunks differ; sorted, so that few are looked at."""
+    filled = [chunk for chunk in chunks if prod(chunk.sizes)]
+    dims = len(filled[0].sizes) if filled else 0
+    axis = next((axis for axis in range(dims) if len({chunk.offsets[axis] for chunk in filled}) > 1), 0)
+    if not dims:
+        yield from ((filled[0], other) for other in filled[1:])
+        return
+    open_: list[Chunk] = []
+    for chunk in sorted(filled, key=lambda chunk: chunk.offsets[axis]):
+        open_ = [one for one in open_ if one.offsets[axis] + one.sizes[axis] > chunk.offsets[axis]]
+        yield from ((one, chunk) for one in open_)
+        open_.append(chunk)
+
 
 INDEX, SUFFIX = ".metadata", ".distcp"
 _BELOW = ("", "weights", "model")  # NeMo 2 keeps the weights below `weights`, Cosmos below `model`
@@ -77,11 +251,7 @@ class DcpFolder:
         return TensorHeader(self._tensors[name].dtype, self._tensors[name].shape)
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor, put together from its chunks.
-
-        Raises:
-            DataError: a chunk is damaged, or not what the index says.
-        """
+        """All of a tensor, put together from its chunks."""
         tensor = self._tensors[name]
         if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape and 0 not in tensor.shape:
             return self._chunk(name, tensor, tensor.chunks[0]).contiguous()
@@ -93,9 +263,6 @@ class DcpFolder:
         Args:
             name: of the tensor.
             box: along each axis, the first place and the one after the last.
-
-        Raises:
-            DataError: a chunk is damaged, or not what the index says.
         """
         tensor = self._tensors[name]
         part = torch.empty([stop - start for start, stop in box], dtype=tensor.dtype)
@@ -110,24 +277,18 @@ class DcpFolder:
 
     def _chunk(self, name: str, tensor: ChunkedTensor, chunk: Chunk) -> Tensor:
         try:
-            opened = open_torch_zip(Window(self._file(chunk.file), chunk.start, chunk.length))
+            if chunk.file not in self._open:
+                while len(self._open) >= _MOST_OPEN:
+                    self._open.pop(next(iter(self._open))).close()
+                self._open[chunk.file] = (self.folder / chunk.file).open("rb")
+            opened = open_torch_zip(Window(self._open[chunk.file], chunk.start, chunk.length))
             found = opened.content
             if not isinstance(found, TensorPlace) or found.dtype != tensor.dtype or found.shape != chunk.sizes:
-                raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, but found {_told(found)}")
+                kind = f"{found.dtype} {found.shape}" if isinstance(found, TensorPlace) else type(found).__name__
+                raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, but found {kind}")
             return opened.tensor(found)
         except DataError as error:
             raise DataError(f"{chunk.file}, {name[:200]} at {chunk.offsets}: {error}") from error
-
-    def _file(self, name: str) -> BinaryIO:
-        if name not in self._open:
-            while len(self._open) >= _MOST_OPEN:
-                self._open.pop(next(iter(self._open))).close()
-            self._open[name] = (self.folder / name).open("rb")
-        return self._open[name]
-
-
-def _told(found: object) -> str:
-    return f"{found.dtype} {found.shape}" if isinstance(found, TensorPlace) else type(found).__name__
 
 
 def _size(folder: Path, name: str) -> int:
@@ -142,7 +303,10 @@ def _require_apart(tensors: Mapping[str, ChunkedTensor], sizes: Mapping[str, int
     spans: dict[str, list[tuple[int, int, str]]] = {file: [] for file in sizes}
     for name, tensor in tensors.items():
         for chunk in tensor.chunks:
-            spans[chunk.file].append(_span(name, tensor, chunk))
+            if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
+                raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in {chunk.length:,} "
+                                f"bytes, which are too few")  # fmt: skip
+            spans[chunk.file].append((chunk.start, chunk.start + chunk.length, name))
     for file, taken in spans.items():
         taken.sort()
         for (_, end, one), (start, _, other) in pairwise(taken):
@@ -150,10 +314,3 @@ def _require_apart(tensors: Mapping[str, ChunkedTensor], sizes: Mapping[str, int
                 raise DataError(f"{file}: {one[:200]} and {other[:200]} are in the same bytes")
         if taken and taken[-1][1] > sizes[file]:
             raise DataError(f"{file} has {sizes[file]:,} bytes, and {taken[-1][2][:200]} is to end at {taken[-1][1]:,}")
-
-
-def _span(name: str, tensor: ChunkedTensor, chunk: Chunk) -> tuple[int, int, str]:
-    if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
-        raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in {chunk.length:,} "
-                        f"bytes, which are too few")  # fmt: skip
-    return chunk.start, chunk.start + chunk.length, name

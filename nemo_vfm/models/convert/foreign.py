@@ -1,43 +1,57 @@
-"""Reads a file of another framework: its weights, its configuration, and what was left out."""
+"""Reads a file of another framework: its weights, its configuration, and what was left out.
 
+A NeMo archive (`.nemo`) is a tar, plain or gzipped, of `model_config.yaml`, `model_weights.ckpt` (a file of torch.save)
+and other files that the model needs, such as tokenizers. Nothing of it is unpacked, built or run: the configuration may
+name classes in `_target_`; here it stays text.
+"""
+
+import gzip
+import tarfile
+import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
 
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.dcp_folder import DcpFolder, checkpoint_in, is_zarr
-from nemo_vfm.models.convert.nemo_archive import read_nemo
 from nemo_vfm.models.convert.tensor_source import TensorSource, ZipSource
-from nemo_vfm.models.convert.torch_zip import open_torch_zip
+from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.models.convert.weights import extra_states, plain, tensors_of, unread, weights
-from nemo_vfm.models.convert.window import Window
 
 Format = Literal["nemo", "torch", "safetensors", "distcp"]
+CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
+MAX_CONFIG_BYTES = 1 << 20
+_MAX_MEMBERS = 10_000
+#: A gzipped archive may grow to the larger of the two: weights hardly shrink, and a bomb grows a thousandfold.
+_MAX_GROWTH, _ALWAYS_BYTES = 20, 64 << 20
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What a file holds.
+    """What a file holds."""
 
-    Args:
-        format: which kind of file it is, by its bytes.
-        weights: tensors by name.
-        config: the text of a NeMo configuration; None elsewhere.
-        values: texts and numbers beside the weights, by dotted name.
-        others: members and keys whose tensors were not read, and names of code that was left out.
-    """
+    format: Format  #: which kind of file it is, by its bytes
+    weights: dict[str, Tensor]  #: tensors by name
+    config: str | None  #: the text of a NeMo configuration; None elsewhere
+    values: Mapping[str, Json]  #: texts and numbers beside the weights, by dotted name
+    others: tuple[str, ...]  #: members and keys whose tensors were not read, and names of code that was left out
 
-    format: Format
-    weights: dict[str, Tensor]
-    config: str | None
-    values: Mapping[str, Json]
-    others: tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class NemoArchive:
+    """What was read."""
+
+    config: str  #: the text of model_config.yaml
+    weights: dict[str, Tensor]  #: tensors by name
+    others: tuple[str, ...]  #: names of the members that were not read
 
 
 def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False) -> Foreign:
@@ -70,29 +84,16 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class ForeignTensors:
-    """All tensors of a foreign file, not read yet.
+    """All tensors of a foreign file, not read yet."""
 
-    Args:
-        format: which kind of file it is.
-        source: of the tensors, by dotted name.
-        others: names of streams of bytes, of code that was left out, and of files that are not read.
-    """
-
-    format: Format
-    source: TensorSource
-    others: tuple[str, ...]
+    format: Format  #: which kind of file it is
+    source: TensorSource  #: of the tensors, by dotted name
+    others: tuple[str, ...]  #: names of streams of bytes, of code that was left out, and of files that are not read
 
 
 @contextmanager
 def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTensors | None]:
-    """The tensors of a file of torch.save or safetensors, or of a folder of `.distcp` files; None of a `.nemo` archive.
-
-    Args:
-        leave_out: see `read_foreign`.
-
-    Raises:
-        DataError: it is of another kind, is damaged, or holds code.
-    """
+    """The tensors of a file of torch.save or safetensors, or a folder of `.distcp` files; None of a `.nemo` archive."""
     found = format_of(path)
     if found == "distcp":
         with DcpFolder(checkpoint_in(path) or path) as folder:
@@ -110,11 +111,7 @@ def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTe
 
 
 def format_of(path: Path) -> Format:
-    """By the file's first bytes, since its name says nothing; of a folder, by the index in it.
-
-    Raises:
-        DataError: it is none that we read; the text says what to do.
-    """
+    """By the file's first bytes, since its name says nothing; of a folder, by the index in it."""
     if path.is_dir():
         if checkpoint_in(path) is None and is_zarr(path):
             raise DataError("this is a checkpoint of Megatron-Core in its former format, zarr, which is not read; save "
@@ -132,3 +129,95 @@ def format_of(path: Path) -> Format:
     if start[8:9] == b"{":
         return "safetensors"
     raise DataError("this is neither a .nemo archive nor a file of torch.save")
+
+
+def read_nemo(path: Path) -> NemoArchive:
+    """Read an archive."""
+    with path.open("rb") as file, _plain_tar(file, path.stat().st_size) as tar:
+        members = _members(tar)
+        if CONFIG not in members or WEIGHTS not in members:
+            raise DataError(_what_is_missing(members))
+        start, size = members[CONFIG]
+        if size > MAX_CONFIG_BYTES:
+            raise DataError(f"{CONFIG} has {size:,} bytes; a configuration has at most {MAX_CONFIG_BYTES:,}")
+        try:
+            config = tar.fill(start, size).decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{CONFIG} is not text: {error}") from error
+        start, size = members[WEIGHTS]
+        archive = open_torch_zip(Window(tar.file, tar.start + start, size))
+        tensors = archive.tensors(weights(archive.content))
+    return NemoArchive(config, tensors, tuple(sorted(name for name in members if name not in (CONFIG, WEIGHTS))))
+
+
+def _what_is_missing(members: dict[str, tuple[int, int]]) -> str:
+    if any(name.endswith((".distcp", ".metadata")) for name in members):
+        return "its weights are a distributed checkpoint, whose index is a pickle; save it as one file with NeMo first"
+    if any(PurePosixPath(name).name == WEIGHTS for name in members):
+        return "its weights are split over several GPUs (mp_rank_..); merge them with NeMo first"
+    return f"a .nemo archive holds {CONFIG} and {WEIGHTS}; this one holds {', '.join(sorted(members)[:5]) or 'nothing'}"
+
+
+@contextmanager
+def _plain_tar(file: BinaryIO, size: int) -> Iterator[Window]:
+    """The tar itself; a gzipped one is unzipped into a file without a name, and only so far."""
+    if file.read(2) != b"\x1f\x8b":
+        yield Window(file, 0, size)
+        return
+    file.seek(0)
+    with tempfile.TemporaryFile() as unzipped:
+        limit = max(_ALWAYS_BYTES, size * _MAX_GROWTH)
+        written = 0
+        try:
+            with gzip.GzipFile(fileobj=file) as source:
+                while block := source.read(_BLOCK):
+                    written += len(block)
+                    if written > limit:
+                        raise DataError(f"it unzips to more than {limit:,} bytes, which weights do not")
+                    unzipped.write(block)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"its gzip is damaged: {error}") from error
+        yield Window(unzipped, 0, written)
+
+
+def _members(window: Window) -> dict[str, tuple[int, int]]:
+    """Name -> (start, size) of every regular file."""
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        # The name of the mode matters: "r:" never guesses a compression.
+        with tarfile.open(fileobj=window, mode="r:") as tar:
+            for info in _headers(tar):
+                name = _judged(info, window.size)
+                if name in found:
+                    raise DataError(f"the archive holds {name!r} twice")
+                if name is not None:
+                    found[name] = (info.offset_data, info.size)
+    except (tarfile.TarError, ValueError, OSError, RecursionError, OverflowError) as error:
+        raise DataError(f"this is not a complete tar: {error}") from error
+    return found
+
+
+def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    last = -1
+    for number in range(_MAX_MEMBERS + 1):
+        info = tar.next()
+        if info is None:
+            return
+        if info.offset <= last or info.size < 0 or number == _MAX_MEMBERS:  # a negative size walks backwards for ever
+            raise DataError(f"the archive has more than {_MAX_MEMBERS:,} members, or goes backwards")
+        last = info.offset
+        yield info
+
+
+def _judged(info: tarfile.TarInfo, end: int) -> str | None:
+    """The member's name without a leading `./`; None for a folder."""
+    name = info.name.removeprefix("./")
+    if info.name.startswith("/") or ".." in info.name.split("/") or "\\" in info.name or "\0" in info.name:
+        raise DataError(f"the archive holds the name {info.name[:200]!r}, which leads out of its folder")
+    if info.isdir():
+        return None
+    if not info.isreg() or info.issparse():
+        raise DataError(f"{info.name[:200]!r} in the archive is a link, a device or sparse; NeMo writes plain files")
+    if info.offset_data + info.size > end:
+        raise DataError(f"{info.name[:200]!r} continues beyond the archive's end")
+    return name

@@ -16,12 +16,12 @@ from nemo_vfm.core.types.component import component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import fused_gates, tensor_map
+from nemo_vfm.models.convert.language.config_keys import shown
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
-from nemo_vfm.models.convert.language.gpt_keys import shown
-from nemo_vfm.models.convert.weight_files import read_mapping, write_files
+from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.pretrained import checked_folder, read_mapping
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 #: Of transformers: the tokens that end a text, and how the next one is chosen.
@@ -72,13 +72,7 @@ def gpt_of_folder(*, folder: Path) -> GPT:
 
 
 def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
-    """Write a folder that transformers loads; see `write_gpt`.
-
-    Args:
-        model: whole, on one device.
-        folder: to write; it must not be there, or be empty.
-        most_tokens: the longest text it was trained on.
-    """
+    """Write a folder that transformers loads; see `write_gpt`."""
     write_gpt(model, dict(model.named_parameters()), folder, most_tokens)
 
 

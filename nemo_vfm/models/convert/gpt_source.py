@@ -18,9 +18,9 @@ from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.models.convert.weight_files import opened, read_mapping
+from nemo_vfm.models.convert.weight_files import opened
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.pretrained import checked_folder, read_mapping
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nemo_vfm.models.blocks.decoder import Sizes
+from nemo_vfm.models.blocks.text.decoder import Sizes
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 
 _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
@@ -20,8 +20,6 @@ _INSIDE = {
     "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj", "experts.router": "mlp.gate",
 }  # fmt: skip
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
-
-
 _POST_NORM = {
     "attention_post_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
     "mlp_post_norm": "post_feedforward_layernorm",

@@ -10,8 +10,8 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_folder import filled
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture
+from nemo_vfm.models.convert.language.config_keys import shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
-from nemo_vfm.models.convert.language.gpt_keys import shown, whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import replace_head
@@ -23,17 +23,11 @@ _DEFAULT_OUTPUTS = 2  # of transformers, which leaves this number out of config.
 
 @dataclass(frozen=True, slots=True)
 class LoadedReward:
-    """What the folder of a reward model holds.
+    """What the folder of a reward model holds."""
 
-    Args:
-        model: a GPT whose head gives the outputs.
-        labels: names of the outputs, in their order.
-        pad: the token that fills texts up; None where there is none.
-    """
-
-    model: GPT
-    labels: tuple[str, ...]
-    pad: int | None
+    model: GPT  #: a GPT whose head gives the outputs
+    labels: tuple[str, ...]  #: names of the outputs, in their order
+    pad: int | None  #: the token that fills texts up; None where there is none
 
 
 def is_reward_model(folder: Path) -> bool:
@@ -85,11 +79,7 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def pad_of(config: Mapping[str, Json]) -> int | None:
-    """The token that fills texts up.
-
-    Raises:
-        DataError: it is no token.
-    """
+    """The token that fills texts up."""
     pad, most = config.get("pad_token_id"), config.get("vocab_size")
     if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
         raise wrong("pad_token_id", pad, "a token or null")
@@ -97,7 +87,6 @@ def pad_of(config: Mapping[str, Json]) -> int | None:
 
 
 def _as_language_model(config: Mapping[str, Json]) -> dict[str, Json]:
-    """The config of the same model with a head for the vocabulary."""
     known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):

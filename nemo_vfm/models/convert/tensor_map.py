@@ -12,17 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How a parameter is kept elsewhere.
+    """How a parameter is kept elsewhere."""
 
-    Args:
-        names: of the tensors there.
-        join: makes the parameter from them.
-        split: makes them from the parameter.
-    """
-
-    names: tuple[str, ...]
-    join: Callable[[Sequence[Tensor]], Tensor]
-    split: Callable[[Tensor], list[Tensor]]
+    names: tuple[str, ...]  #: of the tensors there
+    join: Callable[[Sequence[Tensor]], Tensor]  #: makes the parameter from them
+    split: Callable[[Tensor], list[Tensor]]  #: makes them from the parameter
 
 
 def same(name: str) -> TensorMap:

@@ -60,15 +60,7 @@ class TensorParts:
         return (found[0] if part.of_stack else found).contiguous()
 
     def unstack(self, name: str, names: Sequence[str]) -> None:
-        """Replace a tensor by its rows along the first axis.
-
-        Args:
-            name: of the tensor.
-            names: of the rows.
-
-        Raises:
-            DataError: a row has the name of another tensor.
-        """
+        """Replace a tensor by its rows along the first axis."""
         part = self._parts.pop(name)
         for number, row in enumerate(names):
             if row in self._parts:
@@ -88,11 +80,7 @@ class TensorParts:
 
 
 def layers_of(source: TensorSource, name: str) -> int:
-    """How many layers a stack holds.
-
-    Raises:
-        DataError: it is no stack.
-    """
+    """How many layers a stack holds."""
     shape = source.get_slice(name).get_shape()
     if not shape or not 0 < shape[0] <= _MOST_LAYERS:
         raise DataError(f"{name[:200]} has shape {tuple(shape)}, and a stack of 1 to {_MOST_LAYERS:,} layers was "

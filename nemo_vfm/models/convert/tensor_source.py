@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.convert.places import TensorPlace
+from nemo_vfm.models.convert.opcodes import TensorPlace
 from nemo_vfm.models.convert.torch_zip import TorchZip
 from nemo_vfm.parallel.checkpoint import tensor_file
 
@@ -49,12 +49,7 @@ class TensorSource(Protocol):
 
 
 class ZipSource:
-    """The tensors of an opened file of torch.save.
-
-    Args:
-        file: that stays open.
-        places: of its tensors, by name.
-    """
+    """The tensors of an opened file of torch.save."""
 
     def __init__(self, file: TorchZip, places: Mapping[str, TensorPlace]) -> None:
         self._file, self._places = file, places

@@ -4,18 +4,19 @@ Since 1.6 torch writes a zip with uncompressed members: `data.pkl` lists the con
 the numbers. Sizes and places are checked before any memory is allocated, so what is read is never larger than the file.
 """
 
+import io
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.convert.opcodes import MAX_BYTES, read_pickle
-from nemo_vfm.models.convert.places import Storage, TensorPlace
-from nemo_vfm.models.convert.window import Window
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, Storage, TensorPlace, read_pickle
 
 _LOCAL_HEADER = 30  # bytes before a member's name; see the zip format, section 4.3.7
 _ENCRYPTED = 0x1
@@ -23,6 +24,64 @@ _MAX_TIED = 4  # how often each byte may be used, on average
 _TORCHSCRIPT = ("this is a TorchScript program, which is code. The tokenizer of a published video model is in the "
                 "folder vae of its diffusers pipeline, which task.codec=diffusers takes; of a model of your own, "
                 "export the state_dict")  # fmt: skip
+
+
+class Window(io.RawIOBase):
+    """A read-only view of `size` bytes from `start`.
+
+    The parsers of the standard library read a header's length from the file and then that many bytes at once; here
+    such a read is refused beyond `cap` bytes. Content is read by `fill`, into memory whose size the caller has judged.
+
+    Args:
+        file: opened for reading bytes; shared, never closed from here.
+        cap: most bytes of one read.
+    """
+
+    def __init__(self, file: BinaryIO, start: int, size: int, *, cap: int = 8 << 20) -> None:
+        super().__init__()
+        self.file, self.start, self.size, self.cap = file, start, size, cap
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """Counted from the window's start."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """As of a file; never before the start."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise OSError(f"byte {base + offset} lies before the file's start")
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """At most to the window's end."""
+        left = max(0, self.size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted > self.cap:
+            raise DataError(f"a header claims {wanted:,} bytes, more than the {self.cap:,} that are read at once")
+        self.file.seek(self.start + self._at)
+        data = self.file.read(wanted)
+        self._at += len(data)
+        return data
+
+    def fill(self, start: int, size: int) -> bytearray:
+        """`size` bytes from `start`, which must lie inside."""
+        if start < 0 or size < 0 or start + size > self.size:
+            raise DataError(f"bytes {start:,} to {start + size:,} are asked for, but there are {self.size:,}")
+        data = bytearray(size)
+        self.file.seek(self.start + start)
+        if self.file.readinto(data) != size:  # type: ignore[attr-defined]
+            raise DataError(f"the file ends before byte {start + size:,}")
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +93,16 @@ class _Member:
 
 @dataclass(slots=True)
 class TorchZip:
-    """An opened file of torch.save.
+    """An opened file of torch.save."""
 
-    Args:
-        content: what was saved, with a `TensorPlace` for each tensor.
-        left_out: names in it that are code; an inert mark stands for each.
-    """
-
-    content: object
-    left_out: tuple[str, ...]
+    content: object  #: what was saved, with a `TensorPlace` for each tensor
+    left_out: tuple[str, ...]  #: names in it that are code; an inert mark stands for each
     _window: Window
     _members: Mapping[str, _Member]
     _storages: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def tensors(self, places: Mapping[str, TensorPlace]) -> dict[str, Tensor]:
-        """The tensors themselves. Tied weights share their memory; a thousand views of one storage are an attack.
-
-        Raises:
-            DataError: one by one they would be far larger than the file.
-        """
+        """The tensors themselves. Tied weights share their memory; a thousand views of one storage are an attack."""
         num_bytes = sum(place.num_bytes for place in places.values())
         if num_bytes > _MAX_TIED * self._window.size:
             raise DataError(f"its tensors ask for {num_bytes:,} bytes one by one, the file has {self._window.size:,}")
@@ -93,14 +143,7 @@ def _typed(data: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
-    """List what a file of torch.save holds.
-
-    Args:
-        leave_out: see `read_pickle`.
-
-    Raises:
-        DataError: it is not such a file, holds code, or does not add up.
-    """
+    """List what a file of torch.save holds."""
     members = _members(window)
     if "constants.pkl" in members or any(name.startswith("code/") for name in members):
         raise DataError(_TORCHSCRIPT)
@@ -109,15 +152,11 @@ def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
         raise DataError("this zip has no data.pkl, so torch.save did not write it")
     if listing.size > MAX_BYTES:
         raise DataError(f"its pickle has {listing.size:,} bytes; a list of tensors has at most {MAX_BYTES:,}")
-    _require_little_endian(window, members)
-    content, left_out = read_pickle(bytes(window.fill(listing.start, listing.size)), leave_out=leave_out)
-    return TorchZip(content, left_out, window, members)
-
-
-def _require_little_endian(window: Window, members: Mapping[str, _Member]) -> None:
     order = members.get("byteorder")
     if order is not None and bytes(window.fill(order.start, min(order.size, 16))) != b"little":
         raise DataError("its numbers are not little-endian; save it again on a little-endian machine")
+    content, left_out = read_pickle(bytes(window.fill(listing.start, listing.size)), leave_out=leave_out)
+    return TorchZip(content, left_out, window, members)
 
 
 def _members(window: Window) -> dict[str, _Member]:
@@ -132,19 +171,19 @@ def _members(window: Window) -> dict[str, _Member]:
         name = info.filename.partition("/")[2]
         if name in found:
             raise DataError(f"the zip holds {info.filename[:200]!r} twice")
-        found[name] = _Member(_content_start(window, info), info.file_size, info.CRC)
+        if (
+            info.compress_type != zipfile.ZIP_STORED
+            or info.file_size != info.compress_size
+            or info.flag_bits & _ENCRYPTED
+        ):
+            raise DataError(f"{info.filename[:200]!r} is packed or encrypted in the zip; torch.save stores it as it is")
+        header = window.fill(info.header_offset, _LOCAL_HEADER)
+        if header[:4] != b"PK\x03\x04":
+            raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
+        names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+        found[name] = _Member(info.header_offset + _LOCAL_HEADER + names + extra, info.file_size, info.CRC)
     _require_apart(found, window.size)
     return found
-
-
-def _content_start(window: Window, info: zipfile.ZipInfo) -> int:
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & _ENCRYPTED:
-        raise DataError(f"{info.filename[:200]!r} is packed or encrypted in the zip; torch.save stores it as it is")
-    header = window.fill(info.header_offset, _LOCAL_HEADER)
-    if header[:4] != b"PK\x03\x04":
-        raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
-    names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-    return info.header_offset + _LOCAL_HEADER + names + extra
 
 
 def _require_apart(members: Mapping[str, _Member], size: int) -> None:

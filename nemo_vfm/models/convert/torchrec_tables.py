@@ -24,11 +24,7 @@ def weights_to_torchrec(tables: FusedTables, collection: Collection = "embedding
 
 
 def optimizer_to_torchrec(tables: FusedTables) -> dict[str, Tensor]:
-    """AdaGrad's sums under FBGEMM's names, as views; nothing for SGD, which has no state.
-
-    Raises:
-        ValueError: the optimizer keeps other state.
-    """
+    """AdaGrad's sums under FBGEMM's names, as views; nothing for SGD, which has no state."""
     _require_adagrad(tables)
     state = tables.optimizer_state()
     return {f"{name}.momentum1": state[f"{name}.sum"] for name in tables.tables if f"{name}.sum" in state}
@@ -43,10 +39,6 @@ def load_torchrec(
         weights: a state dict that has the collection's, also one of a whole model, with more in front of the names.
         optimizer: of each table its `momentum1`, (rows,) or (rows, 1) row-wise, with names as free in front. None keeps
             the sums as they are, zeros in new tables.
-
-    Raises:
-        DataError: a table is missing or there twice; nothing has changed then.
-        ValueError: shapes or dtypes differ, or the optimizer keeps other state; nothing has changed then.
     """
     state = tables.state()
     for name in tables.tables:

@@ -4,7 +4,6 @@ This follows them: `model.safetensors` if it is there, else the files that `mode
 Other files (other shards, another program's `consolidated.safetensors`) are left out, and named once.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
@@ -27,13 +26,9 @@ from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Names of a library's files of weights.
+    """Names of a library's files of weights."""
 
-    Args:
-        stem: of a file.
-    """
-
-    stem: str
+    stem: str  #: of a file
 
     @property
     def whole(self) -> str:
@@ -51,50 +46,24 @@ class WeightNames:
 
 
 TRANSFORMERS, DIFFUSERS = WeightNames("model"), WeightNames("diffusion_pytorch_model")
-_MAX_JSON_BYTES = 16 << 20
 
 
 def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) -> dict[str, MappedFile]:
-    """The open file that holds each weight, by name; `stack` closes them.
-
-    Raises:
-        DataError: files are missing or damaged, or do not hold what the index says.
-    """
+    """The open file that holds each weight, by name; `stack` closes them."""
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder.name} holds an adapter (adapter_config.json), which changes the model; merge it into "
                         f"the weights first")  # fmt: skip
     places = None if (folder / names.whole).is_file() else _places(folder, names)
     taken = [names.whole] if places is None else sorted(set(places.values()))
-    _tell_others(folder, taken, names)
+    others = sorted({path.name for path in folder.glob("*.safetensors")} - set(taken))
+    if others:
+        by = names.whole if (folder / names.whole).is_file() else names.index
+        warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
+             f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
     files = {name: stack.enter_context(closing(open_safetensors(folder / name))) for name in taken}
     if places is not None:
         _require_as_indexed(folder, names.index, places, {name: file.keys() for name, file in files.items()})
     return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
-
-
-def read_mapping(path: Path) -> dict[str, Json]:
-    """A JSON file of a model's folder.
-
-    Raises:
-        DataError: it cannot be read, is too long, or is no mapping; or a key is there twice.
-    """
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise ValueError("it is far too long")
-        found = json.loads(path.read_bytes(), object_pairs_hook=_once)
-        if not isinstance(found, dict):
-            raise ValueError("it is not a mapping")
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path.parent.name}/{path.name} cannot be read: {error}") from error
-    return found
-
-
-def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"it has {twice[:80]!r} twice")
-    return found
 
 
 def _places(folder: Path, names: WeightNames) -> dict[str, str]:
@@ -122,20 +91,8 @@ def _variant(folder: Path, names: WeightNames) -> str:
     return f"; it has the variant {kept[:20]}: load and save it without `variant`, or rename its files"
 
 
-def _tell_others(folder: Path, taken: Iterable[str], names: WeightNames) -> None:
-    others = sorted({path.name for path in folder.glob("*.safetensors")} - set(taken))
-    if others:
-        by = names.whole if (folder / names.whole).is_file() else names.index
-        warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
-             f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
-
-
 def open_safetensors(path: Path) -> MappedFile:
-    """A file of safetensors of which every claim in the header has been compared with its size.
-
-    Raises:
-        DataError: it is none, or damaged.
-    """
+    """A file of safetensors of which every claim in the header has been compared with its size."""
     from safetensors import SafetensorError
 
     try:

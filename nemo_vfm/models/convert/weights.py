@@ -5,8 +5,7 @@ from math import isfinite
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.opcodes import LeftOut, Opaque
-from nemo_vfm.models.convert.places import TensorPlace
+from nemo_vfm.models.convert.opcodes import LeftOut, Opaque, TensorPlace
 
 _MAX_DEPTH = 32
 _MAX_NODES = 200_000  # a list may hold itself, or one list a thousand times: then a walk never ends
@@ -40,11 +39,7 @@ def _is_count(name: str, value: object) -> bool:
 
 
 def by_name(content: object) -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of everything that is no container.
-
-    Raises:
-        DataError: two have the same name, or it does not end.
-    """
+    """(dotted name, value) of everything that is no container."""
     seen = set[str]()
     for name, value in walk(content):
         if name in seen:
@@ -54,11 +49,7 @@ def by_name(content: object) -> Iterator[tuple[str, object]]:
 
 
 def tensors_of(content: object) -> tuple[dict[str, TensorPlace], tuple[str, ...]]:
-    """All tensors of a file by dotted name, and the names of what is no tensor, number or text.
-
-    Raises:
-        DataError: see `by_name`.
-    """
+    """All tensors of a file by dotted name, and the names of what is no tensor, number or text."""
     found = dict(by_name(content))
     places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
     return places, tuple(name for name, value in found.items() if isinstance(value, LeftOut) or _is_stream(name, value))
@@ -108,11 +99,7 @@ def _listed(content: object) -> str:
 
 
 def walk(content: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of everything that is no container.
-
-    Raises:
-        DataError: it is nested too deeply, or does not end.
-    """
+    """(dotted name, value) of everything that is no container."""
     yield from _walk(content, path, depth, [0])
 
 

@@ -13,9 +13,9 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.retry import RetryableError
 from nemo_vfm.core.storage.files import sync
-from nemo_vfm.models.hub.file_names import path_in
 from nemo_vfm.models.hub.hub_client import HubClient, HubResponse
 from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of
+from nemo_vfm.models.hub.hub_names import path_in
 
 _BLOCK = 1 << 20
 _PROGRESS_BYTES = 1 << 20  # an attempt that receives this many resets the count of failures
@@ -38,11 +38,6 @@ class FileDownloader:
 
     def download(self, file: HubFile, target: str, folder: Path) -> Digest:
         """Download a file into a folder.
-
-        Args:
-            file: path, size and hash from the commit.
-            target: request target on the hub.
-            folder: the model's folder.
 
         Returns:
             Size and hashes of the file.
@@ -95,7 +90,6 @@ class FileDownloader:
                 failures, attempts, largest = failures + 1, attempts + 1, max(largest, _size(part))
 
     def _receive(self, file: HubFile, target: str, part: Path) -> None:
-        """Make one attempt."""
         start = _size(part)
         if start > file.size:
             self._drop(part)
@@ -108,7 +102,6 @@ class FileDownloader:
             self._copy(reply, part, self._offset(reply, file, part, start), file)
 
     def _offset(self, reply: HubResponse, file: HubFile, part: Path, start: int) -> int:
-        """Return the position in the file of the response's first byte."""
         status = reply.response.status
         if status == 200:
             _require_size(file, reply.length, reply.host)
@@ -190,6 +183,5 @@ def _size(part: Path) -> int:
 
 
 def _sha256_of_etag(text: str | None) -> str | None:
-    """Return the sha256 in an ETag; None if there is none."""
     found = None if text is None else re.fullmatch(r'(?:W/)?"?([0-9a-f]{64})"?', text.strip())
     return None if found is None else found[1]

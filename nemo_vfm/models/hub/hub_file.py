@@ -1,18 +1,24 @@
-"""Describes a model's file by the size and hash that its commit lists."""
+"""Asks a hub which files a revision's commit has, and describes each by the size and hash that the commit lists."""
 
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
+from urllib.parse import quote
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.storage.files import opened
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.hub.hub_client import HubClient
+from nemo_vfm.models.hub.hub_names import HubAddress, is_commit, require_names
 
+MOST_FILES = 20_000
+_MOST_JSON_BYTES = 64 << 20  # of a complete listing: 20,000 files at 3 kB
+_LEAST_PAGE = 50  # files per page, which bounds the number of requests
 _BLOCK = 1 << 20
 _LARGEST = 1 << 50  # bytes: a thousand times the largest file that a hub takes
 _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
@@ -20,18 +26,12 @@ _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a commit. Large files are identified by their sha256, small ones by git's hash.
+    """A file of a commit. Large files are identified by their sha256, small ones by git's hash."""
 
-    Args:
-        path: inside the model's folder, with `/` as separator.
-        size: in bytes.
-        sha256: in hexadecimal; None if the hub does not list it.
-        git_sha1: git's blob hash, the SHA-1 of `blob SIZE`, a zero byte and the bytes; None for large files.
-    """
-
-    path: str
-    size: int
-    sha256: str | None = None
+    path: str  #: inside the model's folder, with `/` as separator
+    size: int  #: in bytes
+    sha256: str | None = None  #: in hexadecimal; None if the hub does not list it
+    #: git's blob hash, the SHA-1 of `blob SIZE`, a zero byte and the bytes; None for large files
     git_sha1: str | None = None
 
     @property
@@ -53,25 +53,15 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Size and hashes of a local file.
+    """Size and hashes of a local file."""
 
-    Args:
-        size: in bytes.
-        sha256: in hexadecimal.
-        git_sha1: see `HubFile`.
-    """
-
-    size: int
-    sha256: str
-    git_sha1: str
+    size: int  #: in bytes
+    sha256: str  #: in hexadecimal
+    git_sha1: str  #: see `HubFile`
 
 
 def digest_of(path: Path) -> Digest:
-    """Compute a file's digest in one pass.
-
-    Raises:
-        OSError: the file cannot be read or is not a regular file.
-    """
+    """Compute a file's digest in one pass."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
@@ -82,11 +72,7 @@ def digest_of(path: Path) -> Digest:
 
 
 def listed_file(entry: Json) -> HubFile | None:
-    """Parse an entry of the hub's listing; return None if it is not a file.
-
-    Raises:
-        DataError: the entry is invalid.
-    """
+    """Parse an entry of the hub's listing; return None if it is not a file."""
     if not isinstance(entry, Mapping) or not isinstance(path := entry.get("path"), str):
         raise DataError("the hub's listing has an entry without a path")
     if entry.get("type") != "file":
@@ -101,11 +87,7 @@ def listed_file(entry: Json) -> HubFile | None:
 
 
 def recorded_file(path: str, entry: Json) -> HubFile:
-    """Parse an entry of a download record.
-
-    Raises:
-        ValueError: the entry is invalid.
-    """
+    """Parse an entry of a download record."""
     if not isinstance(entry, Mapping):
         raise ValueError(path)
     size, sha256, git_sha1 = (entry.get(key) for key in ("size", "sha256", "git_sha1"))
@@ -121,3 +103,48 @@ def _is_size(value: object) -> TypeGuard[int]:
 
 def _is_hash(value: object, shape: re.Pattern[str]) -> bool:
     return isinstance(value, str) and shape.fullmatch(value) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files of one commit."""
+
+    commit: str  #: 40 hexadecimal digits
+    files: tuple[HubFile, ...]  #: sorted by path
+
+
+def listing_of(client: HubClient, address: HubAddress) -> Listing:
+    """Resolve a revision to a commit, once, and list the files of that commit."""
+    target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
+    answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
+    commit = answer.get("sha") if isinstance(answer, dict) else None
+    if not isinstance(commit, str) or not is_commit(commit):
+        raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
+    if address.is_commit and commit != address.revision:
+        raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
+    found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
+    require_names(file.path for file in found)
+    return Listing(commit, found)
+
+
+def file_target(model: str, commit: str, path: str) -> str:
+    """Return the request target of a file, below the hub's URL."""
+    return f"/{model}/resolve/{commit}/{quote(path)}"
+
+
+def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
+    target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
+    count = length = pages = 0
+    while target is not None:
+        entries, target, size = client.json(f"the list of files of {model}", target, _MOST_JSON_BYTES - length)
+        pages, length = pages + 1, length + size
+        if not isinstance(entries, list):
+            raise DataError("the hub's listing of files is not a list")
+        for entry in entries:
+            if (file := listed_file(entry)) is not None:
+                count += 1
+                yield file
+        if count > MOST_FILES or pages > MOST_FILES // _LEAST_PAGE:
+            raise DataError(
+                f"the hub's listing has more than {MOST_FILES:,} files or too many pages; no model is that large"
+            )

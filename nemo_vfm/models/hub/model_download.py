@@ -1,27 +1,89 @@
-"""Downloads a model's files of one commit into a folder: resumes, verifies every file, and writes the record last."""
+"""Downloads a model's files of one commit into a folder: resumes, verifies every file, and writes the record last.
+
+The files are those that match `--only`, else all except weights that may contain code. The record, `get.json`, has the
+folder's model and commit, and the size and hash of every file.
+"""
 
 import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Self
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import bar, info
-from nemo_vfm.core.storage.files import is_full, sync
+from nemo_vfm.core.sanitize import printable
+from nemo_vfm.core.storage.files import is_full, read_json, sync, write_json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
-from nemo_vfm.models.hub.file_names import RECORD, UNFINISHED, path_in
-from nemo_vfm.models.hub.file_selection import file_selection, files_text, left_out_text, size_text
-from nemo_vfm.models.hub.get_record import GetRecord, found_record
-from nemo_vfm.models.hub.hub_address import HubAddress
 from nemo_vfm.models.hub.hub_client import HubClient
-from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of
-from nemo_vfm.models.hub.hub_listing import file_target, listing_of
+from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of, file_target, listing_of, recorded_file
+from nemo_vfm.models.hub.hub_names import (
+    RECORD,
+    UNFINISHED,
+    HubAddress,
+    hub_address,
+    is_commit,
+    path_in,
+    require_names,
+)
 
 _RESERVE_BYTES = 64 << 20  # kept free, because other programs need disk space too
+#: Pickles and weights of other frameworks: redundant next to safetensors, and loading some of them runs code.
+LEFT_OUT = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".h5", ".keras", ".msgpack", ".ot", ".nemo")
+_SHOWN = 12
+_FORMAT = 1
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GetRecord:
+    """The contents of a downloaded folder."""
+
+    address: HubAddress  #: the model and the requested revision
+    hub: str  #: URL of the hub, such as https://huggingface.co
+    commit: str  #: the commit that the revision pointed to
+    files: Mapping[str, HubFile]  #: downloaded files by path, each with its sha256
+    left_out: Mapping[str, HubFile]  #: the commit's other files by path
+
+    def all_files(self) -> tuple[HubFile, ...]:
+        """Return all files of the commit, sorted by path."""
+        return tuple(file for _, file in sorted({**self.left_out, **self.files}.items()))
+
+    def with_files(self, downloaded: Mapping[str, HubFile]) -> Self:
+        """Return a copy that lists these files as downloaded."""
+        files = {**self.files, **downloaded}
+        left = {path: file for path, file in self.left_out.items() if path not in files}
+        return type(self)(self.address, self.hub, self.commit, dict(sorted(files.items())), left)
+
+    def require_same(self, address: HubAddress, folder: Path) -> None:
+        """Refuse to mix two models or revisions in one folder."""
+        here = f"{folder} holds {self.address} (commit {self.commit})"
+        if address.model != self.address.model:
+            raise UserError(f"{here}, not {address}; give another folder")
+        if address.revision not in (self.address.revision, self.commit):
+            raise UserError(f"{here}, not revision {address.revision}; give another folder")
+
+    def write(self, file: Path) -> None:
+        """Write the record atomically."""
+        write_json(file, {"format": _FORMAT, "model": self.address.model, "hub": self.hub,
+                          "revision": self.address.revision, "commit": self.commit,
+                          "files": {path: _entry(one) for path, one in self.files.items()},
+                          "left_out": {path: _entry(one) for path, one in self.left_out.items()}})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FileSelection:
+    """The files of a commit, split into two groups."""
+
+    chosen: tuple[HubFile, ...]  #: files to download
+    left_out: tuple[HubFile, ...] = ()  #: files excluded by their type; empty with `--only`
 
 
 def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Callable[[], HubClient]) -> str:
@@ -78,11 +140,6 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
 
 
 def _verify(files: Sequence[HubFile], folder: Path) -> dict[str, HubFile]:
-    """Return the files that are present, each with its sha256.
-
-    Raises:
-        DataError: a file does not match the commit.
-    """
     existing = [(file, where) for file in files if (where := path_in(folder, file.path)).exists()]
     if not existing:
         return {}
@@ -106,7 +163,11 @@ def _download(
 ) -> dict[str, HubFile]:
     parts = folder / UNFINISHED
     partial_bytes = sum(min(file.size, _size(parts / file.part_name)) for file in files)
-    _require_space(sum(file.size for file in files) - partial_bytes, folder)
+    size = sum(file.size for file in files) - partial_bytes
+    free = shutil.disk_usage(folder).free
+    if size + _RESERVE_BYTES > free:
+        raise UserError(f"the download needs {size_text(size)}, but the disk of {folder} has {size_text(free)} free; "
+                        "make room, give another folder, or download less with --only")  # fmt: skip
     if partial_bytes:
         info(f"resuming: {size_text(partial_bytes)} were downloaded by an earlier run")
     done: dict[str, HubFile] = {}
@@ -120,13 +181,6 @@ def _download(
 
 def _with_sha256(file: HubFile, found: Digest) -> HubFile:
     return replace(file, sha256=found.sha256)
-
-
-def _require_space(size: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if size + _RESERVE_BYTES > free:
-        raise UserError(f"the download needs {size_text(size)}, but the disk of {folder} has {size_text(free)} free; "
-                        "make room, give another folder, or download less with --only")  # fmt: skip
 
 
 @contextmanager
@@ -191,3 +245,95 @@ def _bytes_bar(title: str, files: Sequence[HubFile], done: int) -> Iterator[Call
 
 def _size(part: Path) -> int:
     return part.lstat().st_size if part.is_file() else 0
+
+
+def found_record(folder: Path) -> GetRecord | None:
+    """Return the record of a complete or partial earlier download; None if there was none."""
+    partial = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
+    for file in (folder / RECORD, *partial):
+        if file.is_file() and not file.is_symlink():
+            return _read(file)
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
+        raise UserError(f"{folder} exists and was not created by `nemo-vfm get`; nothing in it was changed: "
+                        "give another folder")  # fmt: skip
+    return None
+
+
+def _read(file: Path) -> GetRecord:
+    try:
+        found = read_json(file, _MOST_BYTES)
+        commit = found["commit"]
+        if found["format"] != _FORMAT or not is_commit(commit):
+            raise ValueError(commit)
+        address = hub_address(f"hf://{found['model']}@{found['revision']}")
+        record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
+                        "again") from error  # fmt: skip
+    require_names([*record.files, *record.left_out])
+    return record
+
+
+def _files(entries: Json) -> dict[str, HubFile]:
+    return {str(path): recorded_file(str(path), entry) for path, entry in sorted(entries.items())}
+
+
+def _entry(file: HubFile) -> dict[str, Json]:
+    known = {"size": file.size, "sha256": file.sha256, "git_sha1": file.git_sha1}
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> FileSelection:
+    """Select files by pattern or by suffix.
+
+    Args:
+        files: all files of the commit.
+        only: patterns in which `*` matches anything, including `/`; without any, files are selected by suffix.
+    """
+    if only:
+        unmatched = [pattern for pattern in only if not any(fnmatchcase(file.path, pattern) for file in files)]
+        if unmatched:
+            raise UserError(
+                f"--only {printable(repr(unmatched[0]), 200)} matches no file of the model, which has {_shown(files)}"
+            )
+        return FileSelection(tuple(file for file in files if any(fnmatchcase(file.path, one) for one in only)))
+    left = tuple(file for file in files if file.path.lower().endswith(LEFT_OUT))
+    chosen = tuple(file for file in files if not file.path.lower().endswith(LEFT_OUT))
+    if left and not any(file.path.lower().endswith((".safetensors", ".gguf", ".onnx")) for file in chosen):
+        raise UserError(f"the model has no safetensors weights, only {_shown(left)}. Loading these elsewhere may run "
+                        "code. Download them with --only 'PATTERN' and read them with `nemo-vfm convert`, which "
+                        "runs none")  # fmt: skip
+    if not chosen:
+        raise UserError("the model has no files at this revision")
+    return FileSelection(chosen, left)
+
+
+def left_out_text(files: Sequence[HubFile]) -> str:
+    """Say which files are left out, why, and how to download them."""
+    ends = Counter(PurePosixPath(file.path).suffix.lower() for file in files)
+    kinds = ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
+    return (f"left out because loading may run code or needs another framework: {kinds} ({_total(files)}); --only "
+            "downloads it, and `nemo-vfm convert` reads it without running code")  # fmt: skip
+
+
+def files_text(files: Sequence[HubFile]) -> str:
+    """Format the number and total size of files."""
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({_total(files)})"
+
+
+def size_text(size: int) -> str:
+    """Format a number of bytes with a suitable unit."""
+    for unit, divisor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= divisor:
+            return f"{size / divisor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _total(files: Sequence[HubFile]) -> str:
+    return size_text(sum(file.size for file in files))
+
+
+def _shown(files: Sequence[HubFile]) -> str:
+    names = [printable(file.path, 100) for file in files]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,7 +1,8 @@
-"""Defines DCNv2 over embedding tables, which ranks by products of features of growing degree.
+"""Defines DCNv2 over embedding tables, whose cross layers multiply features: their degree grows by one a layer.
 
 Wang et al., 2008.13535, with the bottom perceptron of DLRM in front and the perceptron behind the cross layers, as
-MLPerf Training has it. Shape letters: B samples, F dense features, D width of a vector, L labels.
+MLPerf Training has it. Shape letters: B samples, F dense features, X numbers of a sample, D width of a vector, L
+labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,14 +10,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.cross_layers import CrossLayers
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_size, require_bottom
-from nemo_vfm.models.recommenders.feature_input import FeatureInput
+from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, require_bottom
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
-from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
+from nemo_vfm.models.recommenders.layers import Perceptron, draw_weights, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, features_of
+from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -43,9 +43,6 @@ class DCNv2(nn.Module):
         missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> lookup or pool: what is computed on its unique rows. A table that pools does
             both at once, so they are the same here unless a table gives sequences. Groups not named are expanded first.
-
-    Raises:
-        ValueError: numbers that do not fit together, or a group is to be attended: DCNv2 has no attention.
     """
 
     def __init__(
@@ -73,11 +70,7 @@ class DCNv2(nn.Module):
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least.
-
-        Raises:
-            DataError: the batch lacks a feature, or a dense number is missing and must not.
-        """
+        """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         dense_BF = self.input.dense_numbers(batch, dtype)
         bottom = [self.bottom(dense_BF).to(dtype)] if self.bottom else []
@@ -91,3 +84,26 @@ class DCNv2(nn.Module):
             *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
             Op("linear", self.cross.flops(samples), "cross layers"),
         ]
+
+
+class CrossLayers(nn.Module):
+    """x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, with matrices of a low rank (section 4.2 there, without experts)."""
+
+    def __init__(self, size: int, layers: int, rank: int) -> None:
+        super().__init__()
+        require_between(1, MOST_BLOCKS, cross_layers=layers)
+        require_between(1, MOST_WIDTH, cross_rank=rank)
+        self.size, self.rank = size, rank
+        self.down = nn.ModuleList(Linear(size, rank, bias=False) for _ in range(layers))
+        self.up = nn.ModuleList(Linear(rank, size) for _ in range(layers))
+
+    def forward(self, x_BX: Tensor) -> Tensor:
+        """(B, X)."""
+        first_BX = x_BX
+        for down, up in zip(self.down, self.up, strict=True):
+            x_BX = first_BX * up(down(x_BX)) + x_BX
+        return x_BX
+
+    def flops(self, rows: float) -> float:
+        """Of its products, forward, on so many samples."""
+        return 4.0 * rows * self.size * self.rank * len(self.down)

@@ -1,6 +1,7 @@
 """Defines DLRM, which ranks by dot products between the vectors of features.
 
-Naumov et al., 1906.00091. Shape letters: B samples, F dense features, D width of a vector, V vectors, L labels.
+Naumov et al., 1906.00091. Shape letters: B samples, F dense features, D width of a vector, V vectors, P pairs of them,
+L labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_size, require_bottom
-from nemo_vfm.models.recommenders.dot_interaction import dot_interaction, num_pairs
-from nemo_vfm.models.recommenders.feature_input import FeatureInput
+from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, require_bottom
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
-from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
+from nemo_vfm.models.recommenders.layers import Perceptron, draw_weights, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
@@ -41,9 +39,6 @@ class DLRM(nn.Module):
         missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> lookup or pool: what is computed on its unique rows. A table that pools does
             both at once, so they are the same here unless a table gives sequences. Groups not named are expanded first.
-
-    Raises:
-        ValueError: numbers that do not fit together, or a group is to be attended: DLRM has no attention.
     """
 
     def __init__(
@@ -72,11 +67,7 @@ class DLRM(nn.Module):
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least.
-
-        Raises:
-            DataError: the batch lacks a feature, or a dense number is missing and must not.
-        """
+        """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         dense_BF = self.input.dense_numbers(batch, dtype)
         bottom = [self.bottom(dense_BF)] if self.bottom else []
@@ -93,3 +84,15 @@ class DLRM(nn.Module):
             *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
             Op("attention", 2.0 * samples * vectors**2 * width, "dot interaction"),
         ]
+
+
+def num_pairs(vectors: int, self_interaction: bool) -> int:
+    """P: V (V - 1) / 2, and V more with each vector's product with itself."""
+    return vectors * (vectors + (1 if self_interaction else -1)) // 2
+
+
+def dot_interaction(x_BVD: Tensor, self_interaction: bool) -> Tensor:
+    """Z = X X^T below the diagonal, row by row: (B, P) (Naumov et al., 1906.00091, section 2.1.3)."""
+    vectors = x_BVD.shape[1]
+    row, column = torch.tril_indices(vectors, vectors, 0 if self_interaction else -1, device=x_BVD.device)
+    return torch.bmm(x_BVD, x_BVD.transpose(1, 2)).flatten(1).index_select(1, row * vectors + column)

@@ -1,39 +1,72 @@
 """Reads from a batch what every recommender reads: dense numbers, vectors of features, histories and their candidate.
 
-Shape letters: B samples, X dense numbers as read, D width of a vector.
+Missing dense numbers (NaN) are refused, or become zeros with an indicator each. Histories are one jagged tensor of
+vectors, on unique rows where these may be attended: what would then differ from computing on every sample is refused
+unless allowed by name.
+Shape letters: B samples, F dense features, X dense numbers as read, R rows (B, or U unique ones), N values, D width of
+a vector.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, require_dense
-from nemo_vfm.models.recommenders.feature_vectors import Stage, feature_rows, look_up, require_groups
-from nemo_vfm.models.recommenders.history_rows import HistoryRows, history_rows
-from nemo_vfm.models.recommenders.perceptron import Perceptron
-from nemo_vfm.models.recommenders.ranking_ops import ids_read, lookup_ops
-from nemo_vfm.models.recommenders.shared_rows import Shared
+from nemo_vfm.models.recommenders.feature_vectors import FeatureVectors, Stage, feature_rows, look_up, require_groups
+from nemo_vfm.models.recommenders.layers import DropoutPlaces, Perceptron, SampleDropout
 from nemo_vfm.models.recommenders.table_choice import features_of, other_features
 from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
+from nemo_vfm.sparse.tables.table_spec import DTYPES
+
+Missing = Literal["refuse", "indicator"]
+#: What duplicates would share although it is each sample's own.
+Shared = Literal["dropout", "batch_norm", "foreign_features"]
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryRows:
+    """Histories, one after another, each with the oldest first."""
+
+    vectors: Sequence[Jagged]  #: of each feature of the history, R rows of vectors, all of the same lengths
+    times: Jagged | None  #: when each happened, R rows; None where the model does not ask
+    inverse_B: Tensor | None  #: the row of each sample; None where there is a row a sample
+    first_R: Tensor | None  #: the first sample that has each row; None where there is a row a sample
+    places: DropoutPlaces  #: for dropout
+
+    @property
+    def added(self) -> Jagged:
+        """The sum of the features' vectors at each place."""
+        return Jagged(torch.stack([rows.values_N for rows in self.vectors]).sum(0), self.vectors[0].lengths_B)
+
+    @property
+    def joined(self) -> Jagged:
+        """The features' vectors at each place, one behind the other."""
+        return Jagged(torch.cat([rows.values_N for rows in self.vectors], dim=1), self.vectors[0].lengths_B)
+
+    def of_rows(self, per_sample: Tensor) -> Tensor:
+        """What each row's first sample has: (R, ...) of (B, ...)."""
+        return per_sample if self.first_R is None else per_sample.index_select(0, self.first_R)
+
+    def expand(self, per_row: Tensor) -> Tensor:
+        """(B, ...) of (R, ...)."""
+        return per_row if self.inverse_B is None else per_row.index_select(0, self.inverse_B)
 
 
 @dataclass(frozen=True)
 class HistoryInput:
-    """What a model over histories reads.
+    """What a model over histories reads."""
 
-    Args:
-        rest: dense numbers (B, X), and the bags (B, D) of each feature that is neither history nor candidate.
-        candidates: the bags (B, D) of the features that the histories are compared with.
-        rows: the histories.
-    """
-
+    #: dense numbers (B, X), and the bags (B, D) of each feature that is neither history nor candidate
     rest: Sequence[Tensor]
-    candidates: Sequence[Tensor]
-    rows: HistoryRows
+    candidates: Sequence[Tensor]  #: the bags (B, D) of the features that the histories are compared with
+    rows: HistoryRows  #: the histories
 
     def beside(self, user_RD: Tensor) -> Tensor:
         """All that the top perceptron reads of a vector of the user: rest, candidate, user and candidate * user."""
@@ -43,36 +76,21 @@ class HistoryInput:
 
 @dataclass(frozen=True)
 class FeatureInput:
-    """How a model reads a batch; the weights are elsewhere.
+    """How a model reads a batch; the weights are elsewhere."""
 
-    Args:
-        dense: number of dense features.
-        missing: what a missing dense number is.
-        deduplicated: group of the batch -> up to where it is computed on its unique rows.
-        history: feature of the history -> feature of the candidate; empty where the model has no histories.
-        allow: what samples of one row may share.
-        times: feature of the history's times, if the model reads them.
-
-    Raises:
-        ValueError: the number of dense features or `missing` is none.
-    """
-
-    dense: int
-    missing: Missing
-    deduplicated: Mapping[str, Stage]
+    dense: int  #: number of dense features
+    missing: Missing  #: what a missing dense number is
+    deduplicated: Mapping[str, Stage]  #: group of the batch -> up to where it is computed on its unique rows
+    #: feature of the history -> feature of the candidate; empty where the model has no histories
     history: Mapping[str, str] = field(default_factory=dict)
-    allow: Sequence[Shared] = ()
-    times: str | None = None
+    allow: Sequence[Shared] = ()  #: what samples of one row may share
+    times: str | None = None  #: feature of the history's times, if the model reads them
 
     def __post_init__(self) -> None:
         require_dense(self.dense, self.missing)
 
     def require_columns(self, tables: FusedTables, batch: FeatureBatch) -> None:
-        """Check that a batch has what the model reads; a batch without samples will do.
-
-        Raises:
-            DataError: it lacks a feature or a group, or has another number of dense features.
-        """
+        """Check that a batch has what the model reads; a batch without samples will do."""
         for name in (*features_of(tables.tables.values()), *([self.times] if self.times else [])):
             feature_rows(batch, name)
         require_groups(batch, self.deduplicated)
@@ -83,20 +101,12 @@ class FeatureInput:
         return dense_input(batch.dense_BF, self.dense, self.missing, dtype)
 
     def bags(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> list[Tensor]:
-        """Of all features of the tables, (B, D) each.
-
-        Raises:
-            DataError: see `look_up`.
-        """
+        """Of all features of the tables, (B, D) each."""
         found = look_up(tables, batch, features_of(tables.tables.values()), self.deduplicated, dtype)
         return [vectors.bags() for vectors in found.values()]
 
     def histories(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> HistoryInput:
-        """What a model over histories reads.
-
-        Raises:
-            DataError: see `dense_input`, `look_up` and `history_rows`.
-        """
+        """What a model over histories reads."""
         found = look_up(tables, batch, features_of(tables.tables.values()), self.deduplicated, dtype)
         return HistoryInput(
             [
@@ -119,3 +129,161 @@ class FeatureInput:
         samples = inputs["dense_BF"][0]
         rows = inputs.get(f"{feature}.lengths", (samples,))[0] if on_unique_rows else samples
         return float(rows), ids_read(inputs, feature, samples, on_unique_rows)
+
+
+def history_rows(
+    batch: FeatureBatch, found: Mapping[str, FeatureVectors], histories: Sequence[str], times: str | None,
+    allow: Sequence[Shared],
+) -> HistoryRows:  # fmt: skip
+    """The histories of a batch; the unique rows of the first one's group if that is to be attended.
+
+    Args:
+        found: vectors of at least the histories.
+        histories: names of the features of one history.
+        times: name of the feature of its times.
+        allow: with `foreign_features`, features from outside of the group are taken of a row's first sample.
+    """
+    group = found[histories[0]].group if found[histories[0]].stage == "attend" else None
+    inverse_B = None if group is None else batch.groups[group].inverse_B
+    first_R = None if inverse_B is None else first_samples(inverse_B, len(found[histories[0]].ids))
+    taken = {name: (Jagged(found[name].vectors, found[name].ids.lengths_B), found[name].group) for name in histories}
+    if times is not None:
+        taken[times] = feature_rows(batch, times)
+    rows = {
+        name: _rows(batch, name, rows, own, group, first_R, "foreign_features" in allow)
+        for name, (rows, own) in taken.items()
+    }
+    _require_equal_lengths(rows)
+    ids_R = batch.ids_B if first_R is None else batch.ids_B.index_select(0, first_R)
+    return HistoryRows(
+        [rows[name] for name in histories], None if times is None else rows[times], inverse_B, first_R,
+        DropoutPlaces(ids_R, batch.index),
+    )  # fmt: skip
+
+
+def first_samples(inverse_B: Tensor, rows: int) -> Tensor:
+    """The first sample that has each unique row: int64, (R,)."""
+    sample_B = torch.arange(len(inverse_B), device=inverse_B.device)
+    last = torch.full((rows,), len(inverse_B) - 1, device=inverse_B.device)
+    return last.scatter_reduce_(0, inverse_B, sample_B, "amin")
+
+
+def _rows(
+    batch: FeatureBatch, name: str, rows: Jagged, own: str | None, group: str | None, first_R: Tensor | None,
+    allowed: bool,
+) -> Jagged:  # fmt: skip
+    if first_R is not None and own == group:
+        return rows
+    per_sample = rows if own is None else rows.select(batch.groups[own].inverse_B)
+    if first_R is None:
+        return per_sample
+    if not allowed:
+        raise DataError(
+            f"the history is attended on the unique rows of the group {group!r}, and its feature {name!r} is from "
+            f"outside of that group. Put it into the group, or use 'pool'; allow: [foreign_features] takes it of a "
+            "row's first sample, which gives another result."
+        )
+    return per_sample.select(first_R)
+
+
+def _require_equal_lengths(rows: Mapping[str, Jagged]) -> None:
+    first, *others = rows
+    for name in others:
+        if not torch.compiler.is_exporting() and not torch.equal(rows[first].lengths_B, rows[name].lengths_B):
+            raise DataError(f"{first} and {name} are features of one history, and their lengths differ.")
+
+
+def require_shareable(part: nn.Module, deduplicated: Mapping[str, Stage], allow: Sequence[Shared]) -> None:
+    """Check the part of a model that attends, if a group is attended on its unique rows.
+
+    Dropout would drop alike in all samples of a row, and batch norm would count a row once that many samples have.
+    """
+    if unknown := [name for name in allow if name not in get_args(Shared)]:
+        raise ValueError(f"allow names {unknown[0]!r}; it can be {', '.join(get_args(Shared))}")
+    attended = [group for group, stage in deduplicated.items() if stage == "attend"]
+    for name, what in {"dropout": _drops, "batch_norm": _normalizes_batches}.items() if attended else ():
+        if name not in allow and any(map(what, part.modules())):
+            raise ValueError(
+                f"deduplicated.{attended[0]} is 'attend', but the attention has {name}, which samples of one row would "
+                f"share: the result differs from that without deduplication. Remove it, use 'pool', or allow: [{name}]"
+            )
+
+
+def _drops(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.dropout._DropoutNd | nn.AlphaDropout | SampleDropout) and module.p > 0
+
+
+def _normalizes_batches(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm)
+
+
+def require_dense(dense: int, missing: str) -> None:
+    """Check two settings."""
+    if dense < 0:
+        raise ValueError(f"dense must be 0 or more features, got {dense}")
+    if missing not in ("refuse", "indicator"):
+        raise ValueError(f"missing {missing!r}: use refuse or indicator")
+
+
+def require_bottom(bottom: Sequence[int], dense: int, width: int, missing: str) -> None:
+    """Check the settings of a perceptron over dense numbers whose output stands among the vectors of features."""
+    require_dense(dense, missing)
+    if not dense and bottom:
+        raise ValueError(f"there are no dense features for a bottom perceptron {list(bottom)}; set bottom to []")
+    if dense and (not bottom or bottom[-1] != width):
+        raise ValueError(
+            f"the bottom perceptron {list(bottom)} of {dense} dense features must give a vector of width {width}, "
+            "like a table; the last of bottom is width"
+        )
+
+
+def dense_size(dense: int, missing: Missing) -> int:
+    """X: F, or twice as many with indicators."""
+    return dense * (2 if missing == "indicator" else 1)
+
+
+def dense_input(dense_BF: Tensor, dense: int, missing: Missing, dtype: torch.dtype) -> Tensor:
+    """(B, X): the numbers, and behind them with `indicator` 1 where one is missing, else 0.
+
+    Args:
+        dense: F, as the model was made.
+        missing: what NaN is; an infinite number passes, and makes the step one that is not finite.
+    """
+    if dense_BF.shape[1] != dense:
+        raise DataError(f"the batch has {dense_BF.shape[1]} dense features, and the model reads {dense} (dense).")
+    missing_BF = dense_BF.isnan()
+    if missing == "indicator":
+        return torch.cat([dense_BF.masked_fill(missing_BF, 0), missing_BF.to(dense_BF.dtype)], dim=1).to(dtype)
+    # A program for other hosts cannot ask: there a missing number makes the score one that is none.
+    if not torch.compiler.is_exporting() and bool(missing_BF.any()):
+        sample, feature = missing_BF.nonzero()[0].tolist()
+        raise DataError(
+            f"dense feature {feature} of sample {sample} is missing (NaN), one of {int(missing_BF.sum())} in the "
+            "batch. Fill them in before, or set the model's missing=indicator."
+        )
+    return dense_BF.to(dtype)
+
+
+def lookup_ops(tables: FusedTables, inputs: Mapping[str, tuple[int, ...]], on_unique_rows: bool) -> list[Op]:
+    """One lookup a table, in bytes of rows read; each id counts, also one that comes again.
+
+    Args:
+        inputs: shapes of the batch, of a group's feature those of its unique rows.
+        on_unique_rows: whether groups are looked up on unique rows. If not, their ids count as often as a mean row of
+            them repeats: the shapes do not say how often each does.
+    """
+    samples = inputs["dense_BF"][0]
+    return [
+        Op(
+            "lookup", 0.0, f"table {name}",
+            bytes=sum(ids_read(inputs, feature, samples, on_unique_rows) for feature in spec.features)
+            * spec.width * DTYPES[spec.dtype].itemsize,
+        )
+        for name, spec in tables.tables.items()
+    ]  # fmt: skip
+
+
+def ids_read(inputs: Mapping[str, tuple[int, ...]], feature: str, samples: int, on_unique_rows: bool) -> float:
+    """How many ids of a feature are looked up, see `lookup_ops`; 0 of one that is not in the batch."""
+    (values,), (rows,) = inputs.get(f"{feature}.values", (0,)), inputs.get(f"{feature}.lengths", (samples,))
+    return float(values) if on_unique_rows or not rows else values * samples / rows

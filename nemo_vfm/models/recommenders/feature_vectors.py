@@ -25,23 +25,14 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 @dataclass(frozen=True, eq=False)
 class FeatureVectors:
-    """The vectors of a feature.
+    """The vectors of a feature."""
 
-    Args:
-        vectors: (R, D) where its table pools, (N, D) where the table gives sequences.
-        ids: the R rows that were looked up.
-        group: of the batch, whose unique rows these are; None where there is a row a sample.
-        inverse_B: the row of each sample; None where there is a row a sample.
-        stage: up to where unique rows stay.
-        pooled: whether its table pools.
-    """
-
-    vectors: Tensor
-    ids: Jagged
-    group: str | None
-    inverse_B: Tensor | None
-    stage: Stage
-    pooled: bool
+    vectors: Tensor  #: (R, D) where its table pools, (N, D) where the table gives sequences
+    ids: Jagged  #: the R rows that were looked up
+    group: str | None  #: of the batch, whose unique rows these are; None where there is a row a sample
+    inverse_B: Tensor | None  #: the row of each sample; None where there is a row a sample
+    stage: Stage  #: up to where unique rows stay
+    pooled: bool  #: whether its table pools
 
     def bags(self) -> Tensor:
         """The sum of each sample's vectors, or what its table pooled: (B, D), zeros for a sample without ids."""
@@ -72,10 +63,6 @@ def look_up(
         names: of features; others of the batch are left alone.
         deduplicated: of groups, up to where they are computed on unique rows; groups that it lacks are expanded first.
         dtype: of the vectors.
-
-    Raises:
-        DataError: the batch lacks a feature, or it has groups but not one that `deduplicated` names.
-        ValueError: see `FusedTables.lookup`.
     """
     require_groups(batch, deduplicated)
     rows = {name: _rows(batch, name, deduplicated) for name in names}
@@ -91,25 +78,13 @@ def look_up(
 
 
 def require_groups(batch: FeatureBatch, deduplicated: Mapping[str, Stage]) -> None:
-    """Refuse a batch whose groups have other names; one without groups is as good, and costs more.
-
-    Raises:
-        DataError: a name is of no group.
-    """
+    """Refuse a batch whose groups have other names; one without groups is as good, and costs more."""
     if batch.groups and (unknown := [name for name in deduplicated if name not in batch.groups]):
         raise DataError(f"deduplicated names the group {unknown[0]!r}: {_hint(unknown[0], batch.groups)}")
 
 
 def require_stages(deduplicated: Mapping[str, Stage], most: Stage, why: str) -> None:
-    """Refuse what a model cannot compute on unique rows.
-
-    Args:
-        most: the last stage that it can.
-        why: it cannot do more, as a clause.
-
-    Raises:
-        ValueError: a stage is unknown or beyond `most`.
-    """
+    """Refuse what a model cannot compute on unique rows."""
     for group, stage in deduplicated.items():
         if stage not in STAGES:
             raise ValueError(f"deduplicated.{group} is {stage!r}; it can be {', '.join(STAGES)}")
@@ -123,11 +98,7 @@ def sum_rows(values_ND: Tensor, lengths_R: Tensor) -> Tensor:
 
 
 def feature_rows(batch: FeatureBatch, name: str) -> tuple[Jagged, str | None]:
-    """A feature's rows as the batch has them, and the group whose unique rows these are.
-
-    Raises:
-        DataError: the batch has no such feature.
-    """
+    """A feature's rows as the batch has them, and the group whose unique rows these are."""
     if name in batch.features:
         return batch.features[name], None
     for group, rows in batch.groups.items():

@@ -1,28 +1,42 @@
-"""Defines a ranker on HSTU's layers, whose result for the last item of a history is a vector of the user.
+"""Defines HSTU's layers and a ranker on them.
 
-Zhai et al., 2402.17152. The authors' ranker puts candidates into the sequence; here the candidate meets the user's
-vector behind the layers, so that a history is attended once for all samples that share it. Shape letters: B samples,
-F dense features, D width of a vector, L labels.
+Zhai et al., 2402.17152: pointwise attention by SiLU in place of softmax, biased by place and time. The authors' ranker
+puts candidates into the sequence; here the candidate meets the user's vector, the result for the last item of a
+history, behind the layers, so that a history is attended once for all samples that share it.
+Shape letters: B samples, F dense features, R rows, T items of the longest row, D width of a vector, H heads, E width of
+a head, L labels.
 """
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, require_between
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_size
-from nemo_vfm.models.recommenders.feature_input import FeatureInput
+from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, Shared, dense_size, require_shareable
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.hstu_layers import HstuLayers
-from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
-from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.shared_rows import Shared, require_shareable
+from nemo_vfm.models.recommenders.layers import (
+    DropoutPlaces,
+    Perceptron,
+    SampleDropout,
+    draw_weights,
+    first_weight,
+    logits_of,
+    row_layout,
+)
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, other_features
+from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.table_spec import TableSpec
+
+#: Times apart fall into buckets whose bounds grow by e^0.301, about 1.35: 64 buckets reach 7 years in seconds.
+_TIME_BUCKETS = 64
+_LOG_OF_A_BUCKET = 0.301
 
 
 class HSTU(nn.Module):
@@ -50,9 +64,6 @@ class HSTU(nn.Module):
         deduplicated: group of the batch -> up to where it is computed on its unique rows; `attend` for the whole user's
             vector, if all features of the history and its times are in the group.
         allow: what samples of one row may share although the result then differs: dropout, foreign_features.
-
-    Raises:
-        ValueError: numbers or names that do not fit together, or something that samples would share is not allowed.
     """
 
     def __init__(
@@ -82,12 +93,7 @@ class HSTU(nn.Module):
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least.
-
-        Raises:
-            DataError: the batch lacks a feature, lengths of a history differ, a feature of it is from outside of the
-                group that is attended, or a dense number is missing and must not.
-        """
+        """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         read = self.input.histories(self.tables, batch, dtype)
         user_RD = self.encoder(read.rows.added, read.rows.times, read.rows.places)
@@ -97,3 +103,88 @@ class HSTU(nn.Module):
         """The arithmetic of one forward pass; histories are counted as if all were of the mean length."""
         encoder_ops = self.encoder.ops(*self.input.attended(inputs))
         return [*self.input.ops(self.tables, inputs, self.top), *encoder_ops]
+
+
+class HstuLayers(nn.Module):
+    """Layers whose item i looks at the items up to i; the vector of the last item is the result.
+
+    U, V, Q, K = split(SiLU(f1(norm(X)))); A = SiLU(Q K^T + bias(place, time)) / n; Y = X + f2(norm(A V) * U)
+    (equations 1 to 3; the norm of the input, the residual and the division are those of the authors' code). n is
+    `longest`, not the length in the batch, so that a row's result does not depend on other rows.
+
+    Args:
+        width: D.
+        depth: number of layers.
+        heads: H, which divides D.
+        longest: items that are kept of a history, the last ones.
+        timed: whether times bias the attention, too.
+        dropout: before each layer's last linear.
+    """
+
+    def __init__(self, *, width: int, depth: int, heads: int, longest: int, timed: bool, dropout: float) -> None:
+        super().__init__()
+        require_between(1, MOST_BLOCKS, depth=depth)
+        require_between(1, MOST_HEADS, heads=heads)
+        require_between(1, MOST_FRAMES, longest_history=longest)
+        if width % heads:
+            raise ValueError(f"width {width} is not divisible by {heads} heads; change either")
+        self.width, self.longest, self.timed = width, longest, timed
+        self.layers = nn.ModuleList(_Layer(width, heads, longest, timed, dropout, n) for n in range(depth))
+
+    def forward(self, history: Jagged, times: Jagged | None, places: DropoutPlaces) -> Tensor:
+        """The vector of each row's last item, (R, D); zeros for a row without items."""
+        layout = row_layout(history, self.longest)
+        x_RTD = layout.padded(history.values_N)
+        place_T = torch.arange(layout.longest, device=x_RTD.device)
+        apart_TT = place_T[:, None] - place_T
+        seen_TT = apart_TT >= 0  # padding comes behind all items of its row, so it is masked, too
+        buckets_RTT = None if times is None else time_buckets(layout.padded(times.values_N))
+        for layer in self.layers:
+            x_RTD = layer(x_RTD, apart_TT.clamp(min=0), buckets_RTT, seen_TT, places)
+        last_R = (layout.lengths_R - 1).clamp(min=0)
+        last_RD = x_RTD[torch.arange(last_R.shape[0], device=last_R.device), last_R]
+        return last_RD.masked_fill((layout.lengths_R == 0)[:, None], 0)
+
+    def ops(self, rows: float, items: float) -> list[Op]:
+        """For so many rows of together so many items, all of one length; padding is not counted."""
+        depth, length = len(self.layers), min(self.longest, items / max(1.0, rows))
+        return [
+            Op("linear", depth * 2.0 * rows * length * 5 * self.width**2, "hstu projections"),
+            Op("attention", depth * 4.0 * rows * length**2 * self.width, "causal history attention", causal=True),
+        ]
+
+
+def time_buckets(times_RT: Tensor) -> Tensor:
+    """The bucket of the time between each two items, floor(ln(max(1, |t_i - t_j|)) / 0.301): int64, (R, T, T).
+
+    Args:
+        times_RT: in one unit, such as seconds; integers stay exact, since only differences become floats.
+    """
+    apart_RTT = (times_RT[:, :, None] - times_RT[:, None]).abs().clamp(min=1).float()
+    return (apart_RTT.log() / _LOG_OF_A_BUCKET).long().clamp_(max=_TIME_BUCKETS - 1)
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int, heads: int, longest: int, timed: bool, dropout: float, layer: int) -> None:
+        super().__init__()
+        self.heads, self.longest = heads, longest
+        self.input_norm, self.output_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.uvqk, self.out = Linear(width, 4 * width), Linear(width, width)
+        self.place_bias = nn.Parameter(torch.empty(longest))
+        self.time_bias = nn.Parameter(torch.empty(_TIME_BUCKETS)) if timed else None
+        self.dropout = SampleDropout(dropout, f"{layer}")
+
+    def forward(
+        self, x_RTD: Tensor, apart_TT: Tensor, buckets_RTT: Tensor | None, seen_TT: Tensor, places: DropoutPlaces
+    ) -> Tensor:
+        projected = F.silu(self.uvqk(self.input_norm(x_RTD)))
+        u, v, q, k_RTHE = projected.view(*x_RTD.shape[:2], 4, self.heads, x_RTD.shape[2] // self.heads).unbind(2)
+        bias = self.place_bias[apart_TT]
+        if self.time_bias is not None and buckets_RTT is not None:
+            bias = bias + self.time_bias[buckets_RTT]
+        scores_RHTT = q.transpose(1, 2) @ k_RTHE.permute(0, 2, 3, 1) + bias.unsqueeze(-3)
+        weights_RHTT = F.silu(scores_RHTT).masked_fill(~seen_TT, 0) / self.longest
+        looked_RTD = (weights_RHTT.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2).flatten(2)
+        gated_RTD = self.output_norm(looked_RTD) * u.flatten(2)
+        update_RTD: Tensor = self.out(self.dropout(gated_RTD, places))
+        return x_RTD + update_RTD

@@ -1,47 +1,14 @@
 """Makes the descriptions of a model's embedding tables from rows and one width, or takes those that are given."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from torch import nn
-
-from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.training_data import HasTableRows
+from nemo_vfm.models.sized_model import rows_of_data
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 RowDtype = Literal["fp32", "bf16", "fp16"]
 #: Of each feature the rows of a table of its own, or those that the data says.
 Rows = Mapping[str, int] | Literal["auto"]
-
-
-class SizedModel:
-    """Builds a model; where that has `rows: auto`, its tables get the rows that the data says.
-
-    Args:
-        model: builds it.
-        data: is asked only where need be: a workflow may still have to write it.
-    """
-
-    def __init__(self, model: Factory[[], nn.Module], data: HasTableRows) -> None:
-        self.model: Factory[[], nn.Module] = model
-        self.data = data
-
-    def __call__(self) -> nn.Module:
-        """Build it."""
-        token = _rows_of_data.set(self.data.table_rows)
-        try:
-            return self.model()
-        finally:
-            _rows_of_data.reset(token)
-
-
-def _unknown() -> Mapping[str, int]:
-    raise UserError("no data is beside the model here")
-
-
-_rows_of_data: ContextVar[Callable[[], Mapping[str, int]]] = ContextVar("rows of data", default=_unknown)
 
 
 def chosen_tables(
@@ -56,23 +23,28 @@ def chosen_tables(
         dtype: of the tables made from `rows`.
         tables: described one by one, where features share some; in place of `rows`.
         histories: feature of a history -> feature in whose table its ids are rows; such a table gives sequences.
-
-    Raises:
-        UserError: `rows` is auto, and the data cannot say them, or not yet.
-        ValueError: both or none of `rows` and `tables` are given, a width differs, a history has no table, or its
-            table pools.
     """
     if (rows is None) == (tables is None):
-        raise ValueError(f"give rows (a table a feature) or tables (described one by one), {_which(rows)} of them")
+        which = "one" if rows is None else "only one"
+        raise ValueError(f"give rows (a table a feature) or tables (described one by one), {which} of them")
     histories = histories or {}
     if rows == "auto":
         others = {name for name, of in histories.items() if name != of}  # whose ids are rows of another's table
-        rows = {name: count for name, count in _told_rows().items() if name not in others}
-    specs = dict(tables) if tables is not None else _of_rows(rows or {}, width, dtype, histories)
+        rows = {name: count for name, count in rows_of_data().items() if name not in others}
+    specs = dict(tables or {})
+    for name, count in (rows or {}).items():
+        own = tuple(history for history, of in histories.items() if of == name and history != name)
+        pooling: Literal["sum", "sequence"] = "sequence" if own or name in histories else "sum"
+        specs[name] = TableSpec(rows=count, width=width, features=(name, *own), pooling=pooling, dtype=dtype)
     for name, spec in specs.items():
         if spec.width != width:
             raise ValueError(f"table {name} has width {spec.width}, but the model takes vectors of {width} (width)")
-    _require_sequences(specs, histories)
+    table_of = {feature: name for name, spec in specs.items() for feature in spec.features}
+    for history, other in histories.items():
+        if history not in table_of or table_of[history] != table_of.get(other):
+            raise ValueError(f"the history {history} shares no table with {other}; tables are of {sorted(table_of)}")
+        if specs[table_of[history]].pooling != "sequence":
+            raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
     return specs
 
 
@@ -82,42 +54,7 @@ def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:
 
 
 def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> tuple[str, ...]:
-    """The features that are neither histories nor what these are compared with.
-
-    Raises:
-        ValueError: there is no history.
-    """
+    """The features that are neither histories nor what these are compared with."""
     if not histories:
         raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
     return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})
-
-
-def _of_rows(
-    rows: Mapping[str, int], width: int, dtype: RowDtype, histories: Mapping[str, str]
-) -> dict[str, TableSpec]:  # fmt: skip
-    made = {}
-    for name, count in rows.items():
-        own = tuple(history for history, of in histories.items() if of == name and history != name)
-        pooling: Literal["sum", "sequence"] = "sequence" if own or name in histories else "sum"
-        made[name] = TableSpec(rows=count, width=width, features=(name, *own), pooling=pooling, dtype=dtype)
-    return made
-
-
-def _require_sequences(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> None:
-    table_of = {feature: name for name, spec in specs.items() for feature in spec.features}
-    for history, other in histories.items():
-        if history not in table_of or table_of[history] != table_of.get(other):
-            raise ValueError(f"the history {history} shares no table with {other}; tables are of {sorted(table_of)}")
-        if specs[table_of[history]].pooling != "sequence":
-            raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
-
-
-def _told_rows() -> Mapping[str, int]:
-    try:
-        return _rows_of_data.get()()
-    except UserError as error:
-        raise UserError(f"rows is auto, so the data gives them, and {error}, or give numbers") from error
-
-
-def _which(rows: Rows | None) -> str:
-    return "one" if rows is None else "only one"

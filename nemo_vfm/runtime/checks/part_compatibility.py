@@ -198,7 +198,7 @@ def _video(network: BuiltNetwork, codec: Any, sizes: Sizes, at: Address, names: 
 def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[str, int, str]]:
     """What a model cannot do with latents: the key that says so, the axis, and a sentence."""
     from nemo_vfm.diffusion.video_pipeline import side_without_patches
-    from nemo_vfm.models.blocks.patch import grid_of
+    from nemo_vfm.models.blocks.video_tokens import grid_of
 
     video = f"videos of {sizes[0]} x {sizes[1]} x {sizes[2]}"
     try:

@@ -24,7 +24,9 @@ _KARRAS = ("EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler", "UniPCMultist
 def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
     """Yield each pipeline that is for another family than the folder's, or whose folder names none."""
     for at, pipeline in _pipelines(job):
-        from nemo_vfm.models.convert.video.pipeline_family import TWO_NETWORKS  # after the others, since it needs torch
+        from nemo_vfm.models.convert.video.pretrained_video import (
+            TWO_NETWORKS,  # after the others, since it needs torch
+        )
 
         base = _base(job, pipeline)
         try:
@@ -105,13 +107,13 @@ def _base(job: Job, pipeline: "TextToVideo") -> Path | None:
 
 
 def _family(base: Path | None) -> str | None:
-    from nemo_vfm.models.convert.video.pipeline_family import family_in
+    from nemo_vfm.models.convert.video.pretrained_video import family_in
 
     return None if base is None else family_in(base)
 
 
 def _scheduler(base: Path | None) -> Mapping[str, Json]:
-    from nemo_vfm.models.convert.video.pipeline_family import scheduler_in
+    from nemo_vfm.models.convert.video.pretrained_video import scheduler_in
 
     return {} if base is None else scheduler_in(base)
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nemo_vfm.models.blocks.decoder import TextContext
-from nemo_vfm.models.blocks.key_value import AttentionCache
+from nemo_vfm.models.blocks.text.decoder import AttentionCache, TextContext
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
 from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, JointAttention, KeyValueRoom, PromptAttention

@@ -8,10 +8,9 @@ group, H heads = G Q, E head dimension, P parts of a group.
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.decoder import CausalAttention, DecoderBlock, TextContext, turned
-from nemo_vfm.models.blocks.norm import RMSNorm, RMSNorm1p
-from nemo_vfm.models.blocks.text.experts import MixtureOfExperts
-from nemo_vfm.models.blocks.text.gated_perceptron import ACTIVATIONS, GATES, Perceptron
+from nemo_vfm.models.blocks.layers import RMSNorm, RMSNorm1p, rotate_first
+from nemo_vfm.models.blocks.text.decoder import CausalAttention, DecoderBlock, TextContext
+from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, MixtureOfExperts, Perceptron
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear, PackedRMSNorm, is_packable
@@ -97,7 +96,7 @@ class PackedAttention(nn.Module):
             normed = self._q_norm(qk_1RGPE[:, :, :, :-1]), self._k_norm(qk_1RGPE[:, :, :, -1:])
             qk_1RGPE = torch.cat(normed, dim=3)
         cos, sin = reading.rotation(self._window)
-        return turned(qk_1RGPE, cos[:, :, None], sin[:, :, None])
+        return rotate_first(qk_1RGPE, cos[:, :, None], sin[:, :, None])
 
 
 class PackedPerceptron(nn.Module):

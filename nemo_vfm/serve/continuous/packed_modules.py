@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.seed import generator
-from nemo_vfm.models.blocks.norm import RMSNorm, RMSNorm1p
+from nemo_vfm.models.blocks.layers import RMSNorm, RMSNorm1p
 
 After = Literal["none", "swish", "add", "mul"]
 

@@ -10,7 +10,7 @@ Shape letters: R rows, E the rotated part of a head.
 import torch
 from torch import Tensor
 
-from nemo_vfm.models.blocks.decoder import Rotation
+from nemo_vfm.models.blocks.text.decoder import Rotation
 from nemo_vfm.models.blocks.text.rope_scaling import LongRope
 from nemo_vfm.models.blocks.text_rope import TextRope
 

@@ -10,8 +10,7 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.convert.reward_folder import LoadedReward, load_reward
-from nemo_vfm.models.convert.weight_files import read_mapping
-from nemo_vfm.models.pretrained import fingerprint_of
+from nemo_vfm.models.pretrained import fingerprint_of, read_mapping
 from nemo_vfm.models.reward import RewardHead
 from nemo_vfm.serve.served_folder import served_model
 from nemo_vfm.serve.served_model import ServedModel

@@ -18,7 +18,7 @@ from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.data.video.video_grid import write_grid
-from nemo_vfm.metrics.fidelity import psnr, ssim
+from nemo_vfm.metrics.video_quality import psnr, ssim
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
 from nemo_vfm.train.train_state import TrainState

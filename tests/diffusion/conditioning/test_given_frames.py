@@ -14,10 +14,10 @@ from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.pack_collate import side_by_side
-from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
 from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
 from nemo_vfm.diffusion.denoising_task import Denoise
+from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.noise_schedule import KarrasSigmas
 from nemo_vfm.diffusion.objective import EDM, FlowMatching

@@ -24,7 +24,7 @@ from nemo_vfm.models.adapters.adapter_file import (
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, fingerprint, load_adapters
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.models.adapters.matrices import Matrices, extract_adapter
-from nemo_vfm.models.adapters.styles.peft_config import KNOWN, require_known
+from nemo_vfm.models.adapters.peft_keys import KNOWN, require_known
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
 from tests.support.peer_adapters import TARGETS, adapted, output, pipeline, saved_by_diffusers

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
-from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Rank
+from nemo_vfm.models.adapters.low_rank import AdaptedLinear, FusedProjections, LowRank, Rank, adapters_of
 from nemo_vfm.models.adapters.low_rank_adapter import (
     AdaptedModel,
     AdapterTarget,

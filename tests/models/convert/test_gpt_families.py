@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.blocks.decoder import NormKind, Sizes
-from nemo_vfm.models.blocks.text.experts import Experts
-from nemo_vfm.models.blocks.text.gated_perceptron import Activation
+from nemo_vfm.models.blocks.text.decoder import NormKind, Sizes
+from nemo_vfm.models.blocks.text.experts import Activation, Experts
 from nemo_vfm.models.blocks.text.rope_scaling import LinearScaling, LongRope, YarnScaling
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope

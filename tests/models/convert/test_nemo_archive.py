@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.convert.nemo_archive import read_nemo
+from nemo_vfm.models.convert.foreign import read_nemo
 from tests.support.foreign_files import CONFIG, nemo, saved
 
 WEIGHTS = {"encoder.w": torch.arange(6.0).reshape(2, 3)}

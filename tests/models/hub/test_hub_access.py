@@ -14,8 +14,7 @@ from nemo_vfm.core.network.https_proxy import proxy_for
 from nemo_vfm.core.network.permission import Allowed, Permissions
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.secret import conceal
-from nemo_vfm.models.hub.hub_access import hub_access
-from nemo_vfm.models.hub.hub_client import HubClient, HubError
+from nemo_vfm.models.hub.hub_client import HubClient, HubError, hub_access
 from tests.support.model_hub import MODEL, files, status
 
 TOKEN = "hf_canary0123456789"

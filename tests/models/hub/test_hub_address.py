@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.models.hub.hub_address import get_hint, hub_address
+from nemo_vfm.models.hub.hub_names import get_hint, hub_address
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from nemo_vfm.models.recommenders.cross_layers import CrossLayers
-from nemo_vfm.models.recommenders.dcn_v2 import DCNv2
+from nemo_vfm.models.recommenders.dcn_v2 import CrossLayers, DCNv2
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from tests.support.session_batches import session_batch
 from tests.support.small_recommenders import small

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.recommenders.dlrm import DLRM
-from nemo_vfm.models.recommenders.dot_interaction import dot_interaction
+from nemo_vfm.models.recommenders.dlrm import DLRM, dot_interaction
 from tests.support.session_batches import ROWS, session_batch
 from tests.support.small_recommenders import small
 

@@ -9,14 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.models.recommenders.din import DIN
-from nemo_vfm.models.recommenders.history_encoder import HistoryEncoder
-from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
-from nemo_vfm.models.recommenders.hstu import HSTU
-from nemo_vfm.models.recommenders.hstu_layers import HstuLayers, time_buckets
-from nemo_vfm.models.recommenders.initial_values import draw_weights
-from nemo_vfm.models.recommenders.interest import LocalActivation
-from nemo_vfm.models.recommenders.sample_dropout import DropoutPlaces
+from nemo_vfm.models.recommenders.din import DIN, LocalActivation
+from nemo_vfm.models.recommenders.history_transformer import HistoryEncoder, HistoryTransformer
+from nemo_vfm.models.recommenders.hstu import HSTU, HstuLayers, time_buckets
+from nemo_vfm.models.recommenders.layers import DropoutPlaces, draw_weights
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 from tests.support.session_batches import session_batch

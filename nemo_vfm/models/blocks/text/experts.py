@@ -1,19 +1,53 @@
-"""Defines a mixture of experts: a router sends each token to a few of many perceptrons.
+"""Defines the perceptron of a language model's block, and a mixture of many from which a router picks for each token.
 
 All experts are on one device. Their balance is that of the Switch Transformer (Fedus et al. 2021, arXiv 2101.03961).
 Shape letters: T tokens, D width, X experts, K experts of a token.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
-from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
 from nemo_vfm.parallel.apply.uncompiled import uncompiled
 from nemo_vfm.parallel.layers.linear import Linear
 
+Activation = Literal["squared_relu", "swiglu", "geglu", "gelu"]
+
+
+class Perceptron(nn.Module):
+    """Two linears with an activation between; with a gate (Shazeer 2020, arXiv 2002.05202), three."""
+
+    def __init__(self, width: int, hidden: int, activation: Activation) -> None:
+        super().__init__()
+        self.activation: Activation = activation
+        self.gate = Linear(width, hidden, bias=False) if activation in GATES else None
+        self.up = Linear(width, hidden, bias=False)
+        self.down = Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape as x."""
+        hidden = self.up(x)
+        if self.gate is None:
+            hidden = ACTIVATIONS[self.activation](hidden)
+        else:
+            hidden = GATES[self.activation](self.gate(x)) * hidden
+        y: Tensor = self.down(hidden)
+        return y
+
+
+def _squared_relu(x: Tensor) -> Tensor:
+    """So et al. 2021 (arXiv 2109.08668): max(0, x)^2."""
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
+GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": partial(F.gelu, approximate="tanh")}
 _MOST_EXPERTS = 4096
 
 
@@ -30,9 +64,6 @@ class Experts:
             X sum_x f_x p_x, with the share of tokens f and the mean probability p of an expert over all blocks and
             tokens of a pass (equations 4 to 6), so it is K where they are even.
         dense_layers: blocks that have a perceptron as usual, from 0.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     count: int
@@ -74,13 +105,7 @@ class Routes:
 
 
 class MixtureOfExperts(nn.Module):
-    """In place of a perceptron: y = sum over K experts of a token of its weight times the expert's output.
-
-    Args:
-        width: D.
-        activation: of the experts.
-        experts: their sizes.
-    """
+    """In place of a perceptron: y = sum over K experts of a token of its weight times the expert's output."""
 
     def __init__(self, width: int, activation: Activation, experts: Experts) -> None:
         super().__init__()
@@ -90,12 +115,7 @@ class MixtureOfExperts(nn.Module):
 
     @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
-        """Same shape as x.
-
-        Args:
-            x: (..., D).
-            routes: where to note the choices; None for nowhere.
-        """
+        """Same shape as x."""
         x_TD = x.flatten(0, -2)
         probabilities_TX = self.router(x_TD).float().softmax(-1)
         weights_TK, chosen_TK = probabilities_TX.topk(self.per_token, dim=-1)

@@ -22,9 +22,6 @@ class LinearScaling:
 
     Args:
         factor: so many times longer.
-
-    Raises:
-        ValueError: it is not above zero.
     """
 
     factor: float
@@ -41,6 +38,9 @@ class LinearScaling:
         """All of them alike."""
         return frequencies_R / self.factor
 
+    def require_fit(self, theta: float, count: int | None = None) -> None:
+        """Any base and any number of frequencies will do."""
+
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
@@ -53,9 +53,6 @@ class YarnScaling:
         beta_slow: turns below which it is stretched in full.
         truncate: whether the ramp begins and ends at whole dimensions.
         attention_factor: the magnitude; None takes 0.1 ln(factor) + 1 (section 3.4).
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     factor: float
@@ -89,6 +86,11 @@ class YarnScaling:
         stretched = stretched.clamp(0, 1)
         return frequencies_R * (1 - stretched) + frequencies_R / self.factor * stretched
 
+    def require_fit(self, theta: float, count: int | None = None) -> None:
+        """Refuse a base with which frequencies do not fall."""
+        if theta <= 1:
+            raise ValueError(f"theta must be above 1 for YaRN, which compares frequencies, got {theta}")
+
     def _place(self, turns: float, theta: float, rotated: int) -> float:
         """The place of the frequency that turns so often within `trained_on` tokens (the paper's equation 12)."""
         return rotated * math.log(self.trained_on / (turns * 2 * math.pi)) / (2 * math.log(theta))
@@ -108,9 +110,6 @@ class LongRope:
         long_factor: for longer texts.
         trained_on: tokens.
         attention_factor: the magnitude.
-
-    Raises:
-        ValueError: numbers that do not fit together.
     """
 
     short_factor: tuple[float, ...]
@@ -136,6 +135,14 @@ class LongRope:
         """(B, S, R): of each token by the length of its text."""
         short, long = (frequencies_R / frequencies_R.new_tensor(one) for one in (self.short_factor, self.long_factor))
         return torch.where(lengths_BS[..., None] > self.trained_on, long, short)
+
+    def require_fit(self, theta: float, count: int | None = None) -> None:
+        """Refuse another number of frequencies than of factors."""
+        if count is not None and count != len(self.short_factor):
+            raise ValueError(
+                f"rope.long_context has {len(self.short_factor)} factors, and {2 * count} rotated dimensions "
+                f"have {count} frequencies"
+            )
 
 
 def default_long_rope_magnitude(factor: float, trained_on: int) -> float:

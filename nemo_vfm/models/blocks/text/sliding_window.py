@@ -14,9 +14,6 @@ class SlidingWindow:
         tokens: that each token sees, itself among them.
         layers: blocks with the window, from 0; None for all.
         rope: rotary positions of these blocks; None for those of the model.
-
-    Raises:
-        ValueError: there is no token to see, or no block, or one twice.
     """
 
     tokens: int
@@ -29,11 +26,7 @@ class SlidingWindow:
             raise ValueError(f"window.layers must name blocks, each once, got {list(self.layers)}")
 
     def of(self, depth: int) -> list[int | None]:
-        """The window of each of so many blocks.
-
-        Raises:
-            ValueError: a block that it names is not there.
-        """
+        """The window of each of so many blocks."""
         with_window = range(depth) if self.layers is None else self.layers
         require_between(0, depth - 1, **{f"window.layers.{place}": layer for place, layer in enumerate(with_window)})
         return [self.tokens if layer in with_window else None for layer in range(depth)]

@@ -1,7 +1,8 @@
 """Turns the config.json of a language model of transformers into the arguments of GPT, and a GPT into config.json.
 
 In both directions the function stays the same, or the conversion is refused. `gpt_families` lists which architecture
-can express what.
+can express what. What transformers does not read of a sliding window is refused where it says otherwise: its cache of
+keys and values reads it all the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,29 +10,35 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.expert_settings import experts_of, experts_told
+from nemo_vfm.models.blocks.text.experts import Experts
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
+from nemo_vfm.models.blocks.text_rope import TextRope
+from nemo_vfm.models.convert.language.config_keys import flag, positive, same, shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
-from nemo_vfm.models.convert.language.gpt_keys import flag, positive, same, shown, whole
 from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, ropes_unsayable
-from nemo_vfm.models.convert.language.layer_windows import window_of, window_told, window_unsayable
 from nemo_vfm.models.gpt import GPT
+
+_MOST_EXPERTS, _MOST_HIDDEN, _MOST = 4096, 1 << 20, 1000
+_MOST_TOKENS = 1 << 40
+_TYPES = ("full_attention", "sliding_attention")
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
-    """What GPT is to be built with.
-
-    Raises:
-        DataError: another architecture, a setting that GPT does not have, or a key that is not known.
-    """
+    """What GPT is to be built with."""
     family = family_of(config)
     _require_known(config, family)
     sizes = _sizes(config, family)
     rope, near = ropes_of(config, family)
     if MOST_TOKENS[0] in config:
         whole(config, *MOST_TOKENS)
+    key, scalar = "query_pre_attn_scalar", family.query_scalar
+    told = config.get(family.activation_key, next(iter(family.activations)))
+    if not isinstance(told, str) or told not in family.activations:
+        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {shown(told)}, which "
+                        f"GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
     return {
         **sizes,
-        "activation": _activation(config, family),
+        "activation": family.activations[told],
         "norm": family.norm,
         "eps": positive({family.eps_key: family.eps, **config}, family.eps_key),
         "rope": rope,
@@ -39,24 +46,15 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         "qkv_bias": family.qkv_bias,
         "qk_norm": family.qk_norm,
         "post_norm": family.post_norm,
-        "query_scalar": _query_scalar(config, family),
+        "query_scalar": None if scalar is None else whole({key: scalar, **config}, key, SIZES["width"][1]),
         "scale_embedding": family.scale_embedding,
         "window": window_of(config, family, sizes["depth"], near),
         "experts": experts_of(config, sizes["depth"]) if family.experts else None,
     }
 
 
-def _query_scalar(config: Mapping[str, Json], family: Family) -> int | None:
-    key, missing = "query_pre_attn_scalar", family.query_scalar
-    return None if missing is None else whole({key: missing, **config}, key, SIZES["width"][1])
-
-
 def family_of(config: Mapping[str, Json]) -> Family:
-    """Whose config.json it is.
-
-    Raises:
-        DataError: it is of none that GPT can be.
-    """
+    """Whose config.json it is."""
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(FAMILIES):
         told = names[0] if isinstance(names, list) and len(names) == 1 else names
@@ -94,25 +92,18 @@ def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
     return {name: whole(told, *key) for name, key in SIZES.items()}
 
 
-def _activation(config: Mapping[str, Json], family: Family) -> str:
-    told = config.get(family.activation_key, next(iter(family.activations)))
-    if not isinstance(told, str) or told not in family.activations:
-        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {shown(told)}, which "
-                        f"GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
-    return family.activations[told]
-
-
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     """config.json for transformers.
-
-    Args:
-        model: trained.
-        most_tokens: the longest text it was trained on.
 
     Raises:
         DataError: no architecture of transformers is the same function.
     """
-    family, sizes = _family_for(model), model.sizes
+    obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
+    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
+    if obstacles[nearest]:
+        raise DataError(f"no architecture of transformers is this model; the nearest, {nearest}, cannot say "
+                        f"{', '.join(obstacles[nearest])}")  # fmt: skip
+    family, sizes = FAMILIES[nearest], model.sizes
     act = next(theirs for theirs, ours in family.activations.items() if ours == sizes.activation)
     own = {name: getattr(model if name in ("vocab", "depth") else sizes, name) for name in SIZES}
     return {
@@ -127,18 +118,7 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _family_for(model: GPT) -> Family:
-    """The first that can say all of it."""
-    obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
-    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
-    if obstacles[nearest]:
-        raise DataError(f"no architecture of transformers is this model; the nearest, {nearest}, cannot say "
-                        f"{', '.join(obstacles[nearest])}")  # fmt: skip
-    return FAMILIES[nearest]
-
-
 def _unsayable(model: GPT, family: Family) -> Iterator[str]:
-    """What of a model a family has no words for."""
     sizes = model.sizes
     for name in ("norm", "qkv_bias", "qk_norm", "post_norm"):
         if getattr(sizes, name) != getattr(family, name):
@@ -155,3 +135,111 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
         yield f"width {sizes.width} with {sizes.heads} heads"
     yield from ropes_unsayable(model, family)
     yield from window_unsayable(model, family)
+
+
+def window_of(
+    config: Mapping[str, Json], family: Family, depth: int, near: TextRope | None
+) -> SlidingWindow | None:  # fmt: skip
+    """What GPT is to be built with."""
+    told = {"sliding_window": family.window_tokens, **config}
+    is_on = told["sliding_window"] is not None
+    if "switched" in family.window:
+        is_on &= flag(config, "use_sliding_window", False)
+    layers = _usual_layers(config, family, depth) if is_on or family.window == "by layer" else []
+    if (types := config.get("layer_types")) is not None:
+        is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
+        usual = None if is_free else layers
+        if not isinstance(types, list) or len(types) != depth or not all(one in _TYPES for one in types):
+            raise DataError(f"config.json says layer_types: {shown(types)}; it must say {' or '.join(_TYPES)} of each "
+                            f"of {depth} layers")  # fmt: skip
+        layers = [layer for layer, one in enumerate(types) if one == _TYPES[1]]
+        if usual is not None and layers != usual:
+            raise DataError(f"config.json of a {family.architecture} says layer_types: {shown(types)}, and "
+                            f"sliding_window is for {len(usual)} of {depth} layers; leave out the "
+                            f"wrong one")  # fmt: skip
+    if not is_on and not layers:
+        return None
+    tokens = whole(told, "sliding_window", _MOST_TOKENS)
+    if family.window == "never":
+        raise DataError(f"config.json of a {family.architecture} says sliding_window: {tokens}, and transformers has "
+                        f"no such window there; set it to null")  # fmt: skip
+    return SlidingWindow(tokens, None if len(layers) == depth else tuple(layers), near) if layers else None
+
+
+def _usual_layers(config: Mapping[str, Json], family: Family, depth: int) -> list[int]:
+    """Blocks with a window where `layer_types` is missing."""
+    if family.window == "by layer":
+        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
+        return [layer for layer in range(depth) if (layer + 1) % every]
+    if family.window == "switched by layer":
+        first = config.get("max_window_layers", 28)
+        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
+        return list(range(first, depth))
+    return list(range(depth))
+
+
+def window_told(model: GPT, family: Family) -> dict[str, Json]:
+    """The keys of config.json."""
+    if family.window == "never":
+        return {}
+    window = model.window
+    layers = [layer for layer, tokens in enumerate(model.windows) if tokens]
+    types: Json = [_TYPES[bool(tokens)] for tokens in model.windows]
+    if family.window == "by layer":
+        return {"sliding_window": family.window_tokens if window is None else window.tokens, "layer_types": types}
+    if window is None:
+        return {"sliding_window": None}
+    told: dict[str, Json] = {"sliding_window": window.tokens}
+    if "switched" in family.window:
+        told["use_sliding_window"] = True
+    if family.window == "switched by layer":
+        told |= {"max_window_layers": layers[0], "layer_types": types}
+    return told
+
+
+def window_unsayable(model: GPT, family: Family) -> Iterator[str]:
+    """What of a model's window a family has no words for."""
+    if model.window is None:
+        return
+    if family.window == "never" or (family.window in ("always", "switched") and None in model.windows):
+        yield "window" if family.window == "never" else "window.layers"
+    if model.window.rope is not None and not family.two_thetas:
+        yield "window.rope"
+
+
+def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
+    """What GPT is to be built with; what is missing is as in Qwen 3."""
+    told: dict[str, Json] = {
+        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "router_aux_loss_coef": 0.001, "decoder_sparse_step": 1,
+        **config,
+    }  # fmt: skip
+    names = [name for name in ("num_experts", "num_local_experts") if name in told]
+    if len(names) == 2 and told[names[0]] != told[names[1]]:
+        raise DataError(f"config.json says num_experts: {shown(told[names[0]])} and num_local_experts: "
+                        f"{shown(told[names[1]])}, which mean the same; leave out the wrong one")  # fmt: skip
+    balance = told["router_aux_loss_coef"]
+    try:
+        named = told.get("mlp_only_layers") or []
+        if not isinstance(named, list) or not all(type(layer) is int for layer in named):
+            raise wrong("mlp_only_layers", named, "a list of layers")
+        step = whole(told, "decoder_sparse_step", _MOST)
+        return Experts(
+            count=whole(told, names[0], _MOST_EXPERTS) if names else 128,
+            per_token=whole(told, "num_experts_per_tok", _MOST_EXPERTS),
+            hidden=whole(told, "moe_intermediate_size", _MOST_HIDDEN),
+            normalised=flag(told, "norm_topk_prob", False),
+            balance=0.0 if same(balance, 0) or same(balance, 0.0) else positive(told, "router_aux_loss_coef"),
+            dense_layers=tuple(layer for layer in range(depth) if layer in named or (layer + 1) % step),
+        )
+    except ValueError as error:
+        raise DataError(f"config.json describes impossible experts: {error}") from error
+
+
+def experts_told(experts: Experts) -> dict[str, Json]:
+    """The keys of config.json."""
+    return {
+        "num_experts": experts.count, "num_experts_per_tok": experts.per_token,
+        "moe_intermediate_size": experts.hidden, "norm_topk_prob": experts.normalised,
+        "router_aux_loss_coef": experts.balance, "mlp_only_layers": list(experts.dense_layers),
+        "decoder_sparse_step": 1,
+    }  # fmt: skip

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.blocks.decoder import NormKind
-from nemo_vfm.models.blocks.text.gated_perceptron import Activation
+from nemo_vfm.models.blocks.text.decoder import NormKind
+from nemo_vfm.models.blocks.text.experts import Activation
 
 _GATED: dict[str, Activation] = {"silu": "swiglu", "swish": "swiglu"}
 _GEMMA: dict[str, Activation] = {"gelu_pytorch_tanh": "geglu"}
 _PLAIN: dict[str, Activation] = {"relu2": "squared_relu", "gelu": "gelu"}
-
-
 #: What a mixture of experts says of itself.
 EXPERT_KEYS = frozenset({
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
@@ -26,69 +24,41 @@ EXPERT_KEYS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture of transformers.
+    """One architecture of transformers."""
 
-    Args:
-        architecture: as config.json names it.
-        activations: `activation_key` -> ours; the first is meant where the key is missing.
-        activation_key: the key of the activation.
-        norm: of every block.
-        eps_key: the key of its epsilon.
-        eps: where that key is missing.
-        qkv_bias: whether queries, keys and values have a bias; no key says it.
-        qk_norm: whether queries and keys are normalised; no key says it.
-        share: `partial_rotary_factor` where it is missing; None rotates whole heads, whatever that key says.
-        stretches: types of rotary positions for long texts that versions 4 and 5 of transformers both read.
-        trained_on: `original_max_position_embeddings` where it is missing; None is the longest text.
-        two_thetas: whether blocks with a window have rotary positions of their own.
-        groups: `num_key_value_heads` where it is missing; None is one for each head.
-        head_dim: where it is missing; None is width / heads.
-        window: in which blocks `sliding_window` counts: in none; in all; in all if switched on; if switched on, in
-            those that `layer_types` or else `max_window_layers` names; or in those that `layer_types` or else a pattern
-            names.
-        window_tokens: `sliding_window` where it is missing; None has none.
-        whole_heads: whether transformers 5 wants `hidden_size` to be divisible by the heads, `head_dim` or not.
-        tied: `tie_word_embeddings` where it is missing.
-        post_norm: whether what blocks add is normalised; no key says it.
-        scale_embedding: whether embeddings are multiplied by the root of the width; no key says it.
-        query_scalar: `query_pre_attn_scalar` where it is missing; None has no such key.
-        experts: whether there is a mixture of experts.
-        fused: whether queries, keys and values are one matrix, and the gate and what it gates another.
-        scored: the architecture with a head for sequence classification; "" has the same name but for its end.
-        kind: `model_type`; "" is the architecture in lower case without its end.
-        read: keys that this family has besides.
-        ignored: keys of this family that change nothing of what a model computes.
-        fixed: keys of this family -> the only value that GPT has.
-    """
-
-    architecture: str
-    activations: Mapping[str, Activation]
-    activation_key: str = "hidden_act"
-    norm: NormKind = "rmsnorm"
-    eps_key: str = "rms_norm_eps"
-    eps: float = 1e-6
-    qkv_bias: bool = False
-    qk_norm: bool = False
+    architecture: str  #: as config.json names it
+    activations: Mapping[str, Activation]  #: `activation_key` -> ours; the first is meant where the key is missing
+    activation_key: str = "hidden_act"  #: the key of the activation
+    norm: NormKind = "rmsnorm"  #: of every block
+    eps_key: str = "rms_norm_eps"  #: the key of its epsilon
+    eps: float = 1e-6  #: where that key is missing
+    qkv_bias: bool = False  #: whether queries, keys and values have a bias; no key says it
+    qk_norm: bool = False  #: whether queries and keys are normalised; no key says it
+    #: `partial_rotary_factor` where it is missing; None rotates whole heads, whatever that key says
     share: float | None = None
+    #: types of rotary positions for long texts that versions 4 and 5 of transformers both read
     stretches: frozenset[str] = frozenset({"llama3", "linear", "yarn", "longrope"})
-    trained_on: int | None = None
-    two_thetas: bool = False
-    groups: int | None = None
-    head_dim: int | None = None
+    trained_on: int | None = None  #: `original_max_position_embeddings` where it is missing; None is the longest text
+    two_thetas: bool = False  #: whether blocks with a window have rotary positions of their own
+    groups: int | None = None  #: `num_key_value_heads` where it is missing; None is one for each head
+    head_dim: int | None = None  #: where it is missing; None is width / heads
+    #: in which blocks `sliding_window` counts: in none; in all; in all if switched on; if switched on, in those that
+    #: `layer_types` or else `max_window_layers` names; or in those that `layer_types` or else a pattern names
     window: Literal["never", "always", "switched", "switched by layer", "by layer"] = "never"
-    window_tokens: int | None = None
+    window_tokens: int | None = None  #: `sliding_window` where it is missing; None has none
+    #: whether transformers 5 wants `hidden_size` to be divisible by the heads, `head_dim` or not
     whole_heads: bool = False
-    tied: bool = False
-    post_norm: bool = False
-    scale_embedding: bool = False
-    query_scalar: int | None = None
-    experts: bool = False
-    fused: bool = False
-    scored: str = ""
-    kind: str = ""
-    read: frozenset[str] = frozenset()
-    ignored: frozenset[str] = frozenset()
-    fixed: Mapping[str, Json] = field(default_factory=dict)
+    tied: bool = False  #: `tie_word_embeddings` where it is missing
+    post_norm: bool = False  #: whether what blocks add is normalised; no key says it
+    scale_embedding: bool = False  #: whether embeddings are multiplied by the root of the width; no key says it
+    query_scalar: int | None = None  #: `query_pre_attn_scalar` where it is missing; None has no such key
+    experts: bool = False  #: whether there is a mixture of experts
+    fused: bool = False  #: whether queries, keys and values are one matrix, and the gate and what it gates another
+    scored: str = ""  #: the architecture with a head for sequence classification; "" has the same name but for its end
+    kind: str = ""  #: `model_type`; "" is the architecture in lower case without its end
+    read: frozenset[str] = frozenset()  #: keys that this family has besides
+    ignored: frozenset[str] = frozenset()  #: keys of this family that change nothing of what a model computes
+    fixed: Mapping[str, Json] = field(default_factory=dict)  #: keys of this family -> the only value that GPT has
 
     @property
     def model_type(self) -> str:

@@ -6,7 +6,7 @@ differently are refused. Only the factor of YaRN is as in version 5, which is wh
 the longest text over `original_max_position_embeddings` in its place.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
@@ -18,8 +18,8 @@ from nemo_vfm.models.blocks.text.rope_scaling import (
     default_yarn_magnitude,
 )
 from nemo_vfm.models.blocks.text_rope import LongContext, Stretch, TextRope
+from nemo_vfm.models.convert.language.config_keys import flag, positive, same, shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import MOST_TOKENS, Family
-from nemo_vfm.models.convert.language.gpt_keys import flag, positive, same, shown, whole, wrong
 from nemo_vfm.models.gpt import GPT
 
 _PLACES = ("rope_scaling", "rope_parameters")
@@ -35,19 +35,13 @@ _KINDS = {
                       _TRAINED_ON},
     "longrope": _PLAIN | {"short_factor", "long_factor", "factor", "attention_factor", _TRAINED_ON},
 }  # fmt: skip
-
-
 _NAMES: dict[type[Stretch], str] = {
     LongContext: "llama3", LinearScaling: "linear", YarnScaling: "yarn", LongRope: "longrope",
 }  # fmt: skip
 
 
 def ropes_of(config: Mapping[str, Json], family: Family) -> tuple[TextRope, TextRope | None]:
-    """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these.
-
-    Raises:
-        DataError: it is of a kind that GPT does not have, or is said twice and differently.
-    """
+    """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these."""
     if family.two_thetas:
         return _two_ropes(config, family)
     told = [place for place in _PLACES if config.get(place)]
@@ -106,8 +100,12 @@ def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) 
     if family.share is None and share != 1:
         raise DataError(f"config.json of a {family.architecture} says partial_rotary_factor: {share}, and transformers "
                         "rotates whole heads there; delete that key if this is meant")  # fmt: skip
-    return TextRope(theta=positive(merged, "rope_theta"), share=share,
-                    long_context=_stretch(kind, told, config, family))  # fmt: skip
+    theta = positive(merged, "rope_theta")
+    try:
+        stretch = _stretch(kind, told, config, family)
+    except ValueError as error:
+        raise DataError(f"config.json asks for impossible rotary positions: {error}") from error
+    return TextRope(theta=theta, share=share, long_context=stretch)
 
 
 def _kind(told: Mapping[str, Json], family: Family) -> str:
@@ -122,45 +120,29 @@ def _kind(told: Mapping[str, Json], family: Family) -> str:
 
 
 def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> Stretch | None:
-    if kind == "default":
-        return None
-    try:
-        return _STRETCHES[kind](told, config, family)
-    except ValueError as error:
-        raise DataError(f"config.json asks for impossible rotary positions: {error}") from error
-
-
-def _linear(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> LinearScaling:
-    return LinearScaling(positive(told, "factor"))
-
-
-def _llama3(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> LongContext:
-    factor, low, high = (positive(told, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    return LongContext(factor, low, high, _trained_on(told, config, family))
-
-
-def _yarn(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> YarnScaling:
-    factor, magnitude = positive(told, "factor"), _maybe(told, "attention_factor")
-    scales = _maybe(told, "mscale"), _maybe(told, "mscale_all_dim")
-    if magnitude is None and scales[0] and scales[1]:
-        magnitude = default_yarn_magnitude(factor, scales[0]) / default_yarn_magnitude(factor, scales[1])
-    return YarnScaling(
-        factor, _trained_on(told, config, family), beta_fast=_maybe(told, "beta_fast") or 32.0,
-        beta_slow=_maybe(told, "beta_slow") or 1.0, truncate=flag(told, "truncate", True), attention_factor=magnitude,
-    )  # fmt: skip
-
-
-def _long_rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> LongRope:
+    match kind:
+        case "default":
+            return None
+        case "linear":
+            return LinearScaling(positive(told, "factor"))
+        case "llama3":
+            factor, low, high = (positive(told, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+            return LongContext(factor, low, high, _trained_on(told, config, family))
+        case "yarn":
+            factor, magnitude = positive(told, "factor"), _maybe(told, "attention_factor")
+            scales = _maybe(told, "mscale"), _maybe(told, "mscale_all_dim")
+            if magnitude is None and scales[0] and scales[1]:
+                magnitude = default_yarn_magnitude(factor, scales[0]) / default_yarn_magnitude(factor, scales[1])
+            return YarnScaling(
+                factor, _trained_on(told, config, family), beta_fast=_maybe(told, "beta_fast") or 32.0,
+                beta_slow=_maybe(told, "beta_slow") or 1.0, truncate=flag(told, "truncate", True),
+                attention_factor=magnitude,
+            )  # fmt: skip
     short, long = (_numbers(told, key) for key in ("short_factor", "long_factor"))
     trained_on = _trained_on(told, config, family)
-    factor = _maybe(told, "factor") or whole(config, *MOST_TOKENS) / trained_on
-    magnitude = _maybe(told, "attention_factor") or default_long_rope_magnitude(factor, trained_on)
+    longer = _maybe(told, "factor") or whole(config, *MOST_TOKENS) / trained_on
+    magnitude = _maybe(told, "attention_factor") or default_long_rope_magnitude(longer, trained_on)
     return LongRope(short, long, trained_on, magnitude)
-
-
-_STRETCHES: dict[str, Callable[[Mapping[str, Json], Mapping[str, Json], Family], Stretch]] = {
-    "llama3": _llama3, "linear": _linear, "yarn": _yarn, "longrope": _long_rope,
-}  # fmt: skip
 
 
 def _trained_on(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> int:
@@ -187,13 +169,7 @@ def _numbers(told: Mapping[str, Json], key: str) -> tuple[float, ...]:
 
 
 def ropes_told(model: GPT, family: Family, most_tokens: int) -> dict[str, Json]:
-    """The keys of config.json.
-
-    Args:
-        model: whose positions they are.
-        family: whose words.
-        most_tokens: of the longest text.
-    """
+    """The keys of config.json."""
     rope = model.rope
     on_top: dict[str, Json] = {"rope_theta": rope.theta}
     if family.share is not None:

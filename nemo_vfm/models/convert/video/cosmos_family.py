@@ -5,9 +5,16 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.gpt_keys import flag, positive, whole, wrong
+from nemo_vfm.models.convert.language.config_keys import (
+    flag,
+    numbers,
+    positive,
+    require_fixed,
+    require_known,
+    whole,
+    wrong,
+)
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
-from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
@@ -43,11 +50,7 @@ _INSIDE = {
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
-    """A DiT's arguments from config.json, missing keys as diffusers has them.
-
-    Raises:
-        DataError: a key that is not known, or a value that no DiT has.
-    """
+    """A DiT's arguments from config.json, missing keys as diffusers has them."""
     require_known(config, _READ | _IGNORED, _FIXED)
     require_fixed(config, _FIXED)
     given: dict[str, Json] = {
@@ -89,12 +92,21 @@ def _text_arguments(given: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def config_of(model: DiT) -> dict[str, Json]:
-    """The config.json of a model.
-
-    Raises:
-        DataError: it has what no Cosmos has, or lacks what each has.
-    """
-    _require_cosmos(model)
+    """The config.json of a model."""
+    expected = {
+        "gelu": (model.gelu, "exact"), "qk_norm_eps": (model.qk_norm_eps, _EPS),
+        "noise_scale": (model.noise_scale, 1.0),
+        "text_as_given": (model.text_as_given, True), "bias": (model.out.bias is not None, False),
+        "modulation_rank": (model.modulation_rank is not None, True), "uncertainty": (model.uncertainty is None, True),
+        "text_in_modulation": (model.text_embedding is None, True),
+        "position_embedding": (model.position_embedding is None, True), "rope_theta": (model.rope.theta, 10_000.0),
+        "base_fps": (model.rope.base_fps, None if model.text_projection is not None else 24.0),
+    }  # fmt: skip
+    if type(model) is not DiT:
+        raise DataError(f"a {type(model).__name__} is not a network of Cosmos; {CLASS} is a DiT")
+    if other := [name for name, (own, theirs) in expected.items() if own != theirs]:
+        raise DataError(f"the model is not a Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
+                        f"diffusers has no other like this")  # fmt: skip
     text = model.text_projection is not None
     most = model.learned_positions.most if model.learned_positions is not None else None
     size = _NO_POSITIONS if most is None else tuple(n * side for n, side in zip(most, model.patch, strict=True))
@@ -110,23 +122,6 @@ def config_of(model: DiT) -> dict[str, Json]:
         "encoder_hidden_states_channels": model.context_dim if text else 1024, "controlnet_block_every_n": None,
         "img_context_dim_in": None,
     }  # fmt: skip
-
-
-def _require_cosmos(model: DiT) -> None:
-    expected = {
-        "gelu": (model.gelu, "exact"), "qk_norm_eps": (model.qk_norm_eps, _EPS),
-        "noise_scale": (model.noise_scale, 1.0),
-        "text_as_given": (model.text_as_given, True), "bias": (model.out.bias is not None, False),
-        "modulation_rank": (model.modulation_rank is not None, True), "uncertainty": (model.uncertainty is None, True),
-        "text_in_modulation": (model.text_embedding is None, True),
-        "position_embedding": (model.position_embedding is None, True), "rope_theta": (model.rope.theta, 10_000.0),
-        "base_fps": (model.rope.base_fps, None if model.text_projection is not None else 24.0),
-    }  # fmt: skip
-    if type(model) is not DiT:
-        raise DataError(f"a {type(model).__name__} is not a network of Cosmos; {CLASS} is a DiT")
-    if other := [name for name, (own, theirs) in expected.items() if own != theirs]:
-        raise DataError(f"the model is not a Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
-                        f"diffusers has no other like this")  # fmt: skip
 
 
 def tensors_of(model: DiT) -> dict[str, TensorMap]:

@@ -1,27 +1,31 @@
 """Reads Cosmos under the names of NVIDIA's own programs, and writes such files of Cosmos and Wan.
 
 NVIDIA's names are `net.blocks.0.self_attn.q_proj.weight`, and so on. A file there may hold the network twice, as
-trained (`net.`) and averaged (`net_ema.`), beside counters and tables.
+trained (`net.`) and averaged (`net_ema.`), beside counters and tables. It holds no configuration, which is derived from
+the shapes of its tensors. The stretch of the rotary positions leaves no trace in a shape: it is known of the published
+sizes; of others it must be given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_folder
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.foreign import ForeignTensors
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_parts import TensorParts
 from nemo_vfm.models.convert.tensor_source import TensorSource
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
-from nemo_vfm.models.convert.video.native_config import config_of
 from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, is_optimizer, native_name, prefixes_of
 from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
 from nemo_vfm.models.convert.video.wan_native import COMFYUI, wan_maps
@@ -31,6 +35,23 @@ from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 
 FILE, PREFIX, _AVERAGED = "model.safetensors", "net.", "net_ema."
+Shape = tuple[int, ...]
+PATCH = (1, 2, 2)  # of all published networks; a file does not say it
+#: Version, width, blocks, channels that mark given latents, text projection -> stretch of time, height and width, of
+#: the published 7B and 14B of Cosmos 1, 0.6B, 2B and 14B of Cosmos-Predict2, 2B and 14B of 2.5.
+_STRETCH: Final[dict[tuple[Version, int, int, int, bool], tuple[float, float, float]]] = {
+    **{("1", 4096, 28, marks, False): (2.0, 1.0, 1.0) for marks in (0, 1)},
+    **{("1", 5120, 36, marks, False): (2.0, 2.0, 2.0) for marks in (0, 1)},
+    **{("2", width, depth, 0, False): (1.0, 4.0, 4.0) for width, depth in ((1280, 20), (2048, 28), (5120, 36))},
+    ("2", 2048, 28, 1, False): (1.0, 3.0, 3.0),
+    ("2", 5120, 36, 1, False): (20 / 24, 2.0, 2.0),
+    **{("2", width, depth, 1, True): (1.0, 3.0, 3.0) for width, depth in ((2048, 28), (5120, 36))},
+}
+_BLOCK = {
+    "1": re.compile(r"blocks\.block(\d+)\."), "2": re.compile(r"blocks\.(\d+)\."),
+    "nemo": re.compile(r"decoder\.layers\.(\d+)\."),
+}  # fmt: skip
+_TEXT = "crossattn_proj.0.weight"
 
 
 class NativeWeights(SourceFolder):
@@ -197,7 +218,6 @@ def _tables(model: DiT) -> dict[str, Tensor]:
 
 
 def _chosen(found: Mapping[str, Version], key: str | None) -> str:
-    """The prefix of the network that is meant."""
     if key is not None:
         chosen = [prefix for prefix in found if f".{prefix}".endswith(f".{key}.")]
     else:
@@ -215,3 +235,85 @@ def _unborn(path: Path, arguments: Mapping[str, object]) -> DiT:
             return DiT(**arguments)  # type: ignore[arg-type]
     except ValueError as error:
         raise DataError(f"{path.name} has the tensors of an impossible model: {error}") from error
+
+
+def config_of(
+    version: Version, names: Collection[str], shape_of: Callable[[str], Shape], stretch: Sequence[float] | None
+) -> dict[str, Json]:
+    """The config.json that diffusers would have for a network, from the shapes of its tensors.
+
+    Args:
+        version: 1, or 2 for Cosmos-Predict2 and 2.5, or nemo for 1 of NeMo.
+        names: of its tensors, native and without a prefix.
+        shape_of: the shape of one of them.
+        stretch: of the rotary positions in time, height and width; None takes that of the published network of this
+            size.
+    """
+
+    def sizes(name: str, dims: int = 2) -> Shape:
+        there = native_name(version, name)
+        if there not in names or len(shape_of(there)) != dims or not all(shape_of(there)):
+            found = shape_of(there) if there in names else "missing"
+            raise DataError(f"{there} is {found}; a Cosmos has it, with {dims} dimensions")
+        return shape_of(there)
+
+    width, inputs = sizes("patch_embed.proj.weight")
+    head_dim = sizes("transformer_blocks.0.attn1.norm_q.weight", 1)[0]
+    hidden, text = sizes("transformer_blocks.0.ff.net.0.proj.weight")[0], _TEXT in names  # so named in both
+    outputs = _divided(sizes("proj_out.weight")[0], "channels of the output")
+    marks = _divided(inputs, "channels of the input") - 1 - outputs  # one channel marks padding
+    if marks not in (0, 1) or width % head_dim:
+        raise DataError(f"its network takes {inputs} numbers of a patch and gives {outputs} channels, in heads of "
+                        f"{head_dim} of {width}; of Cosmos are read those that take latents, a mark of given latents "
+                        f"and a mark of padding")  # fmt: skip
+    depth = _depth(version, names)
+    known = _STRETCH.get(("1" if version == "nemo" else version, width, depth, marks, text))
+    return {
+        "_class_name": cosmos_family.CLASS, "in_channels": outputs + marks, "out_channels": outputs,
+        "num_attention_heads": width // head_dim, "attention_head_dim": head_dim, "num_layers": depth,
+        "mlp_ratio": hidden / width,
+        "text_embed_dim": sizes("transformer_blocks.0.attn2.to_k.weight")[1],
+        "adaln_lora_dim": sizes("norm_out.linear_1.weight")[0], "patch_size": list(PATCH),
+        "rope_scale": list(_stretch(stretch, known, width, depth)), "concat_padding_mask": True,
+        **_positions(version, sizes), **(_text(sizes) if text else {}),
+    }  # fmt: skip
+
+
+def _divided(numbers: int, what: str) -> int:
+    if numbers % (PATCH[0] * PATCH[1] * PATCH[2]):
+        raise DataError(f"{numbers} {what} are not those of patches of {PATCH}, which every published Cosmos has")
+    return numbers // (PATCH[0] * PATCH[1] * PATCH[2])
+
+
+def _depth(version: Version, names: Collection[str]) -> int:
+    numbers = {int(match[1]) for name in names if (match := _BLOCK[version].match(name)) and len(match[1]) < 5}
+    if numbers != set(range(len(numbers))):
+        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)} up to "
+                        f"{max(numbers)}")  # fmt: skip
+    return len(numbers)
+
+
+def _positions(version: Version, sizes: Callable[..., Shape]) -> dict[str, Json]:
+    if version == "2":
+        return {"extra_pos_embed_type": None}
+    lengths = [sizes(f"learnable_pos_embed.pos_emb_{axis}")[0] for axis in "thw"]
+    most = [length * side for length, side in zip(lengths, PATCH, strict=True)]
+    return {"extra_pos_embed_type": "learnable", "max_size": most}
+
+
+def _text(sizes: Callable[..., Shape]) -> dict[str, Json]:
+    out, features = sizes(_TEXT)
+    return {"use_crossattn_projection": True, "crossattn_proj_in_channels": features,
+            "encoder_hidden_states_channels": out}  # fmt: skip
+
+
+def _stretch(
+    given: Sequence[float] | None, known: tuple[float, float, float] | None, width: int, depth: int
+) -> Sequence[float]:
+    if given is not None:
+        return given
+    if known is None:
+        raise UserError(f"the file does not say how far its rotary positions are stretched, and no published Cosmos "
+                        f"has width {width} and {depth} blocks; give --rope-scale T,H,W, which its training had as "
+                        f"rope_t_, rope_h_ and rope_w_extrapolation_ratio, such as 1,3,3")  # fmt: skip
+    return known

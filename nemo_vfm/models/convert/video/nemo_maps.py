@@ -36,11 +36,7 @@ _INSIDE: Final[Mapping[str, str]] = {
 
 
 def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
-    """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept.
-
-    Raises:
-        DataError: a stack is none, or holds a tensor that is there alone, too.
-    """
+    """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept."""
     parts, start = TensorParts(source), prefix + _LAYERS
     for name in source.keys():  # noqa: SIM118 (no mapping)
         rest = name.removeprefix(start)
@@ -50,18 +46,7 @@ def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
 
 
 def is_mixed(parts: TensorParts, prefix: str, depth: int, width: int, rank: int) -> bool:
-    """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero.
-
-    Args:
-        parts: with numbered layers.
-        prefix: before the names.
-        depth: number of layers.
-        width: D.
-        rank: R.
-
-    Raises:
-        DataError: a modulation is missing, or not that of three parts of this rank.
-    """
+    """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero."""
     starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
     for start in starts:
         _require_shape(parts, start + _DOWN, (_PARTS * rank, width))

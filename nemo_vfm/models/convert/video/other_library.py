@@ -13,13 +13,13 @@ from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.video.native_keys import prefixes_of
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
-    PIPELINE,
     TRANSFORMER,
     TransformerFolder,
     transformer_in,
 )
 from nemo_vfm.models.convert.video.wan_native import is_wan, is_wan_folder
 from nemo_vfm.models.diffusers_codec import KINDS
+from nemo_vfm.models.pretrained import PIPELINE
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 
 _MAX_JSON_BYTES = 16 << 20

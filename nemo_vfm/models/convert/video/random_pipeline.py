@@ -15,8 +15,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.models.convert.video.transformer_folder import PIPELINE
-from nemo_vfm.models.hub.hub_address import get_hint
+from nemo_vfm.models.hub.hub_names import get_hint
+from nemo_vfm.models.pretrained import PIPELINE
 
 #: File names of `conf/pipeline/`.
 Family = Literal[
@@ -55,8 +55,6 @@ _VAES: dict[str, tuple[str, dict[str, Any]]] = {
         "latents_mean": None, "latents_std": None,
     }),
 }  # fmt: skip
-
-
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "wan": ("UniPCMultistepScheduler", {
         "prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0,
@@ -78,22 +76,14 @@ _OPTIONAL = {
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The components of a family's pipeline.
+    """The components of a family's pipeline."""
 
-    Args:
-        kind: class of the pipeline.
-        transformer: config of the transformer.
-        vae: key of `_VAES`.
-        text: class of the text encoder.
-        image_tokens: whether the pipeline has a CLIP image encoder.
-        settings: arguments of the pipeline itself; a boundary_ratio adds a second transformer.
-    """
-
-    kind: str
-    transformer: dict[str, Any]
-    vae: str = "wan 2.1"
-    text: str = "UMT5EncoderModel"
-    image_tokens: bool = False
+    kind: str  #: class of the pipeline
+    transformer: dict[str, Any]  #: config of the transformer
+    vae: str = "wan 2.1"  #: key of `_VAES`
+    text: str = "UMT5EncoderModel"  #: class of the text encoder
+    image_tokens: bool = False  #: whether the pipeline has a CLIP image encoder
+    #: arguments of the pipeline itself; a boundary_ratio adds a second transformer
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -136,11 +126,7 @@ def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> 
 
 
 def write_random_pipeline(folder: Path, family: Family) -> None:
-    """Write a pipeline atomically; if several ranks write the same folder, the first one wins.
-
-    Raises:
-        MissingPackage: diffusers or transformers is not installed.
-    """
+    """Write a pipeline atomically; if several ranks write the same folder, the first one wins."""
     purpose = "a tiny random pipeline"
     diffusers = require("diffusers", purpose=purpose)
     transformers = require("transformers", purpose=purpose)
@@ -149,7 +135,8 @@ def write_random_pipeline(folder: Path, family: Family) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            _write(temporary, _FAMILIES[family], _scheduler(family, diffusers), diffusers, transformers)
+            kind, config = next(_SCHEDULERS[name] for name in reversed(_SCHEDULERS) if family.startswith(name))
+            _write(temporary, _FAMILIES[family], getattr(diffusers, kind)(**config), diffusers, transformers)
         with suppress(OSError):  # another rank was first
             temporary.rename(folder)
     finally:
@@ -184,12 +171,6 @@ def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType
 def _transformer(parts: _Parts, diffusers: ModuleType) -> Any:
     kind = "WanTransformer3DModel" if parts.kind.startswith("Wan") else "CosmosTransformer3DModel"
     return getattr(diffusers, kind)(**parts.transformer)
-
-
-def _scheduler(family: Family, diffusers: ModuleType) -> object:
-    """Create the scheduler whose key is the longest prefix of the family's name."""
-    kind, config = next(_SCHEDULERS[name] for name in reversed(_SCHEDULERS) if family.startswith(name))
-    return getattr(diffusers, kind)(**config)
 
 
 def _text_encoder(kind: str, hf: ModuleType) -> Any:

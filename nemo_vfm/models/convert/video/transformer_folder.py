@@ -22,12 +22,12 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
-from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, read_mapping, write_files
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, write_files
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.pretrained import PIPELINE, checked_folder, read_mapping
 from nemo_vfm.models.wan import Wan
 
-PIPELINE, TRANSFORMER, SECOND = "model_index.json", "transformer", "transformer_2"
+TRANSFORMER, SECOND = "transformer", "transformer_2"
 _MAX_CONFIG_BYTES = 16 << 20
 _FILE_BYTES = 4 << 30
 #: What a network computes and the shapes of its weights do not tell.
@@ -37,21 +37,13 @@ _MEANS = ("heads", "patch", "rope", "gelu", "noise_scale", "text_as_given", "qk_
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One transformer of diffusers.
+    """One transformer of diffusers."""
 
-    Args:
-        kind: the model here.
-        arguments_of: its arguments, from config.json.
-        config_of: the other way round.
-        tensors_of: where each of its parameters is there.
-        blocks: what the names of the blocks' tensors begin with there.
-    """
-
-    kind: type[DiT]
-    arguments_of: Callable[[Mapping[str, Json]], dict[str, Any]]
-    config_of: Callable[[Any], dict[str, Json]]
-    tensors_of: Callable[[Any], dict[str, TensorMap]]
-    blocks: str
+    kind: type[DiT]  #: the model here
+    arguments_of: Callable[[Mapping[str, Json]], dict[str, Any]]  #: its arguments, from config.json
+    config_of: Callable[[Any], dict[str, Json]]  #: the other way round
+    tensors_of: Callable[[Any], dict[str, TensorMap]]  #: where each of its parameters is there
+    blocks: str  #: what the names of the blocks' tensors begin with there
 
 
 FAMILIES = {
@@ -63,11 +55,7 @@ FAMILIES = {
 
 
 def family_of(model: nn.Module) -> tuple[Family, DiT]:
-    """The family of diffusers that a model is of, and the model.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The family of diffusers that a model is of, and the model."""
     found = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
     if found is None:
         raise UserError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
@@ -189,11 +177,7 @@ def write_transformer(
 
 
 def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[str]:
-    """Copy a pipeline's folder without one of its parts; the names of the parts that were copied.
-
-    Raises:
-        UserError: it is no pipeline's folder.
-    """
+    """Copy a pipeline's folder without one of its parts; the names of the parts that were copied."""
     if not (source / PIPELINE).is_file():
         raise UserError(f"{source} is not a pipeline's folder: it has no {PIPELINE}")
     named = [name for name, value in read_mapping(source / PIPELINE).items() if isinstance(value, list) and any(value)]
@@ -209,15 +193,7 @@ def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[st
 
 
 def replaced_part(pipeline: Path, wanted: str | None) -> str:
-    """Which part of a pipeline a network takes the place of.
-
-    Args:
-        pipeline: its folder.
-        wanted: `transformer` or `transformer_2`; None where the pipeline has one.
-
-    Raises:
-        UserError: the pipeline has two and none is named, or it has not the one that is.
-    """
+    """Which part of a pipeline a network takes the place of."""
     index = read_mapping(pipeline / PIPELINE) if (pipeline / PIPELINE).is_file() else {}
     second = index.get(SECOND)
     has_two = isinstance(second, list) and any(second)

@@ -5,9 +5,15 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.gpt_keys import whole, wrong
+from nemo_vfm.models.convert.language.config_keys import (
+    numbers,
+    optional_whole,
+    require_fixed,
+    require_known,
+    whole,
+    wrong,
+)
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, reshaped, same, turned
-from nemo_vfm.models.convert.video.config_keys import numbers, optional_whole, require_fixed, require_known
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
@@ -39,11 +45,7 @@ _NORMS = {"q_norm": "norm_q", "k_norm": "norm_k", "image_k_norm": "norm_added_k"
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
-    """Wan's arguments from config.json, missing keys as diffusers has them.
-
-    Raises:
-        DataError: a key that is not known, or a value that Wan does not have.
-    """
+    """Wan's arguments from config.json, missing keys as diffusers has them."""
     require_known(config, _READ | _IGNORED, _FIXED)
     require_fixed(config, _FIXED)
     given: dict[str, Json] = {
@@ -58,28 +60,21 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     frequencies = whole(given, "freq_dim", _MOST)
     if frequencies % 2:
         raise wrong("freq_dim", frequencies, "even: as many sines as cosines")
-    return {
-        "in_channels": outputs, "text_dim": whole(given, "text_dim", _MOST), "width": heads * head_dim,
-        "depth": whole(given, "num_layers", 10_000), "heads": heads, "mlp_hidden": whole(given, "ffn_dim", _MOST),
-        "patch": tuple(numbers(given, "patch_size", 3, integer=True)), "condition_channels": inputs - outputs,
-        "num_frequencies": frequencies // 2, **_image_arguments(given, heads * head_dim),
-    }  # fmt: skip
-
-
-def _image_arguments(given: Mapping[str, Json], width: int) -> dict[str, int | None]:
-    """Of the models that look at an image's features beside the text."""
+    width = heads * head_dim
     image, added = (optional_whole(given, key) for key in ("image_dim", "added_kv_proj_dim"))
     if added != (None if image is None else width):
         raise wrong("added_kv_proj_dim", added, f"the model's width, {width}, beside image_dim, and null without it")
-    return {"image_dim": image, "image_positions": optional_whole(given, "pos_embed_seq_len")}
+    return {
+        "in_channels": outputs, "text_dim": whole(given, "text_dim", _MOST), "width": width,
+        "depth": whole(given, "num_layers", 10_000), "heads": heads, "mlp_hidden": whole(given, "ffn_dim", _MOST),
+        "patch": tuple(numbers(given, "patch_size", 3, integer=True)), "condition_channels": inputs - outputs,
+        "num_frequencies": frequencies // 2, "image_dim": image,
+        "image_positions": optional_whole(given, "pos_embed_seq_len"),
+    }  # fmt: skip
 
 
 def config_of(model: Wan) -> dict[str, Json]:
-    """The config.json of a model.
-
-    Raises:
-        DataError: diffusers has no such Wan.
-    """
+    """The config.json of a model."""
     if model.noise_scale != 1000 or model.rope.theta != 10_000:
         raise DataError(f"diffusers has no Wan with noise_scale {model.noise_scale:g} and rope_theta "
                         f"{model.rope.theta:g}; it has 1000 and 10000")  # fmt: skip

@@ -21,7 +21,8 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_source import TensorHeader, TensorSource
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
-from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, read_mapping
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened
+from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.models.wan import Wan
 
 COMFYUI = "model.diffusion_model."
@@ -99,11 +100,7 @@ class WanWeights(SourceFolder):
 
 
 class ScaledTensors:
-    """Tensors whose FP8 is read as fp32, times the scale where there is one.
-
-    Args:
-        files: the open file of each tensor.
-    """
+    """Tensors whose FP8 is read as fp32, times the scale where there is one."""
 
     def __init__(self, files: Mapping[str, TensorSource]) -> None:
         self._files = files
@@ -160,12 +157,7 @@ def wan_maps(model: Wan, prefix: str) -> dict[str, TensorMap]:
 
 
 def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]], heads: int | None) -> dict[str, Json]:
-    """The config.json that diffusers would have for a network, from the shapes of its tensors.
-
-    Raises:
-        UserError: the number of heads is not known.
-        DataError: a tensor is missing, or has a shape that no Wan has.
-    """
+    """The config.json that diffusers would have for a network, from the shapes of its tensors."""
 
     def sizes(name: str, dims: int = 2) -> tuple[int, ...]:
         if name not in names or len(shape_of(name)) != dims or not all(shape_of(name)):
@@ -183,25 +175,20 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
     heads = heads or width // _HEAD_DIM
     image = "img_emb.proj.0.weight" in names
     positions = sizes("img_emb.emb_pos", 3)[1] if "img_emb.emb_pos" in names else None
+    numbers = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    if numbers != {str(number) for number in range(len(numbers))}:
+        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)}")
     return {
         "_class_name": wan_family.CLASS, "patch_size": list(patch), "num_attention_heads": heads,
         "attention_head_dim": width // heads, "in_channels": inputs, "out_channels": outputs,
         "text_dim": sizes("text_embedding.0.weight")[1], "freq_dim": sizes("time_embedding.0.weight")[1],
-        "ffn_dim": sizes("blocks.0.ffn.0.weight")[0], "num_layers": _depth(names),
+        "ffn_dim": sizes("blocks.0.ffn.0.weight")[0], "num_layers": len(numbers),
         "image_dim": sizes("img_emb.proj.0.weight", 1)[0] if image else None,
         "added_kv_proj_dim": width if image else None, "pos_embed_seq_len": positions,
     }  # fmt: skip
 
 
-def _depth(names: Collection[str]) -> int:
-    numbers = {name.split(".")[1] for name in names if name.startswith("blocks.")}
-    if numbers != {str(number) for number in range(len(numbers))}:
-        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)}")
-    return len(numbers)
-
-
 def _scale_of(name: str, files: Mapping[str, TensorSource]) -> str:
-    """The name of a weight's scale; empty where it has none."""
     stem = name.removesuffix(".weight")
     return next((stem + ending for ending in _SCALES if stem != name and stem + ending in files), "")
 

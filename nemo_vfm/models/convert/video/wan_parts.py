@@ -46,19 +46,12 @@ _STATISTICS: dict[int, tuple[list[float], list[float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WanPart:
-    """A part of Wan's pipeline as another library has it.
+    """A part of Wan's pipeline as another library has it."""
 
-    Args:
-        what: it is, in words.
-        file: that the library loads.
-        config: its config.json.
-        names: name there -> name here, of every tensor.
-    """
-
-    what: str
-    file: str
-    config: dict[str, Json]
-    names: dict[str, str]
+    what: str  #: it is, in words
+    file: str  #: that the library loads
+    config: dict[str, Json]  #: its config.json
+    names: dict[str, str]  #: name there -> name here, of every tensor
 
 
 def is_part(names: Collection[str]) -> bool:
@@ -67,11 +60,7 @@ def is_part(names: Collection[str]) -> bool:
 
 
 def part_of(names: Collection[str], shape_of: Callable[[str], Shape]) -> WanPart:
-    """The part that tensors are of.
-
-    Raises:
-        DataError: a tensor is of no such part, is missing, or has a shape that it cannot have.
-    """
+    """The part that tensors are of."""
 
     def sizes(name: str, dims: int) -> Shape:
         if name not in names or len(shape_of(name)) != dims:
@@ -89,7 +78,6 @@ def part_of(names: Collection[str], shape_of: Callable[[str], Shape]) -> WanPart
 
 
 def _vae_name(name: str) -> str:
-    """diffusers' name."""
     stem, _, kind = name.rpartition(".")
     if stem in ("conv1", "conv2"):
         return f"{'quant_conv' if stem == 'conv1' else 'post_quant_conv'}.{kind}"
@@ -166,7 +154,6 @@ def _vae(sizes: Callable[[str, int], Shape], dims: list[int], times: list[bool],
 
 
 def _text_name(name: str) -> str:
-    """The name that transformers has."""
     stem, _, kind = name.rpartition(".")
     match = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
     if match is not None and match[2] in _T5:

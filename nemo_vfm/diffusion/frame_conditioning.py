@@ -16,23 +16,15 @@ from nemo_vfm.diffusion.objective import Objective
 
 @dataclass(frozen=True, slots=True)
 class GivenFrames:
-    """The given frames of each video of a batch.
+    """The given frames of each video of a batch."""
 
-    Args:
-        mask_BT: True at the given latent frames, which are the first ones of each video.
-        latents_BCTHW: clean latents of the given frames, in the units of the objective; other positions are ignored.
-        noise_BCTHW: standard normal noise, if given frames are noised.
-        sigma_B: the noise level of the given frames.
-        condition_BKTHW: extra input channels of the network; None if given frames use none.
-        image_BLD: tokens of the given image, for a network that attends to images.
-    """
-
-    mask_BT: Tensor
+    mask_BT: Tensor  #: True at the given latent frames, which are the first ones of each video
+    #: clean latents of the given frames, in the units of the objective; other positions are ignored
     latents_BCTHW: Tensor
-    noise_BCTHW: Tensor
-    sigma_B: Tensor
-    condition_BKTHW: Tensor | None = None
-    image_BLD: Tensor | None = None
+    noise_BCTHW: Tensor  #: standard normal noise, if given frames are noised
+    sigma_B: Tensor  #: the noise level of the given frames
+    condition_BKTHW: Tensor | None = None  #: extra input channels of the network; None if given frames use none
+    image_BLD: Tensor | None = None  #: tokens of the given image, for a network that attends to images
 
     def to(self, device: torch.device) -> Self:
         """A copy on the device."""
@@ -64,9 +56,6 @@ class FrameConditioning(Protocol):
             clean_CTHW: latents of the sample.
             video_CTHW: pixels of the sample in [-1, 1]; None if the data hold only latents.
             codec: the network's codec.
-
-        Raises:
-            UserError: this conditioning needs pixels.
         """
         ...
 
@@ -77,23 +66,13 @@ class FrameConditioning(Protocol):
             video_CTHW: the given frames in [-1, 1]; T is 0 if nothing is given.
             num_frames: frames of the whole video.
             codec: the network's codec.
-
-        Raises:
-            ValueError: the given frames do not fill whole latent frames of the codec.
         """
         ...
 
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
-        """The network's inputs: latents, noise level, and any conditioning inputs.
-
-        Args:
-            objective: the network's objective.
-            noisy_BCTHW: the noisy latents.
-            sigma_B: their noise level.
-            given: the given frames.
-        """
+        """The network's inputs: latents, noise level, and any conditioning inputs."""
         ...
 
     def known(self, given: GivenFrames) -> Tensor | None:

@@ -1,1 +1,0 @@
-"""Converts adapter keys to and from the formats of other libraries."""
