@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from launcher.local_log import LocalLog, OnTerminal, begun
 from launcher.plan.launch import Launch
 from launcher.plan.programs import search_path, whole_paths
 from launcher.render.profile import FOLDER, before_here
 from launcher.state import secret_files
 from launcher.state.launch_folder import held, write
+from launcher.state.logs import LocalLog, OnTerminal, begun
 from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED
 from nemo_vfm.core.storage.files import write_text
 
@@ -61,11 +61,7 @@ def _module_path(launch: Launch) -> str:
 
 
 def run_here(launch: Launch) -> int:
-    """Run it and wait; of a sweep one run after the other. The status of the first that was not well.
-
-    Raises:
-        UserError: a secret cannot be read.
-    """
+    """Run it and wait; of a sweep one run after the other. The status of the first that was not well."""
     environment = _environment(launch)
     with held(launch.run_dir):
         write(launch, {})

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from launcher.plan.chain import Share, chain
+from launcher.plan.chain import Share, SweptRun, chain, shared
 from launcher.plan.recipe_info import Work, sweep, work
 from launcher.plan.signal_lead_time import USUAL_S, lead_s
-from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import Modules, job_imports, modules
-from launcher.render.container_setup import environment_folder
+from launcher.render.containers import environment_folder
 from launcher.render.job import SlurmJob
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import ChosenCluster, Where, cluster_of
@@ -41,49 +40,28 @@ _VARIABLE = re.compile(r"(?<!\$)\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch that may be submitted.
+    """A launch that may be submitted."""
 
-    Args:
-        request: the words.
-        where: the cluster, with all that had to be asked of it.
-        values: of the cluster, as its file and the changes say.
-        recipe: the composed recipe's text.
-        run_dir: the run folder, whole path.
-        typed: what the user typed in the recipe, as changes; a file alone would make it the recipe's.
-        workdir: where it is submitted.
-        work: the steps of the recipe.
-        code: the working tree.
-        modules: what of it the recipe may name.
-        packages: a line each.
-        shares: of the cluster, in order.
-        files: sentences on whose files were used, where they are not ours.
-        unknown: what should have been asked of the cluster and could not be.
-        name_of_recipe: of its file.
-        title: the first line of its comment.
-        lead_s: seconds before a time limit at which a job is asked to end.
-        runs: of a sweep, each a task of the one share; `recipe` is that of the first.
-        table: of a sweep: what sweep.json holds before anything has run.
-    """
-
-    request: LaunchRequest
-    where: Where
-    values: Json
-    recipe: str
-    run_dir: Path
+    request: LaunchRequest  #: the words
+    where: Where  #: the cluster, with all that had to be asked of it
+    values: Json  #: of the cluster, as its file and the changes say
+    recipe: str  #: the composed recipe's text
+    run_dir: Path  #: the run folder, whole path
+    #: what the user typed in the recipe, as changes; a file alone would make it the recipe's.
     typed: tuple[str, ...] = ()
-    workdir: Path
-    work: Work
-    code: Code
-    modules: Modules
-    packages: str
-    shares: tuple[Share, ...]
-    files: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    name_of_recipe: str
-    title: str
-    lead_s: int = USUAL_S
-    runs: tuple[SweptRun, ...] = ()
-    table: Json = None
+    workdir: Path  #: where it is submitted
+    work: Work  #: the steps of the recipe
+    code: Code  #: the working tree
+    modules: Modules  #: what of it the recipe may name
+    packages: str  #: a line each
+    shares: tuple[Share, ...]  #: of the cluster, in order
+    files: tuple[str, ...] = ()  #: sentences on whose files were used, where they are not ours
+    unknown: tuple[str, ...] = ()  #: what should have been asked of the cluster and could not be
+    name_of_recipe: str  #: of its file
+    title: str  #: the first line of its comment
+    lead_s: int = USUAL_S  #: seconds before a time limit at which a job is asked to end
+    runs: tuple[SweptRun, ...] = ()  #: of a sweep, each a task of the one share; `recipe` is that of the first
+    table: Json = None  #: of a sweep: what sweep.json holds before anything has run
     id: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -154,11 +132,7 @@ class Launch:
 
 
 def prepared(request: LaunchRequest) -> Launch:
-    """Look at everything that the words name.
-
-    Raises:
-        UserError: something in them cannot be, whatever the cluster says.
-    """
+    """Look at everything that the words name."""
     chosen = cluster_of(request)
     if request.sweep:
         return _prepared_sweep(request, chosen)
@@ -247,11 +221,7 @@ def _with_hardware(where: Slurm) -> Slurm:
 
 
 def run_folder(composed: Composed) -> Path:
-    """Whole path of the run folder that a recipe asks for.
-
-    Raises:
-        UserError: it is an address in an object store.
-    """
+    """Whole path of the run folder that a recipe asks for."""
     from nemo_vfm.core.storage.uri import local
 
     try:
@@ -261,11 +231,7 @@ def run_folder(composed: Composed) -> Path:
 
 
 def composed_text(composed: Composed) -> str:
-    """The recipe's text, which is written down; so a key must come by name.
-
-    Raises:
-        UserError: a secret stands in it.
-    """
+    """The recipe's text, which is written down; so a key must come by name."""
     text = composed.to_yaml()
     for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False):
         if line != shown:

@@ -33,17 +33,11 @@ _TRAINING = "nemo_vfm.train.job.Train"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a preflight found.
+    """One thing that a preflight found."""
 
-    Args:
-        about: in a word.
-        text: a sentence.
-        wrong: whether it keeps the launch from being submitted.
-    """
-
-    about: str
-    text: str
-    wrong: bool = False
+    about: str  #: in a word
+    text: str  #: a sentence
+    wrong: bool = False  #: whether it keeps the launch from being submitted
 
 
 def preflight(launch: Launch, *, dry_run: bool = False) -> list[Finding]:

@@ -18,20 +18,14 @@ _OURS = ("nemo_vfm", "launcher")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """Where a check finds modules.
+    """Where a check finds modules."""
 
-    Args:
-        path: for `sys.path`.
-        named: packages that are taken from one folder, whatever the path holds: name -> folder.
-        trusted: those of them that are the repository's.
-        sources: folders of the repository that hold the latter, below its root: `src` in such a layout.
-        passed_over: those that are trusted, and are in the repository and installed elsewhere as well: name -> where.
-    """
-
-    path: tuple[str, ...]
-    named: Mapping[str, str]
-    trusted: tuple[str, ...] = ()
+    path: tuple[str, ...]  #: for `sys.path`
+    named: Mapping[str, str]  #: packages that are taken from one folder, whatever the path holds: name -> folder
+    trusted: tuple[str, ...] = ()  #: those of them that are the repository's
+    #: folders of the repository that hold the latter, below its root: `src` in such a layout.
     sources: tuple[str, ...] = ()
+    #: those that are trusted, and are in the repository and installed elsewhere as well: name -> where.
     passed_over: Mapping[str, str]
 
 

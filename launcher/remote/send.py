@@ -29,11 +29,7 @@ _SSH_FAILED = 255  # what ssh ends with where it could not connect; else it ends
 
 
 def submit_there(arguments: argparse.Namespace) -> int:
-    """The exit status of the submission there.
-
-    Raises:
-        UserError: a word is wrong, there is no ssh here, or it cannot connect.
-    """
+    """The exit status of the submission there."""
     name, interpreter = host(arguments), python(arguments)
     assert name is not None
     ssh = program("ssh")

@@ -64,11 +64,7 @@ def _second_part(job: SlurmJob) -> Iterator[str]:
 
 
 def _segment(nodes: int, domain: int) -> int:
-    """The most nodes of a domain that the job's can be cut into: Slurm takes equal groups only.
-
-    Raises:
-        ValueError: there is no such number.
-    """
+    """The most nodes of a domain that the job's can be cut into: Slurm takes equal groups only."""
     size = max(size for size in range(1, min(nodes, domain) + 1) if nodes % size == 0)
     if size == 1 < nodes:
         raise ValueError(
@@ -117,11 +113,7 @@ def _machines(job: SlurmJob) -> str:
 
 
 def _literal(path: str) -> str:
-    """A path in which Slurm fills in nothing.
-
-    Raises:
-        ValueError: it holds a backslash, behind which Slurm would fill in nothing at all.
-    """
+    """A path in which Slurm fills in nothing."""
     if "\\" in path:
         raise ValueError(f"{path!r} contains a backslash, which Slurm does not allow in a log's name")
     return path.replace("%", "%%")

@@ -15,17 +15,11 @@ _MOST_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One variable.
+    """One variable."""
 
-    Args:
-        name: of the variable.
-        value: as text.
-        reason: why, in one line.
-    """
-
-    name: str
-    value: str
-    reason: str
+    name: str  #: of the variable
+    value: str  #: as text
+    reason: str  #: why, in one line
 
 
 def environment(

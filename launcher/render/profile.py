@@ -30,17 +30,11 @@ exec nsys @OPTIONS@ --output="$0/rank-$SLURM_PROCID-job-$SLURM_JOB_ID-${SLURM_RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What is to be recorded.
+    """What is to be recorded."""
 
-    Args:
-        ranks: of which ranks.
-        begin_s: seconds after the start at which it begins.
-        end_s: and at which it ends.
-    """
-
-    ranks: tuple[int, ...] = (0,)
-    begin_s: int = 120
-    end_s: int = 180
+    ranks: tuple[int, ...] = (0,)  #: of which ranks
+    begin_s: int = 120  #: seconds after the start at which it begins
+    end_s: int = 180  #: and at which it ends
 
     def options(self) -> list[str]:
         """Words for nsys, but for the output."""
@@ -49,11 +43,7 @@ class Profile:
 
 
 def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) -> Profile | None:
-    """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler.
-
-    Raises:
-        UserError: a word is wrong, or one of the others came without the first.
-    """
+    """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler."""
     if profiler is None:
         if ranks is not None or seconds is not None:
             raise UserError("--profile-ranks and --profile-seconds are for --profile nsys; add it, or leave them out")
@@ -64,11 +54,7 @@ def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) 
 
 
 def profile_again(kept: Mapping[str, Json] | None) -> Profile | None:
-    """What an earlier launch asked for, from the words that it kept; what a stranger wrote there is checked as typed.
-
-    Raises:
-        UserError: a word is wrong.
-    """
+    """What an earlier launch asked for, from the words that it kept; a stranger's are checked as typed."""
     if kept is None:
         return None
     return parse_profile("nsys", ",".join(map(str, kept["ranks"])), f"{kept['begin_s']}-{kept['end_s']}")

@@ -7,8 +7,9 @@ command line is quoted. Of secrets it has names and files, never a value.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from launcher.render import container_setup, containers, node_check, profile, ray_cluster
+from launcher.render import containers, profile, ray_cluster
 from launcher.render.batch_hooks import epilogue, prologue
 from launcher.render.directives import directives
 from launcher.render.environment import Setting, environment
@@ -151,7 +152,7 @@ def _work(job: SlurmJob) -> Iterator[str]:
     enter = [quoted(word) for word in containers.options(job, variables(job))]
     inside = [quoted(word) for word in containers.before(job)]
     whole = [*enter, " ".join(inside)] if inside else enter
-    yield from container_setup.around(job, whole, [*_work_inside(job, enter, inside, whole)])
+    yield from containers.around(job, whole, [*_work_inside(job, enter, inside, whole)])
 
 
 def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list[str]) -> Iterator[str]:
@@ -159,7 +160,7 @@ def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list
     if job.ray:
         yield from ray_cluster.begin(job, whole)
         yield ""
-    yield from node_check.definition(job)
+    yield from _check_definition(job)
     yield from profile.definition(job.profile)
     yield from _about(job)
     which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
@@ -170,7 +171,7 @@ def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
              " ".join([*map(quoted, job.command), *words, *own])]  # fmt: skip
     work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
-    yield from _guarded(job, node_check.around(job, work))
+    yield from _guarded(job, _after_check(job, work))
     if job.ray:
         yield from ray_cluster.finish()
 
@@ -225,3 +226,99 @@ def variables(job: SlurmJob) -> list[str]:
     names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.module_path else [])
     names += ray_cluster.VARIABLES if job.ray else ()
     return list(dict.fromkeys([*names, *job.cluster.secrets, *job.needed]))
+
+
+def shell_script(job: SlurmJob) -> str:
+    """Lines for bash that open a shell on one of the job's nodes; they read secrets and write no value of one."""
+    one = replace(job, nodes=1, tasks_per_node=1, cpus_per_task=job.cpus_per_task * job.tasks_per_node, module_path=(),
+                  array=0, task_words=(), task_runs=())  # fmt: skip
+    enter = [quoted(word) for word in (*containers.options(one, variables(one)), *containers.before(one))]
+    lines = [" ".join(["exec srun --pty", *(quoted(word) for word in _wanted(one))]), *enter, "bash -i"]
+    return "\n".join([*surroundings(one), *_guard(one), " \\\n  ".join(lines), ""])
+
+
+def _guard(job: SlurmJob) -> Iterator[str]:
+    if job.cluster.secrets or job.needed:
+        yield "if [[ $missing ]]; then"
+        yield '  echo "not set:$missing; export them first, or name files in cluster.secrets" >&2'
+        yield "  exit 2"
+        yield "fi"
+
+
+def _wanted(job: SlurmJob) -> Iterator[str]:
+    """Options of srun: what sbatch would be told of one node."""
+    cluster = job.cluster
+    yield f"--job-name={job.name}-shell"
+    for name in ("account", "partition", "qos", "reservation", "constraint"):
+        if (value := getattr(cluster, name)) is not None:
+            yield f"--{name}={value}"
+    yield from ("--nodes=1", "--ntasks=1", f"--cpus-per-task={job.cpus_per_task}")
+    if job.gpus_per_node and cluster.gpu_request != "none":
+        by = {"gpus_per_node": "--gpus-per-node=", "gres": "--gres=gpu:"}[cluster.gpu_request]
+        yield f"{by}{job.gpus_per_node}"
+    if job.memory_gb or cluster.exclusive:
+        yield f"--mem={job.memory_gb}G" if job.memory_gb else "--mem=0"
+    if cluster.exclusive:
+        yield "--exclusive"
+    if cluster.exclude:
+        yield f"--exclude={','.join(cluster.exclude)}"
+    yield from (f"--time={cluster.time}", f"--chdir={job.workdir}")
+    if job.mpi:
+        yield f"--mpi={job.mpi}"
+    for name, option in {**cluster.options, **cluster.step_options}.items():
+        yield f"--{name}" if option is None else f"--{name}={option}"
+
+
+_FAILED = 70  # of sysexits: what the script ends with where nothing excludes the node
+# So that a broken node costs seconds: a failure names it, and `epilogue` excludes it and restarts the job on others.
+_CHECK = r"""
+failed() { echo "vfm-launch: the check of node $SLURMD_NODENAME failed: $1" >&2; exit 1; }
+gpus=@GPUS@ memory=@MEMORY@ disk=@DISK@ links=@LINKS@
+if (( gpus )); then
+  seen="$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2> /dev/null | grep -c .)"
+  (( seen >= gpus )) || failed "nvidia-smi shows $seen GPUs of $gpus"
+  down="$(nvidia-smi nvlink --status 2> /dev/null | grep -c -i inactive)"
+  (( links && down )) && failed "$down NVLinks are down"
+fi
+free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
+(( free >= memory )) || failed "$free GB of memory are free, $memory GB are required"
+free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, $disk GB are required"
+exit 0
+"""
+
+
+def _check_definition(job: SlurmJob) -> list[str]:
+    """The lines that keep the text of the check in `$check`."""
+    if job.cluster.node_check is None or job.ray:
+        return []
+    return ["# -- What every node must have: cluster.node_check.", "read -r -d '' check << 'CHECK'",
+            *check_text(job).strip("\n").split("\n"), "CHECK", ""]  # fmt: skip
+
+
+def _after_check(job: SlurmJob, work: list[str]) -> list[str]:
+    """The lines of the work, which are not begun where a node fails its check."""
+    if job.cluster.node_check is None or job.ray:
+        return work
+    step = ["srun", "--export=ALL", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1",
+            "--cpus-per-task=1", "--kill-on-bad-exit=0"]  # fmt: skip
+    step += [f"--mpi={job.mpi}"] if job.mpi else []
+    return [
+        f'if ! {" ".join(map(quoted, step))} bash -c "$check"; then',
+        f"  status={_FAILED}",
+        "else",
+        *(f"  {line}" for line in work),
+        "fi",
+    ]
+
+
+def check_text(job: SlurmJob) -> str:
+    """What bash runs on each node; its status is 0 where all is well."""
+    check = job.cluster.node_check
+    assert check is not None
+    values = {"GPUS": job.gpus_per_node, "MEMORY": check.min_memory_gb, "DISK": check.min_disk_gb,
+              "LINKS": int(check.links)}  # fmt: skip
+    found = _CHECK
+    for name, value in values.items():
+        found = found.replace(f"@{name}@", str(value))
+    return found

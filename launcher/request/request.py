@@ -28,48 +28,30 @@ _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What somebody wants to run, and where.
+    """What somebody wants to run, and where."""
 
-    Args:
-        recipe: its file or name.
-        changes: of the recipe.
-        cluster: the name of a cluster's file.
-        cluster_changes: of the cluster: `cluster.partition=short`.
-        nodes: how many; None where the recipe's layout, or `gpus`, says it.
-        gpus: how many in all, on whole nodes where they are more than one has; None where nobody said.
-        conf: folders of ingredients that are searched first.
-        overlays: over the recipe.
-        trust: packages that the recipe may name.
-        trusts_cluster: whether a cluster's file that is not ours may bring programs and variables that load code.
-        allow: keys in which the recipe may differ from the run that is there.
-        allow_host: hosts and buckets that the recipe may reach, those of typed addresses among them.
-        code: whether the working tree is taken along.
-        parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
-        rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
-        rank_timeout: seconds that one may wait for another; None is nemo-vfm's own.
-        paths: whether the files and folders that the recipe reads are looked for on this machine.
-        profile: what is recorded of chosen ranks; None is nothing.
-        sweep: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
-    """
-
-    recipe: str
-    changes: tuple[str, ...] = ()
-    cluster: str
-    cluster_changes: tuple[str, ...] = ()
-    nodes: int | None = None
-    gpus: int | None = None
-    conf: tuple[Path, ...] = ()
-    overlays: tuple[str, ...] = ()
-    trust: tuple[str, ...] = ()
+    recipe: str  #: its file or name
+    changes: tuple[str, ...] = ()  #: of the recipe
+    cluster: str  #: the name of a cluster's file
+    cluster_changes: tuple[str, ...] = ()  #: of the cluster: `cluster.partition=short`
+    nodes: int | None = None  #: how many; None where the recipe's layout, or `gpus`, says it
+    gpus: int | None = None  #: how many in all, on whole nodes where they are more than one has; None where nobody said
+    conf: tuple[Path, ...] = ()  #: folders of ingredients that are searched first
+    overlays: tuple[str, ...] = ()  #: over the recipe
+    trust: tuple[str, ...] = ()  #: packages that the recipe may name
+    #: whether a cluster's file that is not ours may bring programs and variables that load code.
     trusts_cluster: bool = False
-    allow: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()  #: keys in which the recipe may differ from the run that is there
+    #: hosts and buckets that the recipe may reach, those of typed addresses among them.
     allow_host: tuple[str, ...] = ()
-    code: bool = True
-    parts: int = 0
+    code: bool = True  #: whether the working tree is taken along
+    parts: int = 0  #: into how many tasks of an array work is shared out that can be; 0 is not at all
+    #: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
     rank_silence: float | None = None
-    rank_timeout: float | None = None
-    paths: bool = True
-    profile: Profile | None = None
+    rank_timeout: float | None = None  #: seconds that one may wait for another; None is nemo-vfm's own
+    paths: bool = True  #: whether the files and folders that the recipe reads are looked for on this machine
+    profile: Profile | None = None  #: what is recorded of chosen ranks; None is nothing
+    #: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
     sweep: tuple[str, ...] = ()
 
     def alone(self, changes: Sequence[str]) -> "LaunchRequest":
@@ -144,11 +126,7 @@ def add_allow_write(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
-    """What the arguments ask for.
-
-    Raises:
-        UserError: no cluster is named, or a word of the launcher's is wrong.
-    """
+    """What the arguments ask for."""
     if not 0 <= arguments.parts <= _MOST_PARTS:
         raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
     for name in ("rank_silence", "rank_timeout"):

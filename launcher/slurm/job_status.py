@@ -9,36 +9,41 @@ from pathlib import Path
 from typing import Any
 
 from launcher.slurm import slurm
-from launcher.slurm.queue import queued
 from launcher.slurm.slurm import Queued
 from launcher.state.launch_folder import Attempt, KeptLaunch
 from launcher.state.progress import SILENT_S, Progress, progress
 from nemo_vfm.core.errors import UserError
+
+PATIENCE_S = 600.0  #: that whoever waits for a job goes on asking while Slurm refuses: controllers are restarted
+
+
+def queued(kept: KeptLaunch) -> dict[str, Queued]:
+    """Jobs and tasks of arrays by their numbers.
+
+    A job notes before its end which other goes on with its work: so the folder is read once more after each question.
+    """
+    while True:
+        ids = kept.slurm_ids()
+        found = slurm.queued(ids)
+        kept.look_again()
+        if kept.slurm_ids() == ids:
+            return found
+
 
 GOOD = ("ok", "next_phase")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """One job of a launch.
+    """One job of a launch."""
 
-    Args:
-        name: of the job.
-        number: Slurm's, the latest; empty where it was never submitted.
-        state: a word: done, running, waiting, or how it ended.
-        more: why, where or since when.
-        live: whether it waits or runs.
-        ended: its last attempt, if one has ended.
-        left: tasks of an array that are not done.
-    """
-
-    name: str
-    number: str
-    state: str
-    more: str = ""
-    live: bool = False
-    ended: Attempt | None = None
-    left: tuple[int, ...] = ()
+    name: str  #: of the job
+    number: str  #: Slurm's, the latest; empty where it was never submitted
+    state: str  #: a word: done, running, waiting, or how it ended
+    more: str = ""  #: why, where or since when
+    live: bool = False  #: whether it waits or runs
+    ended: Attempt | None = None  #: its last attempt, if one has ended
+    left: tuple[int, ...] = ()  #: tasks of an array that are not done
 
     @property
     def done(self) -> bool:

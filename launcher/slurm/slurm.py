@@ -29,27 +29,16 @@ _GPU = re.compile(r"gpu:(?:(?P<kind>[^:(,]+):)?(?P<count>\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A job that Slurm knows.
+    """A job that Slurm knows."""
 
-    Args:
-        id: its number, of an array's task such as `12_3`.
-        array: the array's number; the job's own where there is none.
-        state: in Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED and so on.
-        reason: why it waits, in Slurm's word.
-        left: of its time limit, as Slurm writes it.
-        begins: when it began, or is thought to begin; ISO 8601 in the cluster's own time, or N/A.
-        nodes: in Slurm's short form.
-        name: of the job.
-    """
-
-    id: str
-    array: str
-    state: str
-    reason: str
-    left: str
-    begins: str
-    nodes: str
-    name: str
+    id: str  #: its number, of an array's task such as `12_3`
+    array: str  #: the array's number; the job's own where there is none
+    state: str  #: in Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED and so on
+    reason: str  #: why it waits, in Slurm's word
+    left: str  #: of its time limit, as Slurm writes it
+    begins: str  #: when it began, or is thought to begin; ISO 8601 in the cluster's own time, or N/A
+    nodes: str  #: in Slurm's short form
+    name: str  #: of the job
 
     @property
     def waits_or_runs(self) -> bool:
@@ -60,29 +49,17 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What each node of a partition has at least.
+    """What each node of a partition has at least."""
 
-    Args:
-        count: of nodes.
-        cores: of a node.
-        memory_gb: of a node, rounded down.
-        gpus: of a node; 0 where Slurm was told of none.
-        gpu: their kind, in the word of the cluster's administrators; empty where they gave none.
-    """
-
-    count: int
-    cores: int
-    memory_gb: int
-    gpus: int
-    gpu: str
+    count: int  #: of nodes
+    cores: int  #: of a node
+    memory_gb: int  #: of a node, rounded down
+    gpus: int  #: of a node; 0 where Slurm was told of none
+    gpu: str  #: their kind, in the word of the cluster's administrators; empty where they gave none
 
 
 def interactive(text: str) -> int:
-    """Run lines of bash that call srun, in this terminal; their exit status.
-
-    Raises:
-        UserError: there is no srun, or no bash.
-    """
+    """Run lines of bash that call srun, in this terminal; their exit status."""
     bash = programs.program("bash")
     if bash is None or programs.program("srun") is None:
         raise UserError("there is no srun on this machine; open the shell from a login node of the cluster. --dry-run "
@@ -103,9 +80,6 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
         workdir: where relative paths of the job begin.
         after: jobs that must end well before; where one does not, Slurm takes this one out of the queue.
         words: further options of sbatch, such as `--array=3,5`.
-
-    Raises:
-        UserError: Slurm refuses it, in its own words.
     """
     dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
     output = _output_of("sbatch", "--parsable", *dependency, *words, str(script), cwd=workdir)
@@ -137,11 +111,7 @@ def _queued(line: str) -> Queued:
 
 
 def cancel(ids: Sequence[str]) -> None:
-    """End jobs; those that have ended are left alone.
-
-    Raises:
-        UserError: Slurm refuses.
-    """
+    """End jobs; those that have ended are left alone."""
     if ids:
         _output_of("scancel", *ids)
 
@@ -151,9 +121,6 @@ def machines(partition: str | None = None) -> Machines | None:
 
     Args:
         partition: by name; None is the default one.
-
-    Raises:
-        UserError: there is no such partition, or Slurm does not answer.
     """
     which = partition or default_partition()
     only = [f"--partition={which}"] if which else []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launcher.plan.launch import Launch
 from launcher.slurm import slurm
-from launcher.slurm.queue import queued
+from launcher.slurm.job_status import queued
 from launcher.state.launch_folder import KeptLaunch, existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless

@@ -44,11 +44,7 @@ def is_here() -> bool:
 
 
 def root_of(folder: Path) -> Path | None:
-    """The root of the repository that holds a folder; None where none does.
-
-    Raises:
-        UserError: git cannot read it, or its settings name a working tree elsewhere.
-    """
+    """The root of the repository that holds a folder; None where none does."""
     if not is_here():
         return None
     done = _git(folder, "rev-parse", "--show-toplevel")
@@ -61,11 +57,7 @@ def root_of(folder: Path) -> Path | None:
 
 
 def names(root: Path, *words: str) -> list[str]:
-    """The paths that `git ls-files` lists, below the root.
-
-    Raises:
-        UserError: git cannot list them, or a path leads out of the tree.
-    """
+    """The paths that `git ls-files` lists, below the root."""
     done = _git(root, "ls-files", "-z", *words)
     if done.returncode:
         raise UserError(f"git cannot list the files of {root}: {os.fsdecode(done.stderr).strip()}")

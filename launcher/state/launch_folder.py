@@ -1,24 +1,23 @@
 """Writes and reads `launch/` of a run folder: recipe, scripts, code, packages, and the submitted jobs.
 
 `launch.json` is written last, so a folder without it is no launch. It is replaced as a whole at each change.
+What it says is checked: a run folder may be a stranger's, and its names become paths and arguments.
 """
 
 import fcntl
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from launcher.plan.launch import POINTS, Launch, words_of
 from launcher.plan.trusted_modules import is_own
-from launcher.render.batch_hooks import ATTEMPTS
-from launcher.render.restart import RESUBMITTED
-from launcher.slurm.successors import line_of, successors
-from launcher.state.kept_values import first_wrong
+from launcher.render.batch_hooks import ATTEMPTS, RESUBMITTED
 from launcher.state.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json, write_text
@@ -32,15 +31,10 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class KeptLaunch:
-    """What a launch folder says.
+    """What a launch folder says."""
 
-    Args:
-        run_dir: the run folder.
-        values: of launch.json.
-    """
-
-    run_dir: Path
-    values: dict[str, Any]
+    run_dir: Path  #: the run folder
+    values: dict[str, Any]  #: of launch.json
     _successors: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -128,39 +122,22 @@ class KeptLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt's end.
+    """One attempt's end."""
 
-    Args:
-        time: in UTC.
-        job: Slurm's number.
-        restart: how often it had been begun again.
-        status: exit status.
-        kind: what that means.
-        step: of the newest checkpoint; -1 where there is none.
-        nodes: that it ran on.
-        sentence: for people.
-        moved: whether it got further than the one before.
-        blamed: the node that it was laid to, if any.
-    """
-
-    time: str
-    job: str
-    restart: str
-    status: str
-    kind: str
-    step: str
-    nodes: str
-    sentence: str
-    moved: str
-    blamed: str
+    time: str  #: in UTC
+    job: str  #: Slurm's number
+    restart: str  #: how often it had been begun again
+    status: str  #: exit status
+    kind: str  #: what that means
+    step: str  #: of the newest checkpoint; -1 where there is none
+    nodes: str  #: that it ran on
+    sentence: str  #: for people
+    moved: str  #: whether it got further than the one before
+    blamed: str  #: the node that it was laid to, if any
 
 
 def read(path: Path) -> KeptLaunch:
-    """The launch in a run folder, or in its `launch/`.
-
-    Raises:
-        UserError: there is none, or a newer launcher wrote it.
-    """
+    """The launch in a run folder, or in its `launch/`."""
     run_dir = path.absolute()
     if run_dir.name == LAUNCH and (run_dir / _FILE).is_file():
         run_dir = run_dir.parent
@@ -218,11 +195,7 @@ def existing(run_dir: Path) -> KeptLaunch | None:
 
 @contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Be the only one who submits in this folder while the block runs.
-
-    Raises:
-        UserError: somebody else is submitting there, or it cannot be written.
-    """
+    """Be the only one who submits in this folder while the block runs."""
     folder = run_dir / LAUNCH
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -319,3 +292,113 @@ def _earlier(before: KeptLaunch | None, now: str) -> Sequence[Json]:
     if before.values["id"] == now:
         return old
     return [*old, {"id": before.values["id"], "created": before.values["created"], "jobs": ids}]
+
+
+_LINE = re.compile(r"([0-9]+)(?:_[0-9]+)?\t([0-9]+)(?:_[0-9]+)?")
+
+
+def successors(lines: Sequence[str]) -> dict[str, list[str]]:
+    """Number -> the numbers that go on with its work, without those of tasks; half a line is passed over."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if match := _LINE.fullmatch(line):
+            found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+def line_of(number: str, known: Mapping[str, Sequence[str]]) -> list[str]:
+    """A number and all that went on with its work, the latest last."""
+    found, seen = [number], {number}
+    for one in found:  # it grows meanwhile
+        more = [later for later in known.get(one, ()) if later not in seen]
+        found += dict.fromkeys(more)
+        seen.update(more)
+    return found
+
+
+_MOST_TASKS = 100_000
+_Check = Callable[[Any], bool]
+
+
+def first_wrong(values: Mapping[str, Any]) -> str:
+    """The first value that no launcher writes, by its address; empty where there is none."""
+    return next(_wrong(values, _WHOLE, ""), "")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) < 5000
+
+
+def _is_name(value: object) -> bool:
+    """One part of a path, which is no option either."""
+    return _is_text(value) and value not in ("", ".", "..") and "/" not in str(value) and not str(value).startswith("-")
+
+
+def _is_below(value: object) -> bool:
+    path = PurePosixPath(str(value))
+    return _is_text(value) and not path.is_absolute() and ".." not in path.parts
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 10**12
+
+
+def _is_number_of_slurm(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdecimal()
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _each(check: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _is_profile(value: object) -> bool:
+    times = isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("begin_s", "end_s"))
+    return times and isinstance(value, dict) and _each(_is_number)(value.get("ranks"))
+
+
+_JOB: dict[str, _Check] = {
+    "name": _is_name, "script": _is_name, "step": _is_below, "phase": _is_text, "waits_for": _is_text,
+    "nodes": _is_number, "tasks_per_node": _is_number, "gpus_per_node": _is_number,
+    "array": lambda value: _is_number(value) and value <= _MOST_TASKS, "slurm": _each(_is_number_of_slurm),
+    "degrees": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+}  # fmt: skip
+_WHOLE: dict[str, Any] = {
+    "id": _is_text, "created": _is_text, "title": _is_text, "recipe": _is_name, "workdir": _is_text,
+    "words": {"cluster": _is_text, "nodes": _or_none(_is_number), "gpus": _or_none(_is_number),
+              "trust": _each(_is_text), "allow": _each(_is_text),
+              "code": lambda value: isinstance(value, bool), "parts": _is_number},
+    "cluster": {"_target_": _is_text}, "code": {"files": _is_number, "sha256": _is_text, "commit": _or_none(_is_text)},
+    "jobs": lambda value: isinstance(value, list) and bool(value),
+}  # fmt: skip
+
+
+def _wrong(values: Any, checks: Mapping[str, Any], where: str) -> Iterator[str]:
+    for name, check in checks.items():
+        value = values.get(name) if isinstance(values, dict) else None
+        if isinstance(check, dict):
+            yield from _wrong(value, check, f"{where}{name}.")
+        elif not check(value):
+            yield f"{where}{name}"
+    if checks is _WHOLE:
+        yield from _wrong_in_parts(values)
+
+
+def _wrong_in_parts(values: Mapping[str, Any]) -> Iterator[str]:
+    """Lists, and what an older launcher did not write."""
+    for number, job in enumerate(values["jobs"] if isinstance(values.get("jobs"), list) else ()):
+        yield from _wrong(job, _JOB, f"jobs.{number}.")
+        for name in ("sha256", "cancelled"):
+            if isinstance(job, dict) and not _is_text(job.get(name, "")):
+                yield f"jobs.{number}.{name}"
+    if not _each(_is_name)(values.get("runs", [])):
+        yield "runs"
+    if not _each(_is_text)(values["code"].get("imports", [])):
+        yield "code.imports"
+    if not _or_none(_is_profile)(values["words"].get("profile")):
+        yield "words.profile"
+    if not _or_none(_is_number)(values["cluster"].get("most_at_once")):
+        yield "cluster.most_at_once"

@@ -19,35 +19,20 @@ SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a run folder says; None where it says nothing.
+    """What a run folder says; None where it says nothing."""
 
-    Args:
-        state: of status.json.
-        error: what it ended with.
-        step: done.
-        total_steps: of the run.
-        step_s: mean seconds of the last steps.
-        loss: of the last step.
-        rates: work a second, by name.
-        checkpoint: step of the newest one.
-        checkpoint_age_s: how old that is.
-        silent_s: since the last heartbeat.
-        slowest: on the rank whose data, or whose device, the others wait for; empty where none stands out.
-        elsewhere: what ranks do that do something else than rank 0, by rank.
-    """
-
-    state: str | None = None
-    error: str | None = None
-    step: int | None = None
-    total_steps: int | None = None
-    step_s: float | None = None
-    loss: float | None = None
-    rates: Mapping[str, float]
-    checkpoint: int | None = None
-    checkpoint_age_s: float | None = None
-    silent_s: float | None = None
-    slowest: str = ""
-    elsewhere: Mapping[str, str]
+    state: str | None = None  #: of status.json
+    error: str | None = None  #: what it ended with
+    step: int | None = None  #: done
+    total_steps: int | None = None  #: of the run
+    step_s: float | None = None  #: mean seconds of the last steps
+    loss: float | None = None  #: of the last step
+    rates: Mapping[str, float]  #: work a second, by name
+    checkpoint: int | None = None  #: step of the newest one
+    checkpoint_age_s: float | None = None  #: how old that is
+    silent_s: float | None = None  #: since the last heartbeat
+    slowest: str = ""  #: on the rank whose data, or whose device, the others wait for; empty where none stands out
+    elsewhere: Mapping[str, str]  #: what ranks do that do something else than rank 0, by rank
 
     @property
     def left_s(self) -> float | None:

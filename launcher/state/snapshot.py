@@ -1,23 +1,28 @@
 """Copies the working tree of a repository by content, so that a job runs this code whatever is edited later.
 
 The copy holds files that git tracks and files that it does not ignore, but never output of runs or files that hold
-keys. The hash covers names, contents and the executable bit, but neither times nor read permissions.
+keys, which are recognised by name and by content. The hash covers names, contents and the executable bit, but neither
+times nor read permissions.
 """
 
+import codecs
 import hashlib
 import os
+import re
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, distributions, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
-from launcher.state import git, key_files
+from launcher.state import git
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.key_shapes import shape, token
 from nemo_vfm.core.storage.files import sha256_text
 
 MOST_BYTES = 64 << 20
@@ -28,15 +33,10 @@ _RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One file of the tree.
+    """One file of the tree."""
 
-    Args:
-        content: its bytes; of a link, where it points to.
-        mode: permission bits; 0 for a link.
-    """
-
-    content: bytes
-    mode: int
+    content: bytes  #: its bytes; of a link, where it points to
+    mode: int  #: permission bits; 0 for a link
 
     def digest(self) -> str:
         """Of content and kind, as 64 hexadecimal digits."""
@@ -46,23 +46,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A working tree.
+    """A working tree."""
 
-    Args:
-        root: where it lies; None where nothing is taken.
-        commit: the last one, with `+changes` where files differ from it; None without git.
-        files: by their path below the root, in order of names.
-        why: what was done, and if nothing was taken why.
-        untracked: of these files, those that git does not track.
-        left: what stays behind since it holds keys: path -> what it is.
-    """
-
-    root: Path | None
-    commit: str | None
-    files: Mapping[str, Kept]
-    why: str
-    untracked: tuple[str, ...] = ()
-    left: Mapping[str, str] = field(default_factory=dict)
+    root: Path | None  #: where it lies; None where nothing is taken
+    commit: str | None  #: the last one, with `+changes` where files differ from it; None without git
+    files: Mapping[str, Kept]  #: by their path below the root, in order of names
+    why: str  #: what was done, and if nothing was taken why
+    untracked: tuple[str, ...] = ()  #: of these files, those that git does not track
+    left: Mapping[str, str] = field(default_factory=dict)  #: what stays behind since it holds keys: path -> what it is
 
     @property
     def num_bytes(self) -> int:
@@ -105,9 +96,6 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
 
     Args:
         leave_out: folders that runs write into, whether they exist already or not.
-
-    Raises:
-        UserError: it is too large, a link leads out of it, or git cannot read it.
     """
     root = git.root_of(folder)
     if root is None:
@@ -123,16 +111,12 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
 
 def without_keys(code: Code) -> Code:
     """The same tree; files that hold keys stay behind."""
-    left = {path: words for path, one in code.files.items() if (words := key_files.what_it_is(path, one.content))}
+    left = {path: words for path, one in code.files.items() if (words := what_it_is(path, one.content))}
     return replace(code, files={path: one for path, one in code.files.items() if path not in left}, left=left)
 
 
 def read_copy(folder: Path, commit: str | None) -> Code:
-    """What `Code.write` has put there.
-
-    Raises:
-        UserError: it is too large, or holds what is no file.
-    """
+    """What `Code.write` has put there."""
     paths = [
         str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()
     ]
@@ -153,9 +137,6 @@ def requirements(*, with_package: bool) -> tuple[str, ...]:
 
     Args:
         with_package: whether nemo_vfm itself is needed, too, in the version that is installed here.
-
-    Raises:
-        UserError: it is not installed, so that nothing says what it needs.
     """
     try:
         own = distribution("nemo_vfm")
@@ -305,3 +286,68 @@ def put(path: Path, one: Kept) -> None:
         return
     path.write_bytes(one.content)
     path.chmod(one.mode)
+
+
+#: Patterns for one part of a path, in lower case -> what such a file or folder is.
+_PARTS = {
+    ".env*": "an environment file", "*.env": "an environment file",
+    ".ssh": "a folder of keys", ".gnupg": "a folder of keys", ".aws": "a folder of keys", ".azure": "a folder of keys",
+    ".gcloud": "a folder of keys", ".kube": "a folder of keys",
+}  # fmt: skip
+#: Patterns for a file's name, in lower case.
+_NAMES = {
+    **dict.fromkeys(("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx"), "a key file"),
+    **dict.fromkeys((f"id_{kind}{end}" for kind in ("rsa", "dsa", "ecdsa", "ed25519", "ecdsa_sk", "ed25519_sk")
+                     for end in ("", ".bak", ".old")), "a private key"),
+    **dict.fromkeys((".netrc", "_netrc", ".git-credentials", ".pgpass", ".my.cnf", ".htpasswd", ".dockercfg", ".s3cfg",
+                     ".boto", "rclone.conf", "kubeconfig", "kubeconfig.*", "*.kubeconfig", "kaggle.json",
+                     "credentials", "credentials.json", "credentials.csv", "client_secret*.json",
+                     "application_default_credentials.json", "service-account*.json", "service_account*.json",
+                     "secrets.yaml", "secrets.yml", "secrets.json", "secrets.toml"), "a file of credentials"),
+}  # fmt: skip
+_PATHS = (".docker/config.json", ".huggingface/token", "huggingface/token")
+#: These hold settings as often as keys, so their contents decide.
+_SOMETIMES = (".npmrc", ".pypirc", ".yarnrc*", "pip.conf", ".condarc", "config.json", ".gitconfig")
+_ASSIGNED = re.compile(rb"(?im)^[^#;\n]*(?:_auth(?:token)?|password|passwd|token|secret)\"?\s*[=:]\s*\S+")
+#: A real block: words about one, such as a pattern in a program, have no letters of base64 behind their line.
+_PRIVATE_KEY = re.compile(
+    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:[\s\"',]|\\r|\\n)+"
+    rb"(?:[\w-]+: [^\n]*\n\s*)*[A-Za-z0-9+/]{16}"
+)
+_LOOKED_AT_BYTES = 1 << 20
+
+
+def what_it_is(path: str, content: bytes) -> str:
+    """What makes a file one that holds keys, in words; empty where nothing does.
+
+    Args:
+        path: below the root of the tree, with slashes.
+        content: its bytes.
+    """
+    parts = PurePosixPath(path.lower()).parts
+    for pattern, words in _PARTS.items():
+        if any(fnmatchcase(part, pattern) for part in parts):
+            return words
+    name = parts[-1] if parts else ""
+    found = next((words for pattern, words in _NAMES.items() if fnmatchcase(name, pattern)), "")
+    if found or any(f"/{'/'.join(parts)}".endswith(f"/{end}") for end in _PATHS):
+        return found or "a file of credentials"
+    if _PRIVATE_KEY.search(content[:_LOOKED_AT_BYTES]):
+        return "a private key"
+    if _holds_a_key(name, content[:_LOOKED_AT_BYTES]):
+        return "a file of credentials"
+    return token(_text(content)) if len(content) <= _LOOKED_AT_BYTES else ""
+
+
+def _text(content: bytes) -> str:
+    """Empty where it is none; a Windows shell writes UTF-16, which begins with a mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace")
+    return "" if b"\0" in content else content.decode(errors="replace")
+
+
+def _holds_a_key(name: str, content: bytes) -> bool:
+    if not any(fnmatchcase(name, pattern) for pattern in _SOMETIMES):
+        return False
+    is_config = name == "config.json"  # as often a model's
+    return shape(content.decode(errors="replace")) != "" or (not is_config and bool(_ASSIGNED.search(content)))

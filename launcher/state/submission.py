@@ -12,7 +12,7 @@ from launcher.plan.preflight import Finding, preflight
 from launcher.render.script import script
 from launcher.request.cluster import Local
 from launcher.slurm import slurm
-from launcher.slurm.queue import queued
+from launcher.slurm.job_status import queued
 from launcher.slurm.slurm import Queued
 from launcher.state.conflicts import objections
 from launcher.state.launch_folder import KeptLaunch, held, write
@@ -20,11 +20,7 @@ from nemo_vfm.core.errors import UserError
 
 
 def checked(launch: Launch, *, dry_run: bool = False) -> tuple[dict[str, str], Sequence[Finding]]:
-    """The text of each job's script by its share's name, and what the preflight found.
-
-    Raises:
-        UserError: a word cannot stand in a script.
-    """
+    """The text of each job's script by its share's name, and what the preflight found."""
     try:
         texts = {} if isinstance(launch.where, Local) else {
             share.name: script(job) for share, job in zip(launch.shares, launch.jobs(), strict=True)
@@ -43,11 +39,7 @@ def carry_out(launch: Launch, scripts: Mapping[str, str]) -> int:
 
 
 def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
-    """Write the folder and put every job into the queue.
-
-    Raises:
-        UserError: the folder is taken, or Slurm refuses.
-    """
+    """Write the folder and put every job into the queue."""
     with held(launch.run_dir):
         if found := objections(launch):  # again, now that nobody else submits here
             raise UserError("; ".join(found))
@@ -74,9 +66,6 @@ def enqueue(
 
     Args:
         tasks: by the name of a job that is an array, which of its tasks; where it is not named, all of them.
-
-    Raises:
-        UserError: Slurm refuses one; then none of them stays in the queue.
     """
     numbers: dict[str, str] = {}
     for job in jobs:

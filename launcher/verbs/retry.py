@@ -15,8 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 also where everything is done."""
     from launcher.columns import say
-    from launcher.slurm.job_status import states
-    from launcher.slurm.queue import queued
+    from launcher.slurm.job_status import queued, states
     from launcher.state.conflicts import require_free
     from launcher.state.launch_folder import held, read, require_own, require_unchanged
     from launcher.state.submission import enqueue, tell

@@ -59,11 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def require_dry_run(arguments: argparse.Namespace) -> None:
-    """Nobody who wants to see a script should submit it by mistake.
-
-    Raises:
-        UserError: --print-script without --dry-run.
-    """
+    """Nobody who wants to see a script should submit it by mistake."""
     from nemo_vfm.core.errors import UserError
 
     if arguments.print_script and not arguments.dry_run:
