@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,7 +14,7 @@ from launcher.plan.programs import search_path, whole_paths
 from launcher.render.profile import FOLDER, before_here
 from launcher.state import secret_files
 from launcher.state.launch_folder import held, write
-from launcher.state.logs import LocalLog, OnTerminal, begun
+from launcher.state.logs import begun
 from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED
 from nemo_vfm.core.storage.files import write_text
 
@@ -25,22 +25,9 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 def commands(launch: Launch) -> list[list[str]]:
     """Each command, word by word: one, or one for every run of a sweep."""
     runs = [(run.run_dir, run.typed) for run in launch.runs] or [(launch.run_dir, launch.typed)]
-    before = before_here(launch.request.profile, launch.folder)
-    return [
-        [
-            *before,
-            sys.executable,
-            "-P",
-            "-m",
-            "nemo_vfm",
-            "run",
-            str(recipe),
-            f"run_dir={folder}",
-            *typed,
-            *launch.request.run_words(),
-        ]
-        for recipe, (folder, typed) in zip(launch.recipes(), runs, strict=True)
-    ]
+    words = [*before_here(launch.request.profile, launch.folder), sys.executable, "-P", "-m", "nemo_vfm", "run"]
+    return [[*words, str(recipe), f"run_dir={folder}", *typed, *launch.request.run_words()]
+            for recipe, (folder, typed) in zip(launch.recipes(), runs, strict=True)]  # fmt: skip
 
 
 def lines(launch: Launch) -> str:
@@ -71,20 +58,15 @@ def run_here(launch: Launch) -> int:
     first = 0
     with log:
         for words in commands(launch):
-            status = _run(words, environment, launch, log)
+            # Our own interpreter and module; the words are arguments, never a shell's.
+            process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
+            with _pass_signals_on(process):
+                log.wait(process)
+            status = process.returncode if process.returncode >= 0 else 128 - process.returncode
             first = first or status
             if status in _OVER:
                 break
     return first
-
-
-def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, log: LocalLog | OnTerminal) -> int:
-    # Our own interpreter and module; the words are arguments, never a shell's.
-    process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
-    with _handed_on(process):
-        log.wait(process)
-    status = process.returncode
-    return status if status >= 0 else 128 - status
 
 
 def _environment(launch: Launch) -> dict[str, str]:
@@ -100,16 +82,16 @@ def _environment(launch: Launch) -> dict[str, str]:
 
 
 @contextmanager
-def _handed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hand signals on to the run, which ends well by itself."""
+def _pass_signals_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Pass signals on to the run, which ends well by itself."""
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
     def leave_it_to_the_run(number: int, frame: FrameType | None) -> None:
         """It gets the same Ctrl-C, and says what became of it."""
 
-    handlers = {**dict.fromkeys(_PASSED_ON, hand_on), signal.SIGINT: leave_it_to_the_run}
+    handlers = {**dict.fromkeys(_PASSED_ON, pass_on), signal.SIGINT: leave_it_to_the_run}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

@@ -62,14 +62,24 @@ class Launch:
     lead_s: int = USUAL_S  #: seconds before a time limit at which a job is asked to end
     runs: tuple[SweptRun, ...] = ()  #: of a sweep, each a task of the one share; `recipe` is that of the first
     table: Json = None  #: of a sweep: what sweep.json holds before anything has run
-    id: str = field(default="", init=False)
+    id: str = field(default="", init=False)  #: 12 digits, a hash of everything that makes the launch
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", self._hash())
+        shapes = [(one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task)
+                  for one in self.shares]  # fmt: skip
+        whole = {
+            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.request.run_words(),
+            "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
+            "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+            **({"parts": self.request.parts} if self.request.parts else {}),
+            **({"profile": asdict(self.request.profile)} if self.request.profile else {}),
+            **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
+        }  # fmt: skip
+        object.__setattr__(self, "id", sha256_text(json.dumps(whole, sort_keys=True))[:12])
 
     @property
     def folder(self) -> Path:
-        """Of the launch."""
+        """`launch/` in the run folder."""
         return self.run_dir / LAUNCH
 
     @property
@@ -114,21 +124,6 @@ class Launch:
         """A job for each share, in order."""
         assert isinstance(self.where, Slurm)
         return [_job(self, self.where, share) for share in self.shares]
-
-    def _hash(self) -> str:
-        """Of everything that makes the launch, 12 digits."""
-        shapes = [
-            (one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task) for one in self.shares
-        ]
-        whole = {
-            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.request.run_words(),
-            "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
-            "run_dir": str(self.run_dir), "workdir": str(self.workdir),
-            **({"parts": self.request.parts} if self.request.parts else {}),
-            **({"profile": asdict(self.request.profile)} if self.request.profile else {}),
-            **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
-        }  # fmt: skip
-        return sha256_text(json.dumps(whole, sort_keys=True))[:12]
 
 
 def prepared(request: LaunchRequest) -> Launch:
@@ -259,11 +254,13 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         command = (str(python), *command[1:])
     elif cluster.container:
         command = ("nemo-vfm",)
+    clusters_own = launch.request.rank_timeout is None and cluster.rank_timeout_s is not None
+    timeout = (f"--rank-timeout={cluster.rank_timeout_s:g}",) if clusters_own else ()
     return SlurmJob(
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command, setup=setup,
-        words=(*only, *launch.typed, *launch.request.run_words(), *_timeout(launch.request, cluster)),
+        words=(*only, *launch.typed, *launch.request.run_words(), *timeout),
         step=share.step,
         nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
@@ -276,12 +273,6 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
         cluster=cluster,
     )  # fmt: skip
-
-
-def _timeout(request: LaunchRequest, cluster: Slurm) -> tuple[str, ...]:
-    """The cluster's own, where the command line has none."""
-    unsaid = request.rank_timeout is None and cluster.rank_timeout_s is not None
-    return (f"--rank-timeout={cluster.rank_timeout_s:g}",) if unsaid else ()
 
 
 def words_of(request: LaunchRequest) -> Json:

@@ -7,7 +7,7 @@ after everything that is installed.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -48,14 +48,10 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
             passed_over[name] = installed
         elif local is not None:
             found[name] = local
+    trusted = {name: folder for name, folder in found.items() if _is_inside(folder, tree)}
+    sources = {os.path.relpath(folder, tree) for folder in trusted.values()} - {"."}
     return Modules(path=(*kept, *dict.fromkeys(found.values())), named={**dict.fromkeys(_OURS, str(OWN)), **found},
-                   trusted=tuple(name for name, folder in found.items() if _is_inside(folder, tree)),
-                   sources=_sources(found.values(), tree), passed_over=passed_over)  # fmt: skip
-
-
-def _sources(folders: Iterable[str], tree: Path | None) -> tuple[str, ...]:
-    inside = {os.path.relpath(folder, tree) for folder in folders if tree is not None and _is_inside(folder, tree)}
-    return tuple(sorted(inside - {"."}))
+                   trusted=tuple(trusted), sources=tuple(sorted(sources)), passed_over=passed_over)  # fmt: skip
 
 
 def job_imports(found: Modules, tree: Path | None) -> bool:

@@ -36,7 +36,12 @@ def submit_there(arguments: argparse.Namespace) -> int:
     if ssh is None:
         raise UserError("--ssh needs the program ssh, which is not on the path of this machine")
     code = code_of(parse_request(arguments))
-    _say(code, name)
+    # What leaves this machine, and what does not.
+    lines = [f"to {name}: {code.why}"]
+    lines += [f"untracked, copied too: {folded(code.untracked)}"] if code.untracked else []
+    lines += [f"not copied, since they hold keys: {folded([*code.left])}"] if code.left else []
+    sys.stderr.writelines(f"{plain(line)}\n" for line in lines)
+    sys.stderr.flush()
     status = _through([ssh, "-T", "--", name, COMMAND.format(interpreter)], parcel(arguments, code))
     if status == _SSH_FAILED:
         raise UserError(f"ssh {name} failed, see above; try `ssh {name} true` first")
@@ -61,15 +66,6 @@ def parcel(arguments: argparse.Namespace, code: Code) -> bytes:
                 entry.linkname = one.content.decode("utf-8", "surrogateescape")
                 tar.addfile(entry)
     return head.encode() + b"\n" + packed.getvalue()
-
-
-def _say(code: Code, name: str) -> None:
-    """What leaves this machine, and what does not."""
-    lines = [f"to {name}: {code.why}"]
-    lines += [f"untracked, copied too: {folded(code.untracked)}"] if code.untracked else []
-    lines += [f"not copied, since they hold keys: {folded([*code.left])}"] if code.left else []
-    sys.stderr.writelines(f"{plain(line)}\n" for line in lines)
-    sys.stderr.flush()
 
 
 def _through(command: list[str], text: bytes) -> int:

@@ -56,16 +56,12 @@ def _mounts(job: SlurmJob) -> Iterator[str]:
     assert container is not None
     ours = sorted({job.workdir, job.run_dir, job.folder, *job.module_path})
     for folder in ours:
-        if not any(_holds(other, folder) for other in ours):
+        if not any(other != folder and folder.is_relative_to(other) for other in ours):
             yield f"{in_bind(str(folder))}:{in_bind(str(folder))}"
     if job.ray:  # its processes and ours are in containers of their own, and meet at sockets there
         yield "/tmp:/tmp"  # noqa: S108
     for outside, inside in container.mounts.items():
         yield f"{outside}:{inside}"
-
-
-def _holds(outer: Path, inner: Path) -> bool:
-    return outer != inner and inner.is_relative_to(outer)
 
 
 def environment_folder(launch: Path, image: str, wanted: Sequence[str]) -> Path:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from launcher.request.cluster import Local, Slurm
 from launcher.request.request import CLUSTER, LaunchRequest
@@ -97,13 +97,11 @@ def _as_written(root: Map) -> Map:
     environment = root.items.get("environment")
     if not isinstance(environment, Map):
         return root
-    items = {name: replace(node, value=node.written) if _is_number(node) else node
-             for name, node in environment.items.items()}  # fmt: skip
+    items = dict(environment.items)
+    for name, node in environment.items.items():
+        if isinstance(node, Scalar) and type(node.value) in (int, float) and node.written:
+            items[name] = replace(node, value=node.written)
     return replace(root, items={**root.items, "environment": replace(environment, items=items)})
-
-
-def _is_number(node: Node) -> TypeGuard[Scalar]:
-    return isinstance(node, Scalar) and type(node.value) in (int, float) and bool(node.written)
 
 
 def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:
@@ -184,23 +182,15 @@ def _why(path: str, node: Node) -> str:
         return ""
     text = str(node.value) if isinstance(node, Scalar) and node.value is not None else ""
     if head == "environment":
-        return _of_variable(rest, text)
+        loads = _LOADS.search(rest) and rest not in _LOADS_NOT
+        if not _VARIABLE.fullmatch(rest) or loads:
+            return f"{rest} is not one of the variables that can never load code"
+        return "" if _VALUE.fullmatch(text) else f"{rest} contains a path, and what it names may be loaded"
     if head in ("options", "step_options"):
-        return _of_option(rest, text)
+        if rest not in _OPTIONS:
+            return f"--{rest} is not one of the Slurm options that start nothing"
+        return "" if "/" not in text else f"--{rest} contains a path, and what it names may be run"
     return _of_field(head, rest, text, node)
-
-
-def _of_variable(name: str, text: str) -> str:
-    loads = _LOADS.search(name) and name not in _LOADS_NOT
-    if not _VARIABLE.fullmatch(name) or loads:
-        return f"{name} is not one of the variables that can never load code"
-    return "" if _VALUE.fullmatch(text) else f"{name} contains a path, and what it names may be loaded"
-
-
-def _of_option(name: str, text: str) -> str:
-    if name not in _OPTIONS:
-        return f"--{name} is not one of the Slurm options that start nothing"
-    return "" if "/" not in text else f"--{name} contains a path, and what it names may be run"
 
 
 def _of_field(head: str, rest: str, text: str, node: Node) -> str:

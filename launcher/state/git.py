@@ -49,7 +49,16 @@ def root_of(folder: Path) -> Path | None:
         return None
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode == 0:
-        return _require_around(Path(os.fsdecode(done.stdout).rstrip("\n")), folder)
+        root = Path(os.fsdecode(done.stdout).rstrip("\n"))
+        here = folder.resolve()
+        # `core.worktree` may name any folder: of a stranger's repository, your home.
+        nearest = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
+        if nearest is None or root.resolve() != nearest:
+            raise UserError(
+                f"the repository of {folder} says that its working tree is {root}, but its .git is in "
+                f"{nearest or 'another folder'}. Fix core.worktree in its config, or copy no code: --no-code"
+            )
+        return root
     message = os.fsdecode(done.stderr).strip()
     if "not a git repository" in message:
         return None
@@ -83,18 +92,6 @@ def entries(root: Path) -> Mapping[str, Entry]:
     done = _git(root, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
     lines = [os.fsdecode(line).partition("\t") for line in done.stdout.split(b"\0") if line]
     return {path: Entry(words.split()[0], words.split()[2]) for words, _, path in lines} if not done.returncode else {}
-
-
-def _require_around(root: Path, folder: Path) -> Path:
-    """`core.worktree` may name any folder: of a stranger's repository, your home."""
-    here = folder.resolve()
-    nearest = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
-    if nearest is None or root.resolve() != nearest:
-        raise UserError(
-            f"the repository of {folder} says that its working tree is {root}, but its .git is in "
-            f"{nearest or 'another folder'}. Fix core.worktree in its config, or copy no code: --no-code"
-        )
-    return root
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:

@@ -18,7 +18,6 @@ from typing import Any
 from launcher.plan.launch import POINTS, Launch, words_of
 from launcher.plan.trusted_modules import is_own
 from launcher.render.batch_hooks import ATTEMPTS, RESUBMITTED
-from launcher.state.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json, write_text
 from nemo_vfm.core.types.job import LAUNCH, SWEEP
@@ -233,7 +232,9 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
         write_json(launch.run_dir / SWEEP, launch.table)
     write_text(folder / "packages.txt", launch.packages)
     (folder / "logs").mkdir(exist_ok=True)
-    _write_code(launch.code, folder)
+    write_text(folder / "code.sha256", launch.code.listing())
+    if launch.code.files:
+        launch.code.write(folder / "code")
     for name, text in scripts.items():
         _write_script(folder / f"{name}.sh", text)
     kept = KeptLaunch(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
@@ -243,12 +244,6 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
             job["cancelled"] = old.get("cancelled", "")
     kept.save()
     return kept
-
-
-def _write_code(code: Code, folder: Path) -> None:
-    write_text(folder / "code.sha256", code.listing())
-    if code.files:
-        code.write(folder / "code")
 
 
 def _write_script(path: Path, text: str) -> None:

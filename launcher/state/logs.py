@@ -68,19 +68,16 @@ class Tail:
         """Until no job waits or runs."""
         while True:
             over = self._is_over()
-            self._more()
+            for file in log_files(self._kept, self._name):
+                with file.open("rb") as opened:
+                    opened.seek(self._read.get(file, 0))
+                    text = opened.read(_MOST_BYTES)
+                self._read[file] = self._read.get(file, 0) + len(text)
+                if text:
+                    self._say(file, text)
             if over:
                 return
             time.sleep(_LOOK_S)
-
-    def _more(self) -> None:
-        for file in log_files(self._kept, self._name):
-            with file.open("rb") as opened:
-                opened.seek(self._read.get(file, 0))
-                text = opened.read(_MOST_BYTES)
-            self._read[file] = self._read.get(file, 0) + len(text)
-            if text:
-                self._say(file, text)
 
     def _is_over(self) -> bool:
         if self._kept.is_local:

@@ -49,20 +49,18 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     last = next(last_records(inner / "metrics.jsonl"), {})
     checkpoint = _newest_checkpoint(inner)
     beat = _time(status.get("heartbeat"))
+    rates = {name: _number(last.get(name)) for name in ("samples_per_s", "tokens_per_s", "mfu")}
+    elsewhere = status.get("elsewhere") if status.get("state") == "running" else None
     return Progress(
         state=_text(status.get("state")), error=_text(status.get("error")),
         step=_whole(status.get("step")) if _whole(status.get("step")) is not None else _whole(last.get("step")),
         total_steps=_whole(status.get("total_steps")), step_s=_number(status.get("step_s")),
-        loss=_number(last.get("loss")), rates=_rates(last),
+        loss=_number(last.get("loss")), rates={name: value for name, value in rates.items() if value is not None},
         checkpoint=checkpoint[0] if checkpoint else None, checkpoint_age_s=now - checkpoint[1] if checkpoint else None,
         silent_s=None if beat is None else max(0.0, now - beat), slowest=_slowest(status),
-        elsewhere=_elsewhere(status),
+        elsewhere={rank: text for rank, doing in elsewhere.items() if (text := _text(doing))}
+        if isinstance(elsewhere, dict) else {},
     )  # fmt: skip
-
-
-def _rates(record: Mapping[str, Any]) -> dict[str, float]:
-    found = {name: _number(record.get(name)) for name in ("samples_per_s", "tokens_per_s", "mfu")}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _slowest(status: Mapping[str, Any]) -> str:
@@ -83,14 +81,8 @@ def _of_rank(status: Mapping[str, Any], name: str, figure: str) -> tuple[int | N
     return (_whole(found.get("rank")), _number(found.get(figure))) if isinstance(found, dict) else (None, None)
 
 
-def _elsewhere(status: Mapping[str, Any]) -> dict[str, str]:
-    found = status.get("elsewhere")
-    pairs = found.items() if isinstance(found, dict) and status.get("state") == "running" else ()
-    return {rank: text for rank, doing in pairs if (text := _text(doing))}
-
-
 def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
-    """(step, when it was written)."""
+    """Its step, and when it was written."""
     for path in reversed(checkpoint_names.existing(folder / "checkpoints")):
         with suppress(OSError):  # it may just have been deleted
             return checkpoint_names.step_of(path.name), path.stat().st_mtime

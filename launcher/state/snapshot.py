@@ -104,7 +104,9 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     _require_small(root, list(listed))
     whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
     code = without_keys(whole)
-    commit = _commit(root, code.files, code.left)
+    number = git.head(root)
+    changed = number is not None and _differs(root, code.files, code.left)
+    commit = f"{number}+changes" if changed else number
     return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {_in_words(commit)}",
                    untracked=tuple(path for path in code.files if not listed[path]))  # fmt: skip
 
@@ -186,25 +188,14 @@ def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
     found: dict[str, bool] = {}
     for path, tracked in {**dict.fromkeys(fresh, False), **dict.fromkeys(git.names(root, "--cached"), True)}.items():
         inside = root / path
-        if _is_behind_a_link(root, inside):
+        # Where a folder on the way has become a link, what was tracked there is deleted for git.
+        if any(one.is_symlink() for one in inside.parents if one != root and one.is_relative_to(root)):
             continue
         if inside.is_dir() and not inside.is_symlink():
             found |= _listed(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else {}
         elif os.path.lexists(inside):  # a tracked file may have been deleted
             found[f"{prefix}{path}"] = tracked
     return found
-
-
-def _is_behind_a_link(root: Path, path: Path) -> bool:
-    """Whether a folder on the way has become a link: for git, what was tracked there is deleted."""
-    return any(one.is_symlink() for one in path.parents if one != root and one.is_relative_to(root))
-
-
-def _commit(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> str | None:
-    """The last commit, and `+changes` where tracked files are not those of it."""
-    number = git.head(root)
-    changed = number is not None and _differs(root, files, left)
-    return f"{number}+changes" if changed else number
 
 
 def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> bool:
@@ -247,35 +238,28 @@ def _read(root: Path, path: str) -> Kept:
     file = root / path
     try:
         if file.is_symlink():
-            _require_inside(root, file)
-            return Kept(os.fsencode(file.readlink()), 0)
-        return _read_plain(file)
+            # A link that leads out of the tree is another file on another day, and none at all on another machine.
+            to = file.readlink()
+            lexical = Path(os.path.normpath(file.parent / to))
+            resolved = file.resolve().is_relative_to(root.resolve())
+            if to.is_absolute() or not lexical.is_relative_to(root) or not resolved:
+                raise UserError(
+                    f"{path} is a link to {to}, outside the working tree. List it in .gitignore if it is not code, "
+                    f"point it inside the tree by a relative path, or copy no code: --no-code"
+                )
+            return Kept(os.fsencode(to), 0)
+        # A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
+        if not stat.S_ISREG(mode):
+            raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
+        if len(content) > MOST_BYTES:
+            raise UserError(f"{file} is still growing, beyond {MOST_BYTES / 1e6:.0f} MB; list it in .gitignore")
+        return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
     except OSError as error:
         raise UserError(f"{file} cannot be copied: {error.strerror}; list it in .gitignore if it is not code") \
             from error  # fmt: skip
-
-
-def _read_plain(file: Path) -> Kept:
-    """A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed."""
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-        mode = os.fstat(opened.fileno()).st_mode
-        content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
-    if not stat.S_ISREG(mode):
-        raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
-    if len(content) > MOST_BYTES:
-        raise UserError(f"{file} is still growing, beyond {MOST_BYTES / 1e6:.0f} MB; list it in .gitignore")
-    return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
-
-
-def _require_inside(root: Path, link: Path) -> None:
-    """A link that leads out of the tree is another file on another day, and none at all on another machine."""
-    to = link.readlink()
-    lexical = Path(os.path.normpath(link.parent / to))
-    if to.is_absolute() or not lexical.is_relative_to(root) or not link.resolve().is_relative_to(root.resolve()):
-        raise UserError(
-            f"{link.relative_to(root)} is a link to {to}, outside the working tree. List it in .gitignore if it is "
-            f"not code, point it inside the tree by a relative path, or copy no code: --no-code"
-        )
 
 
 def put(path: Path, one: Kept) -> None:
