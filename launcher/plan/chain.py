@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from launcher.columns import counted
-from launcher.plan.recipe_info import Phase, Point, Step, Work
+from launcher.plan.recipe_info import Point, Step, Work
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import Where
 from nemo_vfm.core.errors import UserError
@@ -64,8 +64,14 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
         for step, phase, ranks, degrees in pieces
     ]
     found = found if gpus is None else list(_compared(found, gpus, devices))
-    arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
-    return [one for share in found for one in (*_arrays(share, arrays[share.step], parts), share)]
+    rounds = {step.name: step.rounds if parts else 0 for step in work.steps}
+    chained: list[Share] = []
+    for share in found:
+        prefix = "" if share.name == ALONE else f"{share.name}-"
+        chained += (replace(share, name=f"{prefix}parts-{number}", array=parts, round=number)
+                    for number in range(rounds[share.step]))  # fmt: skip
+        chained.append(share)
+    return chained
 
 
 def _compared(shares: Sequence[Share], gpus: int, devices: int) -> Iterator[Share]:
@@ -109,20 +115,13 @@ def _devices(cluster: Where) -> int:
     return cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
 
 
-def _arrays(share: Share, rounds: int, parts: int) -> Iterator[Share]:
-    for number in range(rounds):
-        name = f"parts-{number}" if share.name == ALONE else f"{share.name}-parts-{number}"
-        yield replace(share, name=name, array=parts, round=number)
-
-
 def _pieces(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
     """(step, its phase, ranks, degrees): neighbouring phases on as many ranks are one."""
     groups = [list(group) for _, group in groupby(step.phases, key=lambda phase: phase.ranks)]
     if len(groups) < 2:
         yield step, "", step.ranks, step.degrees
         return
-    for group in groups:
-        first: Phase = group[0]
+    for first, *_ in groups:
         yield step, first.name, first.ranks, first.degrees
 
 
@@ -159,10 +158,7 @@ def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]
 
 def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
     needed, rest = divmod(ranks, devices)
-    if ranks <= devices:
-        fits, tasks = 1, ranks
-    else:
-        fits, tasks = needed, devices
+    fits, tasks = (1, ranks) if ranks <= devices else (needed, devices)
     if rest and ranks > devices:
         whole = f"{needed * devices} or {(needed + 1) * devices}"
         problem = (f"the recipe's layout is for {ranks} GPUs, which do not fill whole nodes of {devices}; change "
@@ -191,29 +187,22 @@ class SweptRun:
 
 def shared(points: Sequence[Point], cluster: Where, nodes: int | None, gpus: int | None = None) -> tuple[Share, ...]:
     """What each task takes; nothing where the recipe's steps are not known yet."""
-    shares = [_one(point, cluster, nodes, gpus) for point in points if point.work.steps]
+    whole = [replace(point.work, steps=(_whole(point.work, point.name),)) for point in points if point.work.steps]
+    shares = [share for work in whole for share in chain(work, cluster, nodes, gpus=gpus)]
     for point, share in zip(points, shares, strict=False):
         if _size(share) != _size(shares[0]):
             raise UserError(
                 f"{points[0].name} takes {_size(shares[0])}, and {point.name} takes {_size(share)}: all tasks of a "
                 f"job array have one size, so sweep each size separately, with its own run_dir"
             )
+    # The script's variables are those of all its tasks, and one for tensor ranks harms no other: so the widest.
+    axes = dict.fromkeys(axis for share in shares for axis in share.degrees)
+    widest = {axis: max(share.degrees.get(axis, 1) for share in shares) for axis in axes}
     return tuple(
-        replace(share, name=SHARE, array=len(points), degrees=_widest(shares), ray=any(one.ray for one in shares),
+        replace(share, name=SHARE, array=len(points), degrees=widest, ray=any(one.ray for one in shares),
                 problem=next(filter(None, (one.problem for one in shares)), ""))
         for share in shares[:1]
     )  # fmt: skip
-
-
-def _widest(shares: Sequence[Share]) -> Mapping[str, int]:
-    """Of each axis: the script's variables are those of all its tasks, and one for tensor ranks harms no other."""
-    axes = dict.fromkeys(axis for share in shares for axis in share.degrees)
-    return {axis: max(share.degrees.get(axis, 1) for share in shares) for axis in axes}
-
-
-def _one(point: Point, cluster: Where, nodes: int | None, gpus: int | None) -> Share:
-    (share,) = chain(replace(point.work, steps=(_whole(point.work, point.name),)), cluster, nodes, gpus=gpus)
-    return share
 
 
 def _whole(work: Work, name: str) -> Step:

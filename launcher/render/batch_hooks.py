@@ -174,12 +174,14 @@ def epilogue(job: SlurmJob) -> str:
     good = [KINDS["ok"], KINDS["next_phase"]]
     again = [kind for kind in KINDS.values() if kind.again]
     blaming = [kind for kind in KINDS.values() if kind.blames_node]
+    way = {"requeue": 'scontrol requeue "$job" || resubmit', "resubmit": "resubmit"}[job.cluster.restart]
+    code = _CODE.lstrip("\n") if job.module_path else ""
     return _filled(_EPILOGUE, {
         "WORDS": WORDS, "SYSTEM": SYSTEM,
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
         "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
-        "BLAMING": names(blaming), "BEGIN_AGAIN": begin_again(job),
-        "FUNCTIONS": functions(job),
+        "BLAMING": names(blaming), "BEGIN_AGAIN": _BEGIN_AGAIN.replace("@WAY@", way).strip("\n"),
+        "FUNCTIONS": _FUNCTIONS.replace("@CODE@", code).replace("@RESUBMITTED@", RESUBMITTED).strip("\n"),
     })  # fmt: skip
 
 
@@ -253,7 +255,8 @@ _CODE = r"""
     while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done
 """
 
-_TEXT = r"""
+#: Expects `$blamed`, `$before`, `$kind` and `$state`, and calls `_FUNCTIONS`.
+_BEGIN_AGAIN = r"""
 excluded="$(of_job ExcNodeList)"
 [[ $excluded == "(null)" ]] && excluded=
 # A node that failed, or that lost a rank for the second time, is excluded if enough nodes are left.
@@ -282,15 +285,3 @@ if [[ -n $shut_out ]]; then
   [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from further attempts"
 fi
 """
-
-
-def functions(job: SlurmJob) -> str:
-    """What the lines of `begin_again` call."""
-    code = _CODE.lstrip("\n") if job.module_path else ""
-    return _FUNCTIONS.replace("@CODE@", code).replace("@RESUBMITTED@", RESUBMITTED).strip("\n")
-
-
-def begin_again(job: SlurmJob) -> str:
-    """The lines that do it; they expect `$blamed`, `$before`, `$kind` and `$state`."""
-    way = {"requeue": 'scontrol requeue "$job" || resubmit', "resubmit": "resubmit"}[job.cluster.restart]
-    return _TEXT.replace("@WAY@", way).strip("\n")

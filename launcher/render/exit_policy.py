@@ -108,14 +108,13 @@ WORDS = r"""
 
 def branches() -> str:
     """The rules as branches of bash, for `case "$status:$near:$said" in`; `$near` is near or far."""
-    return "\n".join(f"  {patterns}) kind={rule.kind} ;;" for rule in RULES for patterns in _patterns(rule))
-
-
-def _patterns(rule: Rule) -> list[str]:
-    """One line for each text: bash wants all patterns of a branch in one."""
-    near = "near" if rule.near else "*"
-    texts = [f"*{quoted(text)}*" for text in rule.texts] or ["*"]
-    return [" | ".join(f"{status}:{near}:{text}" for status in rule.statuses) for text in texts]
+    lines = []
+    for rule in RULES:
+        near = "near" if rule.near else "*"
+        for text in [f"*{quoted(text)}*" for text in rule.texts] or ["*"]:  # bash wants a branch's patterns on one line
+            patterns = " | ".join(f"{status}:{near}:{text}" for status in rule.statuses)
+            lines.append(f"  {patterns}) kind={rule.kind} ;;")
+    return "\n".join(lines)
 
 
 def names(kinds: Iterable[Kind]) -> str:

@@ -15,7 +15,7 @@ from launcher.render.directives import directives
 from launcher.render.environment import Setting, environment
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import quoted, remark, variable
-from launcher.request.cluster import Pyxis, Slurm
+from launcher.request.cluster import Pyxis
 
 _THEIRS = "as the cluster's file says"
 _LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that one of them is lost
@@ -24,20 +24,15 @@ _LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that
 def script(job: SlurmJob) -> str:
     """The text of `job.sh`."""
     before, behind = [prologue(job).rstrip("\n")], [epilogue(job).rstrip("\n")]
-    _require_free(job, *before, *behind)
+    # A variable of the job's must not be one that the script itself counts with.
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup", "name",
+            *(name for text in (*before, *behind) for name in re.findall(r"\b([a-z_]+)=", text))}  # fmt: skip
+    if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
+        raise ValueError(f"the script has a variable {taken[0]} itself; give the job's variable another name")
     shared = (_exports(job), _secrets(job), containers.forwarding(job, variables(job)))
     parts = (_head(job), directives(job), _start(job), *shared, _words(job), before, _work(job))
     lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
     return "\n".join([*lines, *behind, ""])
-
-
-def _require_free(job: SlurmJob, *texts: str) -> None:
-    """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup", "name"}.union(
-        *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
-    )
-    if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
-        raise ValueError(f"the script has a variable {taken[0]} itself; give the job's variable another name")
 
 
 def _head(job: SlurmJob) -> Iterator[str]:
@@ -88,24 +83,21 @@ def _settings(job: SlurmJob) -> list[Setting]:
         gpu=job.gpu, degrees=job.degrees, engine=job.engine,
         gpus_per_node=job.gpus_per_node * (job.cluster.segment or 1), cpus_per_task=job.cpus_per_task,
     )  # fmt: skip
-    derived += [*_network(job.cluster), *_of_container(job)]
     theirs = job.cluster.variables
-    kept = [item for item in derived if item.name not in theirs]
+    kept = [item for item in (*derived, *_of_cluster(job)) if item.name not in theirs]
     return kept + [Setting(variable(name), text, _THEIRS) for name, text in theirs.items() if text is not None]
 
 
-def _network(cluster: Slurm) -> Iterator[Setting]:
+def _of_cluster(job: SlurmJob) -> Iterator[Setting]:
+    cluster = job.cluster
     if cluster.interface is not None:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             yield Setting(name, cluster.interface, "cluster.interface: by which ranks meet")
     if cluster.ib_timeout is not None:
         yield Setting("NCCL_IB_TIMEOUT", str(cluster.ib_timeout), "cluster.ib_timeout: patience with InfiniBand")
-
-
-def _of_container(job: SlurmJob) -> Iterator[Setting]:
-    if job.cluster.container is not None:
+    if cluster.container is not None:
         yield Setting("PYTHONNOUSERSITE", "1", "packages in your home were not installed for the image's Python")
-    if isinstance(job.cluster.container, Pyxis) and job.gpu is not None:
+    if isinstance(cluster.container, Pyxis) and job.gpu is not None:
         yield Setting("TRITON_CACHE_DIR", f"/tmp/triton-{job.run_id}", "a home that is not mounted is read-only")  # noqa: S108
 
 

@@ -68,7 +68,7 @@ def states(kept: KeptLaunch, queue: Mapping[str, Queued]) -> list[JobState]:
     """Each job, in order."""
     attempts = kept.attempts()
     if kept.is_local:
-        return [_runs_here(kept) if kept.runs else _here(kept)]
+        return [_state_here(kept)]
     return [_state(kept, job, queue, attempts) for job in kept.jobs]
 
 
@@ -89,18 +89,15 @@ def run_states(
     live = {one.id.partition("_")[2]: one for one in queue.values() if one.array in numbers and one.waits_or_runs}
     found = []
     for number, name in enumerate(kept.runs):
-        at = progress(kept.run_dir / name)
-        found.append((name, _word(live.get(str(number)), last.get(str(number)), at), at))
+        at, queued_one, ended = progress(kept.run_dir / name), live.get(str(number)), last.get(str(number))
+        if queued_one is not None:
+            word = "running" if queued_one.state == "RUNNING" else "waiting"
+        elif ended is not None:
+            word = "done" if ended.kind in GOOD else ended.kind
+        else:
+            word = at.state or "not begun"
+        found.append((name, word, at))
     return found
-
-
-def _word(live: Queued | None, last: Attempt | None, at: Progress) -> str:
-    """Of one run: what the queue says, else how its last attempt ended, else what its folder says."""
-    if live is not None:
-        return "running" if live.state == "RUNNING" else "waiting"
-    if last is not None:
-        return "done" if last.kind in GOOD else last.kind
-    return at.state or "not begun"
 
 
 def silent(found: Progress) -> str:
@@ -168,15 +165,11 @@ def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) ->
     if ended is not None and ended.job.partition("_")[0] in numbers:
         word = {"ok": "done", "next_phase": "phase done"}.get(ended.kind, ended.kind)
         return word, "" if ended.kind in GOOD else ended.sentence
-    if last is not None:
-        return last.state.lower(), _never_begun(last)
-    return "not begun", "it is not in the queue and has no line in attempts.tsv"
-
-
-def _never_begun(job: Queued) -> str:
-    if job.state == "CANCELLED" and job.reason in ("Dependency", "DependencyNeverSatisfied"):
-        return "the job before it failed"
-    return "" if job.reason == "None" else job.reason
+    if last is None:
+        return "not begun", "it is not in the queue and has no line in attempts.tsv"
+    if last.state == "CANCELLED" and last.reason in ("Dependency", "DependencyNeverSatisfied"):
+        return last.state.lower(), "the job before it failed"
+    return last.state.lower(), "" if last.reason == "None" else last.reason
 
 
 def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
@@ -186,16 +179,13 @@ def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     )
 
 
-def _runs_here(kept: KeptLaunch) -> JobState:
-    """A sweep without a queue: its runs follow one another."""
+def _state_here(kept: KeptLaunch) -> JobState:
+    """A launch without a queue; the runs of a sweep follow one another."""
+    if not kept.runs:
+        at = progress(kept.run_dir)
+        return JobState(name="here", number="", state=at.state or "not begun", more=at.error or "",
+                        live=at.state == "running")  # fmt: skip
     found = [progress(kept.run_dir / name).state for name in kept.runs]
     done, running = found.count("done"), "running" in found
     state = "running" if running else "done" if done == len(found) else "not begun" if not any(found) else "failed"
     return JobState(name="here", number="", state=state, more=f"{done} of {len(found)} runs are done", live=running)
-
-
-def _here(kept: KeptLaunch) -> JobState:
-    """A launch without a queue."""
-    found = progress(kept.run_dir)
-    state = found.state or "not begun"
-    return JobState(name="here", number="", state=state, more=found.error or "", live=state == "running")

@@ -27,9 +27,9 @@ _FIELDS = ("%i", "%F", "%T", "%r", "%L", "%S", "%N", "%j")  # a name may hold an
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:(,]+):)?(?P<count>\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Queued:
-    """A job that Slurm knows."""
+    """A job that Slurm knows, in the order of `_FIELDS`."""
 
     id: str  #: its number, of an array's task such as `12_3`
     array: str  #: the array's number; the job's own where there is none
@@ -92,22 +92,16 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
 
 
 def queued(ids: Sequence[str]) -> dict[str, Queued]:
-    """What Slurm knows of these jobs, and of each task of those that are arrays; the old ones it has forgotten.
-
-    Args:
-        ids: numbers that sbatch gave.
+    """What Slurm knows of these jobs, by the numbers that sbatch gave, and of each task of those that are arrays; the
+    old ones it has forgotten.
     """
     if not ids:
         return {}
     form = "|".join(_FIELDS)
     output = _output_of("squeue", "--me", "--states=all", "--array", "--noheader", f"--format={form}")
-    found = [_queued(line) for line in output.splitlines() if line.count("|") >= len(_FIELDS) - 1]
+    last = len(_FIELDS) - 1
+    found = [Queued(*line.strip().split("|", last)) for line in output.splitlines() if line.count("|") >= last]
     return {job.id: job for job in found if job.array in ids or job.id in ids}
-
-
-def _queued(line: str) -> Queued:
-    number, array, state, reason, left, begins, nodes, name = line.strip().split("|", len(_FIELDS) - 1)
-    return Queued(id=number, array=array, state=state, reason=reason, left=left, begins=begins, nodes=nodes, name=name)
 
 
 def cancel(ids: Sequence[str]) -> None:
@@ -117,11 +111,7 @@ def cancel(ids: Sequence[str]) -> None:
 
 
 def machines(partition: str | None = None) -> Machines | None:
-    """What the nodes of a partition have, the least of each; None where it has none.
-
-    Args:
-        partition: by name; None is the default one.
-    """
+    """What the nodes of a partition, or of the default one, have, the least of each; None where it has none."""
     which = partition or default_partition()
     only = [f"--partition={which}"] if which else []
     lines = _output_of("sinfo", "--noheader", "--Node", *only, "--format=%N|%c|%m|%G").splitlines()
@@ -177,13 +167,10 @@ def _output_of(program: str, *words: str, cwd: Path | None = None, with_errors: 
         raise UserError(f"{program} gave no answer for {_PATIENCE_S:.0f} s; is Slurm's controller up? Look with "
                         "squeue --me before you submit again") from error  # fmt: skip
     if done.returncode:
-        raise UserError(f"{program} refused: {_sentence(done.stderr) or f'exit status {done.returncode}'}")
+        errors = (line.strip() for line in _ERRORS.sub("", done.stderr).splitlines())
+        why = plain("; ".join(filter(None, errors))) or f"exit status {done.returncode}"
+        raise UserError(f"{program} refused: {why}")
     return done.stdout + (done.stderr if with_errors else "")
-
-
-def _sentence(errors: str) -> str:
-    """What a command of Slurm's says of itself, in one line."""
-    return plain("; ".join(line.strip() for line in _ERRORS.sub("", errors).splitlines() if line.strip()))
 
 
 def _gpus(gres: str) -> tuple[int, str]:

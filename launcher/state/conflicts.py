@@ -20,17 +20,17 @@ def objections(launch: Launch) -> list[str]:
     """Sentences; none where the folder is free, or where the same run goes on there."""
     folders = {run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}
     found = [text for folder, recipe in folders.items() for text in _of_a_folder(folder, recipe, launch.request.allow)]
-    return [*found, *_of_jobs(launch)]
+    kept = existing(launch.run_dir)
+    return [*found, *(still_there(kept) if kept is not None else ())]
 
 
 def _of_a_folder(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    yield from _of_another_recipe(folder, recipe, allowed)
-    yield from _of_other_files(folder)
-
-
-def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Of another recipe that ran there, and of files that no run writes."""
     file = folder / "recipe.yaml"
     if not file.is_file():
+        others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
+        if others := [name for name in others if not name.endswith(".tmp")]:
+            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
         return
     there, now = read_values(file.read_text(), str(file)), read_values(recipe, "this recipe")
     found = {key: pair for key, pair in differences(there, now).items()
@@ -41,19 +41,6 @@ def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> I
         keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
         yield (f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
                f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
-
-
-def _of_other_files(folder: Path) -> Iterator[str]:
-    if folder.is_dir() and not (folder / "recipe.yaml").is_file():
-        others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
-        if others := [name for name in others if not name.endswith(".tmp")]:
-            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
-
-
-def _of_jobs(launch: Launch) -> Iterator[str]:
-    kept = existing(launch.run_dir)
-    if kept is not None:
-        yield from still_there(kept)
 
 
 def still_there(kept: KeptLaunch) -> Iterator[str]:

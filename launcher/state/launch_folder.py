@@ -9,11 +9,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from launcher.plan.launch import POINTS, Launch, words_of
 from launcher.plan.trusted_modules import is_own
@@ -41,14 +41,13 @@ class KeptLaunch:
 
     @property
     def folder(self) -> Path:
-        """Of the launch."""
+        """`launch/` in the run folder."""
         return self.run_dir / LAUNCH
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
         """In order: name, script, which one it waits for, and numbers that Slurm gave, the latest last."""
-        found: list[dict[str, Any]] = self.values["jobs"]
-        return found
+        return cast(list[dict[str, Any]], self.values["jobs"])
 
     @property
     def recipe_file(self) -> Path:
@@ -58,8 +57,7 @@ class KeptLaunch:
     @property
     def runs(self) -> list[str]:
         """Of a sweep, their names, in the order of its tasks; else none."""
-        found: list[str] = self.values.get("runs", [])
-        return found
+        return cast(list[str], self.values.get("runs", []))
 
     def recipe_of(self, run: str) -> Path:
         """The composed recipe of one run of a sweep."""
@@ -101,7 +99,6 @@ class KeptLaunch:
         self.save()
 
     def save(self) -> None:
-        """Write launch.json."""
         write_json(self.folder / _FILE, self.values)
 
     def attempts(self) -> list["Attempt"]:
@@ -150,7 +147,7 @@ def read(path: Path) -> KeptLaunch:
         raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that version")
-    if wrong := first_wrong(values):
+    if wrong := next(_wrong(values, _WHOLE, ""), None):  # the first value that no launcher writes, by its address
         raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
                         f"recipe again in another folder")  # fmt: skip
     return KeptLaunch(run_dir, values)
@@ -203,31 +200,22 @@ def held(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write in {run_dir}: {error.strerror}; choose another run_dir") from error
     try:
-        _lock(descriptor, run_dir)
+        with suppress(OSError):  # some cluster file systems have no locks: then nobody may submit twice in a second
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"another process is submitting in {run_dir}; try again") from error
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, run_dir: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(f"another process is submitting in {run_dir}; try again") from error
-    except OSError:  # some cluster file systems have no locks: then nobody may submit twice in the same second
-        return
-
-
 def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
-    """Put a launch into its folder.
-
-    Args:
-        scripts: text of each share's script by the share's name.
-    """
+    """Put a launch into its folder, with the text of each share's script by the share's name."""
     folder, before = launch.folder, existing(launch.run_dir)
-    for file, text in launch.recipes().items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, f"# {launch.title or launch.name_of_recipe}\n{text}")
+    for recipe, text in launch.recipes().items():
+        recipe.parent.mkdir(parents=True, exist_ok=True)
+        write_text(recipe, f"# {launch.title or launch.name_of_recipe}\n{text}")
     if launch.table is not None:
         write_json(launch.run_dir / SWEEP, launch.table)
     write_text(folder / "packages.txt", launch.packages)
@@ -236,7 +224,10 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
     if launch.code.files:
         launch.code.write(folder / "code")
     for name, text in scripts.items():
-        _write_script(folder / f"{name}.sh", text)
+        script = folder / f"{name}.sh"
+        script.unlink(missing_ok=True)
+        with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
+            file.write(text)
     kept = KeptLaunch(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
     if before is not None and before.values["id"] == launch.id:  # the same again: its numbers go on
         for job, old in zip(kept.jobs, before.jobs, strict=True):
@@ -244,12 +235,6 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
             job["cancelled"] = old.get("cancelled", "")
     kept.save()
     return kept
-
-
-def _write_script(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _values(launch: Launch, scripts: Mapping[str, str]) -> dict[str, Any]:
@@ -315,11 +300,6 @@ _MOST_TASKS = 100_000
 _Check = Callable[[Any], bool]
 
 
-def first_wrong(values: Mapping[str, Any]) -> str:
-    """The first value that no launcher writes, by its address; empty where there is none."""
-    return next(_wrong(values, _WHOLE, ""), "")
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and len(value) < 5000
 
@@ -338,10 +318,6 @@ def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value <= 10**12
 
 
-def _is_number_of_slurm(value: object) -> bool:
-    return isinstance(value, str) and value.isascii() and value.isdecimal()
-
-
 def _or_none(check: _Check) -> _Check:
     return lambda value: value is None or check(value)
 
@@ -358,7 +334,8 @@ def _is_profile(value: object) -> bool:
 _JOB: dict[str, _Check] = {
     "name": _is_name, "script": _is_name, "step": _is_below, "phase": _is_text, "waits_for": _is_text,
     "nodes": _is_number, "tasks_per_node": _is_number, "gpus_per_node": _is_number,
-    "array": lambda value: _is_number(value) and value <= _MOST_TASKS, "slurm": _each(_is_number_of_slurm),
+    "array": lambda value: _is_number(value) and value <= _MOST_TASKS,
+    "slurm": _each(lambda value: isinstance(value, str) and value.isascii() and value.isdecimal()),
     "degrees": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
 }  # fmt: skip
 _WHOLE: dict[str, Any] = {

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -21,8 +22,6 @@ from nemo_vfm.core.log import plain
 
 _SHOW_S = 0.1
 _PIECE_BYTES = 1 << 20
-
-
 _LOOK_S = 1.0
 _ASK_S = 10.0  # between two questions to Slurm, which has others to serve
 _MOST_BYTES = 4 << 20
@@ -41,12 +40,7 @@ def log_files(kept: KeptLaunch, name: str | None = None) -> list[Path]:
 
 
 class Tail:
-    """The ends of some logs.
-
-    Args:
-        kept: the launch.
-        name: of one of its jobs; None is all.
-    """
+    """The ends of a launch's logs, or of those of one job by its name."""
 
     def __init__(self, kept: KeptLaunch, name: str | None) -> None:
         self._kept, self._name = kept, name
@@ -114,26 +108,23 @@ class OnTerminal:
         return self
 
     def wait(self, process: "subprocess.Popen[bytes]") -> None:
-        """Until it has ended."""
         process.wait()
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to close."""
+        pass
 
 
 class LocalLog:
-    """The next files of a launch; what is in them when the block ends has been shown.
-
-    Args:
-        folder: of the launch.
-    """
+    """The next files of a launch, in its folder; what is in them when the block ends has been shown."""
 
     def __init__(self, folder: Path) -> None:
         number = max(_numbered(folder), default=0) + 1
         out = folder / "logs" / f"local-{number}.out"
         err = out.with_suffix(".err")
         self.out, self.err = _opened(out), _opened(err)
-        _lock(self.out)
+        with suppress(OSError):  # some file systems have no locks
+            # The run inherits it, so it holds until the last of them has ended; who follows may hold it for a moment.
+            fcntl.flock(self.out, fcntl.LOCK_EX)
         self._shown = [_Shown(out, sys.stdout), _Shown(err, sys.stderr)]
 
     def __enter__(self) -> "LocalLog":
@@ -183,45 +174,28 @@ def is_over(folder: Path) -> bool:
 
 
 class _Shown:
-    """How much of a file has been said here.
-
-    Args:
-        file: that grows.
-        to: where it is said.
-    """
+    """How much of a growing file has been said here."""
 
     def __init__(self, file: Path, to: TextIO) -> None:
         self._file, self._to, self._is_heard = file.open("rb"), to, True
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self) -> None:
-        """What has come since."""
+        """Say what has come since."""
         while self._is_heard and (piece := self._file.read(_PIECE_BYTES)):
-            self._say(self._decoder.decode(piece))
+            try:
+                self._to.write(self._decoder.decode(piece))
+                self._to.flush()
+            except OSError:  # nobody listens any more, as behind `| head`: the run is no worse for it
+                self._is_heard = False
 
     def close(self) -> None:
-        """All that there is has been said."""
         self.more()
         self._file.close()
-
-    def _say(self, text: str) -> None:
-        try:
-            self._to.write(text)
-            self._to.flush()
-        except OSError:  # nobody listens any more, as behind `| head`: the run is no worse for it
-            self._is_heard = False
 
 
 def _opened(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-
-
-def _lock(descriptor: int) -> None:
-    """The run inherits it, so it holds until the last of them has ended."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # who follows may hold it for the moment of a look
-    except OSError:  # some file systems have no locks
-        return
 
 
 def _numbered(folder: Path) -> dict[int, Path]:

@@ -70,7 +70,10 @@ def enqueue(
     numbers: dict[str, str] = {}
     for job in jobs:
         after = [numbers[job["waits_for"]]] if job["waits_for"] in numbers else []
-        words = _only(kept, tasks[job["name"]]) if job["name"] in tasks else []
+        words = []
+        if job["name"] in tasks:  # so many at once as the cluster's file says; this goes before what the script says
+            most = kept.values["cluster"].get("most_at_once")
+            words = [f"--array={','.join(map(str, tasks[job['name']]))}{f'%{most}' if most else ''}"]
         script, workdir = kept.folder / job["script"], Path(kept.values["workdir"])
         try:
             numbers[job["name"]] = slurm.submit(script, workdir, after=after, words=words)
@@ -78,12 +81,6 @@ def enqueue(
             _take_back(list(numbers.values()))
             raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
         kept.submitted(job["name"], numbers[job["name"]])
-
-
-def _only(kept: KeptLaunch, tasks: Sequence[int]) -> list[str]:
-    """Tasks of an array, so many at once as the cluster's file says; this goes before what the script says."""
-    most = kept.values["cluster"].get("most_at_once")
-    return [f"--array={','.join(map(str, tasks))}{f'%{most}' if most else ''}"]
 
 
 def _take_back(ids: Sequence[str]) -> None:
