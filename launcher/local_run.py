@@ -49,7 +49,13 @@ def _module_path(launch: Launch) -> str:
 
 def run_here(launch: Launch) -> int:
     """Run it and wait; of a sweep one run after the other. The status of the first that was not well."""
-    environment = _environment(launch)
+    environment = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
+    environment["PYTHONUNBUFFERED"] = "1"  # the log keeps the last lines of a killed process
+    for name, value in launch.where.variables.items():
+        environment.pop(name, None)
+        environment.update({} if value is None else {name: value})
+    for name, file in launch.where.secrets.items():
+        environment[name] = secret_files.value(name, file)
     with held(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
@@ -67,18 +73,6 @@ def run_here(launch: Launch) -> int:
             if status in _OVER:
                 break
     return first
-
-
-def _environment(launch: Launch) -> dict[str, str]:
-    """Ours, with the launch's code first and with what the cluster's file says."""
-    found = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
-    found["PYTHONUNBUFFERED"] = "1"  # the log keeps the last lines of a killed process
-    for name, value in launch.where.variables.items():
-        found.pop(name, None)
-        found.update({} if value is None else {name: value})
-    for name, file in launch.where.secrets.items():
-        found[name] = secret_files.value(name, file)
-    return found
 
 
 @contextmanager

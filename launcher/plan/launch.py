@@ -12,12 +12,11 @@ from pathlib import Path
 
 from launcher.plan.chain import Share, SweptRun, chain, shared
 from launcher.plan.recipe_info import Work, sweep, work
-from launcher.plan.signal_lead_time import USUAL_S, lead_s
 from launcher.plan.trusted_modules import Modules, job_imports, modules
 from launcher.render.containers import environment_folder
 from launcher.render.job import SlurmJob
 from launcher.request.cluster import Slurm
-from launcher.request.cluster_config import ChosenCluster, Where, cluster_of
+from launcher.request.cluster_config import Where, cluster_of
 from launcher.request.request import LaunchRequest
 from launcher.slurm import slurm
 from launcher.state.git import root_of
@@ -27,10 +26,16 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.secret import conceal
-from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.files import read_json, sha256_text
 from nemo_vfm.core.types.job import LAUNCH
 from nemo_vfm.core.types.json_value import Json
 
+USUAL_S = 300  # before its time limit a job is asked to end, where nothing has been saved yet
+EARLIER_S = 60  # than asked for, at most: Slurm looks at its clock now and then
+_LEAST_S = 120
+_LONGEST_S = 65_520  # Slurm keeps the lead in 16 bits
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_TIMES, _STEPS = 3, 2  # a busy disk; the step that is under way, and the one after it
 POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
 _NO_SECRETS = ("the recipe would contain {}, which launch folders and scripts must not contain: {}. Put it into an "
                "environment variable and write ${{env:NAME}} instead")  # fmt: skip
@@ -84,7 +89,6 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """Of the launch, for people and for the queue."""
         return self.run_dir.name
 
     @property
@@ -121,7 +125,6 @@ class Launch:
         return {self.folder / POINTS / run.name / file: run.recipe for run in self.runs}
 
     def jobs(self) -> list[SlurmJob]:
-        """A job for each share, in order."""
         assert isinstance(self.where, Slurm)
         return [_job(self, self.where, share) for share in self.shares]
 
@@ -129,43 +132,34 @@ class Launch:
 def prepared(request: LaunchRequest) -> Launch:
     """Look at everything that the words name."""
     chosen = cluster_of(request)
+    runs: tuple[SweptRun, ...] = ()
+    typed: tuple[str, ...] = ()
     if request.sweep:
-        return _prepared_sweep(request, chosen)
-    composed = _composed(request)
-    text, run_dir = composed_text(composed), run_folder(composed)
-    code = _code(request, run_dir)
-    found = work(request, code.root)
-    where, unknown = known(chosen.where)
+        root = root_of(Path.cwd()) if request.code else None
+        swept = sweep(request, root)
+        runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in swept.points)
+        where, unknown = known(chosen.where)
+        composed, found = _composed(request.alone(swept.points[0].changes)), swept.points[0].work
+        text, run_dir, table, code = runs[0].recipe, swept.folder, swept.table, _code(request, swept.folder)
+        shares = shared(swept.points, where, request.nodes, request.gpus)
+    else:
+        composed, table = _composed(request), None
+        text, run_dir, typed = composed_text(composed), run_folder(composed), typed_words(composed)
+        code = _code(request, run_dir)
+        root, found = code.root, work(request, code.root)
+        where, unknown = known(chosen.where)
+        shares = tuple(chain(found, where, request.nodes, request.parts, request.gpus))
     return Launch(
-        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed_words(composed),
-        workdir=Path.cwd(), work=found,
-        name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
-        modules=modules(request.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
-        shares=tuple(chain(found, where, request.nodes, request.parts, request.gpus)), unknown=tuple(unknown),
-        lead_s=lead_s(run_dir),
-    )  # fmt: skip
-
-
-def _prepared_sweep(request: LaunchRequest, chosen: ChosenCluster) -> Launch:
-    root = root_of(Path.cwd()) if request.code else None
-    found = sweep(request, root)
-    runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in found.points)
-    where, unknown = known(chosen.where)
-    first = found.points[0].work
-    shadowing = _composed(request.alone(found.points[0].changes)).shadowing()
-    return Launch(
-        request=request, where=where, values=chosen.values, recipe=runs[0].recipe,
-        run_dir=found.folder, workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header,
-        code=_code(request, found.folder),
-        modules=modules(request.trust, root), packages=packages(),
-        shares=shared(found.points, where, request.nodes, request.gpus),
-        unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
-        lead_s=max(lead_s(run.run_dir) for run in runs),
+        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed,
+        workdir=Path.cwd(), work=found, name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
+        modules=modules(request.trust, root), files=(*chosen.notes, *composed.shadowing()), shares=shares,
+        unknown=tuple(unknown), runs=runs, table=table,
+        lead_s=max(map(lead_s, [run.run_dir for run in runs] or [run_dir])),
     )  # fmt: skip
 
 
 def swept_run(name: str, request: LaunchRequest, changes: Sequence[str]) -> SweptRun:
-    """One run of a sweep; `asked` are the words for it alone."""
+    """One run of a sweep, from the words for it alone."""
     composed = _composed(request)
     return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes),
                     typed=typed_words(composed))  # fmt: skip
@@ -189,16 +183,13 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
     if not isinstance(where, Slurm):
         return where, ()
     unknown = [name for name in ("gpus_per_node", "cpus_per_node") if getattr(where, name) is None]
-    try:
-        return (_with_hardware(where) if slurm.is_here() else where), () if slurm.is_here() else _unknown(
-            unknown, "is not here"
-        )
-    except UserError as error:  # a dry run needs none; whoever submits is told this again
-        return where, _unknown(unknown, f"does not answer ({error})")
-
-
-def _unknown(names: Sequence[str], why: str) -> list[str]:
-    return [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in names]
+    why = "is not here"
+    if slurm.is_here():
+        try:
+            return _with_hardware(where), ()
+        except UserError as error:  # a dry run needs none; whoever submits is told this again
+            why = f"does not answer ({error})"
+    return where, [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in unknown]
 
 
 def _with_hardware(where: Slurm) -> Slurm:
@@ -280,3 +271,33 @@ def words_of(request: LaunchRequest) -> Json:
     found = asdict(request) | {"conf": [str(path) for path in request.conf]}
     return {name: [conceal(one) for one in value] if isinstance(value, list | tuple) else value
             for name, value in found.items()}  # fmt: skip
+
+
+def lead_s(run_dir: Path) -> int:
+    """Three times what the slowest checkpoint of the run took, and two steps; whole minutes, since Slurm asks within
+    one.
+    """
+    try:
+        status = read_json(run_dir / "status.json")
+        saved, step = (float(status.get(name) or 0) for name in ("checkpoint_s", "step_s"))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return USUAL_S
+    if not 0 < saved < 86_400 or not 0 <= step < 86_400:
+        return USUAL_S
+    return min(_LONGEST_S, max(_LEAST_S, 60 * -(-int(_TIMES * saved + _STEPS * step) // 60)))
+
+
+def limit_s(time: str | int) -> int | None:
+    """A time limit as Slurm reads it, which rounds up to whole minutes; None where 0 asks for none.
+
+    Behind days come hours; without them, two numbers are minutes and seconds.
+    """
+    match = _LIMIT.fullmatch(str(time))
+    assert match is not None  # a cluster refuses any other
+    days, *rest = match.groups()
+    first, second, third = (int(text or 0) for text in rest)
+    if days is not None or rest[2] is not None:
+        seconds = 86_400 * int(days or 0) + 3600 * first + 60 * second + third
+    else:
+        seconds = 60 * first + second
+    return 60 * -(-seconds // 60) or None

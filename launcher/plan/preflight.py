@@ -9,10 +9,9 @@ from typing import Any
 
 from launcher.columns import counted, in_words
 from launcher.plan.chain import Share, other_layout
-from launcher.plan.launch import Launch
+from launcher.plan.launch import EARLIER_S, USUAL_S, Launch, limit_s
 from launcher.plan.programs import program
 from launcher.plan.recipe_info import checked, planned
-from launcher.plan.signal_lead_time import EARLIER_S, USUAL_S, limit_s
 from launcher.render.profile import missing
 from launcher.request.cluster import Slurm
 from launcher.slurm import slurm
@@ -203,16 +202,20 @@ def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Lau
         yield Finding("estimate", f"none of this layout{f': {why}' if why else ''}")
     else:
         yield from _of_layout(found, own, where, share)
-    yield from _storage(found, launch)
+    each, kept = found["checkpoint_bytes"], found["checkpoints_kept"]
+    runs = f"for each of {len(launch.runs)} runs " if launch.runs else ""
+    if kept is None:
+        yield Finding("storage", f"{runs}{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
+    else:
+        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {counted(kept, 'checkpoint')} of {_bytes(each)}, one "
+                      f"more while it is written, in {launch.run_dir}")  # fmt: skip
 
 
 def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, share: Share) -> Iterator[Finding]:
     total, usable = own["memory_bytes"]["total"], found["gpu"]["usable_bytes"]
     text = f"{total / 2**30:.1f} GiB of the {usable / 2**30:.1f} that one {where.gpu} has to fill"
-    if own["fits"]:
-        yield Finding("memory", f"{text}, estimated")
-    else:
-        yield Finding("memory", f"{text}: it does not fit; `nemo-vfm plan` names layouts that do", wrong=True)
+    end = ", estimated" if own["fits"] else ": it does not fit; `nemo-vfm plan` names layouts that do"
+    yield Finding("memory", f"{text}{end}", wrong=not own["fits"])
     network = "" if where.gpu in _NETWORKS else f", assuming the network of a {_NEAREST}"
     yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
     if own["gpu_hours"] is not None:
@@ -225,16 +228,6 @@ def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, s
         yield Finding(
             "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
         )
-
-
-def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
-    each, kept = found["checkpoint_bytes"], found["checkpoints_kept"]
-    runs = f"for each of {len(launch.runs)} runs " if launch.runs else ""
-    if kept is None:
-        yield Finding("storage", f"{runs}{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
-    else:
-        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {counted(kept, 'checkpoint')} of {_bytes(each)}, one "
-                      f"more while it is written, in {launch.run_dir}")  # fmt: skip
 
 
 def _kept(launch: Launch) -> Iterator[Finding]:

@@ -43,7 +43,9 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
     found, passed_over = {}, {}
     for name in dict.fromkeys(word.partition(".")[0] for word in trust):
         local = next((folder for folder in folders if PathFinder.find_spec(name, [folder])), None)
-        installed = _installed(name, kept, tree)
+        # Apart from the repository; one that is installed as a link to it is not.
+        installed = next((place for place in _places(name, kept)
+                          if not _is_inside(place, tree) or Path(place).is_relative_to(sys.prefix)), None)  # fmt: skip
         if local is not None and installed is not None and name not in _OURS:  # ours is trusted without a word
             passed_over[name] = installed
         elif local is not None:
@@ -70,14 +72,6 @@ def _is_local(entry: str, tree: Path | None) -> bool:
     if not path.is_absolute() or path.resolve() == Path.cwd().resolve():
         return True
     return _is_inside(entry, tree) and not any(path.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
-
-
-def _installed(name: str, path: Sequence[str], tree: Path | None) -> str | None:
-    """Where a package is installed apart from the repository; one that is installed as a link to it is not."""
-    for place in _places(name, path):
-        if not _is_inside(place, tree) or Path(place).is_relative_to(sys.prefix):
-            return place
-    return None
 
 
 def _is_inside(path: str, tree: Path | None) -> bool:

@@ -85,5 +85,4 @@ class SlurmJob:
 
     @property
     def tasks(self) -> int:
-        """Processes of all nodes."""
         return self.nodes * self.tasks_per_node

@@ -125,7 +125,6 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
 
 
 def _words(job: SlurmJob) -> Iterator[str]:
-    """What each task of an array has for itself."""
     if not (job.task_words or job.task_runs):
         return
     what = (
@@ -148,7 +147,6 @@ def _work(job: SlurmJob) -> Iterator[str]:
 
 
 def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list[str]) -> Iterator[str]:
-    """The lines of the work itself, in a container that has all it needs."""
     if job.ray:
         yield from ray_cluster.begin(job, whole)
         yield ""
@@ -182,7 +180,6 @@ def _wait_s(job: SlurmJob) -> int:
 
 
 def _guarded(job: SlurmJob, lines: list[str]) -> list[str]:
-    """The command and its status; it is not begun where a variable is missing."""
     if not job.cluster.secrets and not job.needed:
         return lines
     return [
@@ -281,7 +278,6 @@ exit 0
 
 
 def _check_definition(job: SlurmJob) -> list[str]:
-    """The lines that keep the text of the check in `$check`."""
     if job.cluster.node_check is None or job.ray:
         return []
     return ["# -- What every node must have: cluster.node_check.", "read -r -d '' check << 'CHECK'",

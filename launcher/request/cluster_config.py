@@ -48,10 +48,9 @@ def cluster_of(request: LaunchRequest) -> ChosenCluster:
     roots = Roots.standard(request.conf)
     mark = Mark(Source.typed(f"{SLOT}={request.cluster}"), 1, len(SLOT) + 2)
     file = roots.require_ingredient(SLOT, request.cluster, mark)
-    changes = [_inner(word) for word in request.cluster_changes]
-    composed = compose(file, changes, request.conf)
-    root = composed.root.without(*RESERVED)
-    made = _made(root, roots, request)
+    # As they are for the file itself: `time=1:00:00` for `cluster.time=1:00:00`, `~qos` for `~cluster.qos`.
+    changes = [re.sub(rf"^(~?){SLOT}\.", r"\1", word) for word in request.cluster_changes]
+    made = _made(compose(file, changes, request.conf).root.without(*RESERVED), roots, request)
     whose = roots.whose(file)
     # Nobody asked where the package lies: its own files go by the name that documentation gives them.
     name = f"conf/{SLOT}/{file.name}" if whose == BUILT_IN else shown_path(str(file))
@@ -63,12 +62,6 @@ def cluster_again(values: Json, request: LaunchRequest) -> Where:
     root = parse(json.dumps(values), "launch.json", is_file=False)
     assert isinstance(root, Map)
     return _made(root, Roots.standard(), request).where
-
-
-def _inner(word: str) -> str:
-    """A change as it is for the file itself: `time=1:00:00` for `cluster.time=1:00:00`, `~qos` for `~cluster.qos`."""
-    removed = "~" if word.startswith("~") else ""
-    return removed + word.removeprefix("~").removeprefix(f"{SLOT}.")
 
 
 def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
@@ -190,11 +183,6 @@ def _why(path: str, node: Node) -> str:
         if rest not in _OPTIONS:
             return f"--{rest} is not one of the Slurm options that start nothing"
         return "" if "/" not in text else f"--{rest} contains a path, and what it names may be run"
-    return _of_field(head, rest, text, node)
-
-
-def _of_field(head: str, rest: str, text: str, node: Node) -> str:
-    """Of a key that is neither a variable nor an option."""
     if head in _SIZES or (head == "container" and rest in ("_target_", "writable")) or isinstance(node, Seq):
         return ""
     if head == "secrets":

@@ -81,18 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "sets its size; the rest is for the recipe")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
                         help="folder of your own ingredients and clusters, searched first")  # fmt: skip
-    parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
-                        help="apply conf/overlay/NAME to every component that it names; `smoke` makes the "
-                             "recipe tiny")  # fmt: skip
-    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes the recipe may name, or `cluster` for the programs and "
-                        "variables that your own cluster file names; their code will run")  # fmt: skip
-    parser.add_argument("--allow", metavar="KEY", action="append", default=[],
-                        help="resume in a run folder even though this key differs")  # fmt: skip
-    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
-                             "holds the API key"
-                        )  # fmt: skip
+    for name, metavar, what in (
+        ("overlay", "NAME", "apply conf/overlay/NAME to every component that it names; `smoke` makes the recipe tiny"),
+        ("trust", "PREFIX", "a package whose classes the recipe may name, or `cluster` for the programs and variables "
+                            "that your own cluster file names; their code will run"),
+        ("allow", "KEY", "resume in a run folder even though this key differs"),
+        ("allow-host", "HOST[=VARIABLE]", "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; "
+                                          "VARIABLE holds the API key"),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", metavar=metavar, action="append", default=[], help=what)
     add_allow_write(parser)
     parser.add_argument("--parts", metavar="N", type=int, default=0,
                         help="split curation and sampling over N tasks of a job array")  # fmt: skip
@@ -141,6 +138,8 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4, and got none")
     given = [*arguments.overrides, *(word for word in arguments.sweep if word not in of_sweep)]
     given = [f"{bare[1]}='{bare[2]}'" if (bare := _BARE_VARIABLE.fullmatch(word)) else word for word in given]
+    # Buckets of typed addresses are the user's, which the composed recipe that jobs run does not show.
+    buckets = [match[1] for word in given for match in _BUCKET.finditer(word)]
     changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", *_SIZES)}
     nodes, gpus = (_number(name, ours.values()) for name in _SIZES)
@@ -153,17 +152,12 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         nodes=nodes, gpus=gpus,
         conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=packages_of(arguments.trust),
         trusts_cluster=CLUSTER in arguments.trust,
-        allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
+        allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *dict.fromkeys(buckets)),
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
         sweep=tuple(of_sweep), paths=not arguments.no_paths,
         profile=profile.parse_profile(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
     )  # fmt: skip
-
-
-def _typed_buckets(words: Sequence[str]) -> list[str]:
-    """Buckets of typed addresses: they are the user's, which the composed recipe that jobs run does not show."""
-    return list(dict.fromkeys(match[1] for word in words for match in _BUCKET.finditer(word)))
 
 
 def packages_of(trust: Sequence[str]) -> tuple[str, ...]:
@@ -186,7 +180,6 @@ def _cluster(changes: Sequence[Override]) -> str:
 
 
 def _number(name: str, changes: Iterable[Override]) -> int | None:
-    """What the last change of `nodes` or `gpus` says."""
     own = [change for change in changes if change.path.partition(".")[0] == name]
     if not own:
         return None

@@ -42,7 +42,6 @@ class Queued:
 
     @property
     def waits_or_runs(self) -> bool:
-        """Whether it may still do something."""
         return self.state in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "REQUEUED", "RESIZING",
                               "REQUEUE_HOLD", "REQUEUE_FED", "SIGNALING", "STAGE_OUT", "STOPPED")  # fmt: skip
 

@@ -9,7 +9,6 @@ from launcher.slurm.job_status import queued
 from launcher.state.launch_folder import KeptLaunch, existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless
-from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import LAUNCH, PARTS
 
 _OURS = (LAUNCH, PARTS, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
@@ -54,9 +53,3 @@ def still_there(kept: KeptLaunch) -> Iterator[str]:
         more = f" and {len(live) - _SHOWN} more are queued or running" if len(live) > _SHOWN else ""
         yield (f"{kept.run_dir} has jobs in the queue: {', '.join(live[:_SHOWN])}{more}. Wait for them, or cancel "
                f"them: vfm-launch cancel {kept.run_dir}")  # fmt: skip
-
-
-def require_free(kept: KeptLaunch) -> None:
-    """Raises UserError where a job of this launch waits or runs."""
-    if found := list(still_there(kept)):
-        raise UserError("; ".join(found))

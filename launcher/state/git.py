@@ -38,14 +38,9 @@ class Entry:
         return self.mode == kind and digest(b"blob %d\0%s" % (len(content), content)).hexdigest() == self.id
 
 
-def is_here() -> bool:
-    """Whether this machine has git."""
-    return program("git") is not None
-
-
 def root_of(folder: Path) -> Path | None:
     """The root of the repository that holds a folder; None where none does."""
-    if not is_here():
+    if program("git") is None:
         return None
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode == 0:
@@ -85,10 +80,7 @@ def head(root: Path) -> str | None:
 
 
 def entries(root: Path) -> Mapping[str, Entry]:
-    """What the last commit holds, by path; nothing where git cannot read it.
-
-    A path that is a repository of its own has the mode 160000.
-    """
+    """What the last commit holds, by path; nothing where git cannot read it. A repository inside has mode 160000."""
     done = _git(root, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
     lines = [os.fsdecode(line).partition("\t") for line in done.stdout.split(b"\0") if line]
     return {path: Entry(words.split()[0], words.split()[2]) for words, _, path in lines} if not done.returncode else {}

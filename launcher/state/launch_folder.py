@@ -60,12 +60,10 @@ class KeptLaunch:
         return cast(list[str], self.values.get("runs", []))
 
     def recipe_of(self, run: str) -> Path:
-        """The composed recipe of one run of a sweep."""
         return self.folder / POINTS / run / f"{self.values['recipe']}.yaml"
 
     @property
     def is_local(self) -> bool:
-        """Whether it was run without a queue."""
         return bool(self.values["cluster"]["_target_"].endswith(".Local"))
 
     def numbers(self, job: Mapping[str, Any]) -> list[str]:

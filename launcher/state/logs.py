@@ -131,7 +131,6 @@ class LocalLog:
         return self
 
     def wait(self, process: "subprocess.Popen[bytes]") -> None:
-        """Until it has ended, showing what it says."""
         while process.poll() is None:
             self.show()
             time.sleep(_SHOW_S)

@@ -57,12 +57,13 @@ class Code:
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
         return sum(len(one.content) for one in self.files.values())
 
     def listing(self) -> str:
         """A line each: digest and path. Two trees are the same where this is."""
-        return "".join(f"{one.digest()}  {_escaped(path)}\n" for path, one in self.files.items())
+        # A name may hold a line break, or bytes that are no text.
+        names = (os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n") for path in self.files)
+        return "".join(f"{one.digest()}  {name}\n" for name, one in zip(names, self.files.values(), strict=True))
 
     def hash(self) -> str:
         """Of the whole tree; empty where nothing is taken."""
@@ -79,13 +80,6 @@ class Code:
         fresh.replace(folder)
 
 
-def _in_words(commit: str | None) -> str:
-    if commit is None:
-        return "without a commit yet"
-    number, changed, _ = commit.partition("+")
-    return f"commit {number[:12]}{' and changes' if changed else ''}"
-
-
 def nothing(why: str) -> Code:
     """No code, and why."""
     return Code(None, None, {}, why)
@@ -100,14 +94,16 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     root = git.root_of(folder)
     if root is None:
         return nothing(f"{folder} is not in a git repository, so no code is copied: the installed packages run")
-    listed = {path: known for path, known in _listed(root).items() if not _is_below(root / path, leave_out)}
+    listed = {path: known for path, known in _listed(root).items()
+              if not any((root / path).is_relative_to(other) for other in leave_out)}  # fmt: skip
     _require_small(root, list(listed))
     whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
     code = without_keys(whole)
     number = git.head(root)
     changed = number is not None and _differs(root, code.files, code.left)
     commit = f"{number}+changes" if changed else number
-    return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {_in_words(commit)}",
+    of = f"commit {number[:12]}{' and changes' if changed else ''}" if number is not None else "without a commit yet"
+    return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {of}",
                    untracked=tuple(path for path in code.files if not listed[path]))  # fmt: skip
 
 
@@ -135,11 +131,7 @@ def packages() -> str:
 
 
 def requirements(*, with_package: bool) -> tuple[str, ...]:
-    """What nemo_vfm declares that it needs, with its extras that are installed here.
-
-    Args:
-        with_package: whether nemo_vfm itself is needed, too, in the version that is installed here.
-    """
+    """What nemo_vfm declares that it needs, with its extras that are installed here, and if asked for it itself."""
     try:
         own = distribution("nemo_vfm")
     except PackageNotFoundError as error:
@@ -177,11 +169,6 @@ def read_listing(text: str) -> dict[str, str]:
     return {path: digest for digest, _, path in pairs}
 
 
-def _escaped(path: str) -> str:
-    """A name may hold a line break, or bytes that are no text."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")
-
-
 def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
     """What git tracks (True) and what it does not ignore (False); a repository inside this one is listed by itself."""
     fresh = [path for path in git.names(root, "--others", "--exclude-standard") if not _is_output(root, path)]
@@ -214,10 +201,6 @@ def _is_output(root: Path, path: str) -> bool:
     above = list((root / path).parents)
     folders = above[: above.index(root)] if root in above else []
     return any(all((folder / name).is_file() for name in names) for folder in folders for names in _RUN)
-
-
-def _is_below(path: Path, folders: Sequence[Path]) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def _require_small(root: Path, paths: Sequence[str]) -> None:
@@ -302,12 +285,7 @@ _LOOKED_AT_BYTES = 1 << 20
 
 
 def what_it_is(path: str, content: bytes) -> str:
-    """What makes a file one that holds keys, in words; empty where nothing does.
-
-    Args:
-        path: below the root of the tree, with slashes.
-        content: its bytes.
-    """
+    """What makes a file one that holds keys, in words; empty where nothing does. Its path is below the tree's root."""
     parts = PurePosixPath(path.lower()).parts
     for pattern, words in _PARTS.items():
         if any(fnmatchcase(part, pattern) for part in parts):
@@ -316,10 +294,13 @@ def what_it_is(path: str, content: bytes) -> str:
     found = next((words for pattern, words in _NAMES.items() if fnmatchcase(name, pattern)), "")
     if found or any(f"/{'/'.join(parts)}".endswith(f"/{end}") for end in _PATHS):
         return found or "a file of credentials"
-    if _PRIVATE_KEY.search(content[:_LOOKED_AT_BYTES]):
+    begin = content[:_LOOKED_AT_BYTES]
+    if _PRIVATE_KEY.search(begin):
         return "a private key"
-    if _holds_a_key(name, content[:_LOOKED_AT_BYTES]):
-        return "a file of credentials"
+    if any(fnmatchcase(name, pattern) for pattern in _SOMETIMES):
+        is_config = name == "config.json"  # as often a model's
+        if shape(begin.decode(errors="replace")) or (not is_config and _ASSIGNED.search(begin)):
+            return "a file of credentials"
     return token(_text(content)) if len(content) <= _LOOKED_AT_BYTES else ""
 
 
@@ -328,10 +309,3 @@ def _text(content: bytes) -> str:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", errors="replace")
     return "" if b"\0" in content else content.decode(errors="replace")
-
-
-def _holds_a_key(name: str, content: bytes) -> bool:
-    if not any(fnmatchcase(name, pattern) for pattern in _SOMETIMES):
-        return False
-    is_config = name == "config.json"  # as often a model's
-    return shape(content.decode(errors="replace")) != "" or (not is_config and bool(_ASSIGNED.search(content)))

@@ -64,8 +64,7 @@ def enqueue(
 ) -> None:
     """Put these jobs of a launch into the queue, each behind the one that it waits for, where that is among them.
 
-    Args:
-        tasks: by the name of a job that is an array, which of its tasks; where it is not named, all of them.
+    `tasks` says of jobs that are arrays, by their names, which tasks; where one is not named, all of them.
     """
     numbers: dict[str, str] = {}
     for job in jobs:
@@ -78,16 +77,12 @@ def enqueue(
         try:
             numbers[job["name"]] = slurm.submit(script, workdir, after=after, words=words)
         except UserError as error:
-            _take_back(list(numbers.values()))
+            try:
+                slurm.cancel([*numbers.values()])
+            except UserError as refused:
+                raise UserError(f"{refused}; cancel them by hand: scancel {' '.join(numbers.values())}") from refused
             raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
         kept.submitted(job["name"], numbers[job["name"]])
-
-
-def _take_back(ids: Sequence[str]) -> None:
-    try:
-        slurm.cancel(ids)
-    except UserError as error:
-        raise UserError(f"{error}; cancel them by hand: scancel {' '.join(ids)}") from error
 
 
 def tell(kept: KeptLaunch, names: Collection[str] | None = None) -> None:

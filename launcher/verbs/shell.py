@@ -50,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _job(launch: "Launch", name: str | None) -> "SlurmJob":
-    """The job whose surroundings are wanted."""
     from launcher.request.cluster import Slurm
     from launcher.state import secret_files
     from nemo_vfm.core.errors import UserError

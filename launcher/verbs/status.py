@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.slurm.job_status import JobState
+    from launcher.slurm.job_status import JobState, Progress
     from launcher.state.launch_folder import KeptLaunch
-    from launcher.state.progress import Progress
 
 _MOST = 8  # attempts that are shown
 _MOST_RUNS = 40
@@ -86,15 +85,14 @@ def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
     from launcher.columns import say, table
 
     shown = found if len(found) <= _MOST_RUNS else sorted(found, key=lambda one: one[1] == "done")[:_MOST_RUNS]
-    table([(name, word, _in_short(at)) for name, word, at in shown], indent=2)
+    rows = []
+    for name, word, at in shown:
+        of = f" of {at.total_steps:,}" if at.total_steps else ""
+        step = f"step {at.step:,}{of}" if at.step is not None else ""
+        rows.append((name, word, ", ".join(filter(None, [step, f"loss {at.loss:.4g}" if at.loss is not None else ""]))))
+    table(rows, indent=2)
     if len(found) > len(shown):
         say(f"  and {len(found) - len(shown)} more; nemo-vfm report shows all")
-
-
-def _in_short(at: "Progress") -> str:
-    of = f" of {at.total_steps:,}" if at.total_steps else ""
-    step = f"step {at.step:,}{of}" if at.step is not None else ""
-    return ", ".join(filter(None, [step, f"loss {at.loss:.4g}" if at.loss is not None else ""]))
 
 
 def _say_attempts(kept: "KeptLaunch") -> None:
