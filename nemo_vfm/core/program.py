@@ -24,25 +24,15 @@ _CARET = re.compile(r" *\^ ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A command with verbs.
+    """A command with verbs."""
 
-    Args:
-        name: as it is typed.
-        about: what it is for, in a line.
-        folder: of the verbs' files, each with `add_arguments(parser)` and `run(arguments) -> int`.
-        package: the same folder's dotted name.
-        exits: what its exit statuses mean.
-        version: what --version prints.
-        parser: reads the words behind a verb.
-    """
-
-    name: str
-    about: str
-    folder: Path
-    package: str
-    exits: str
-    version: str
-    parser: type[argparse.ArgumentParser] = argparse.ArgumentParser
+    name: str  #: as it is typed
+    about: str  #: what it is for, in a line
+    folder: Path  #: of the verbs' files, each with `add_arguments(parser)` and `run(arguments) -> int`
+    package: str  #: the same folder's dotted name
+    exits: str  #: what its exit statuses mean
+    version: str  #: what --version prints
+    parser: type[argparse.ArgumentParser] = argparse.ArgumentParser  #: reads the words behind a verb
 
     def main(self, words: Sequence[str] | None = None) -> int:
         """Run one verb.

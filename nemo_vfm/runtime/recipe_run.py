@@ -50,25 +50,15 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended in this process.
+    """How a run ended in this process."""
 
-    Args:
-        folder: the run folder.
-        status: for the exit of the process.
-        outcome: of the job; None where it did not finish.
-        error: why it did not finish; None where it did.
-        report: the page; None where there is none.
-        seconds: it took.
-        trace: the traceback of something unexpected where no file could keep it.
-    """
-
-    folder: Path
-    status: int
-    outcome: "Outcome | None" = None
-    error: BaseException | None = None
-    report: Path | None = None
-    seconds: float = 0.0
-    trace: str = ""
+    folder: Path  #: the run folder
+    status: int  #: for the exit of the process
+    outcome: "Outcome | None" = None  #: of the job; None where it did not finish
+    error: BaseException | None = None  #: why it did not finish; None where it did
+    report: Path | None = None  #: the page; None where there is none
+    seconds: float = 0.0  #: it took
+    trace: str = ""  #: the traceback of something unexpected where no file could keep it
 
 
 Show: TypeAlias = Callable[[Ending], None]
@@ -76,28 +66,17 @@ Show: TypeAlias = Callable[[Ending], None]
 
 @dataclass(slots=True)
 class RecipeRun:
-    """One run of a recipe.
+    """One run of a recipe."""
 
-    Args:
-        composed: the recipe.
-        words: what names it to `nemo-vfm run`, for ranks that must be started.
-        options: what the user asked for besides.
-        show: is told on rank 0 how the job ended, before other ranks are left.
-    """
-
-    composed: "Composed"
-    words: Sequence[str]
-    options: RunOptions
-    show: Show
+    composed: "Composed"  #: the recipe
+    words: Sequence[str]  #: what names it to `nemo-vfm run`, for ranks that must be started
+    options: RunOptions  #: what the user asked for besides
+    show: Show  #: is told on rank 0 how the job ended, before other ranks are left
     _folder: Path = field(default=Path(), init=False)
     _writes: Sequence[Path] = field(default=(), init=False)
 
     def run(self) -> int:
-        """Check, build, run and report; the exit status. Whoever calls it listens to signals.
-
-        Raises:
-            UserError: the recipe is wrong, or cannot be run here.
-        """
+        """Check, build, run and report; the exit status. Whoever calls it listens to signals."""
         self._folder = run_folder(self.composed)
         _say_what_runs(self.composed, self._folder)
         from nemo_vfm.core import ranks
@@ -275,7 +254,8 @@ def _require_ranks(job: "Job") -> None:
 
 
 def _perform(job: "Job", run: "Run") -> "Outcome":
-    from nemo_vfm.workflow import Ask, perform
+    from nemo_vfm.workflow import perform
+    from nemo_vfm.workflow.step_folder import Ask
 
     return perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
 

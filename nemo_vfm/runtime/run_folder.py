@@ -1,28 +1,32 @@
-"""Opens a run folder: locks it, compares the recipe with its contents, and writes recipe, manifest and status."""
+"""Opens a run folder: locks it, compares the recipe with its contents, and writes its manifest and status."""
 
 import json
 import os
+import platform
 import re
+import shutil
 import socket
+import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nemo_vfm.config import difference, read_values
-from nemo_vfm.core import lease_registry, progress
+from nemo_vfm.core import __version__, lease_registry, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import info, warn, warn_once
-from nemo_vfm.core.storage.files import is_full, read_bytes, read_json, write_json, write_text
+from nemo_vfm.core.secret import conceal_keys
+from nemo_vfm.core.storage.files import is_full, read_bytes, read_json, sha256_text, write_json, write_text
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import NAME as LOCK
 from nemo_vfm.runtime.run_lock import lock
-from nemo_vfm.runtime.run_manifest import SCHEMA, manifest, now
 
-HEARTBEAT_S = 10.0
-MANIFEST = "manifest.json"
+SCHEMA = "nemo_vfm.run/1"
 _MOST_BYTES = 16 << 20  # of a composed recipe, which is written out in full
 _BLOCK_BYTES = 4096  # that a file of few bytes takes of a disk
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
@@ -40,9 +44,6 @@ def open_folder(
         recipe: the composed recipe's text.
         allowed: keys in which the recipe may differ from the one that the folder holds.
         source: the recipe's file, whose name and first line the manifest keeps for people.
-
-    Raises:
-        RunFolderError: it holds something else, is in use, or cannot be written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -74,11 +75,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
 
 
 def _kept(file: Path) -> str:
-    """The text of the recipe that a folder holds.
-
-    Raises:
-        RunFolderError: no run has written it.
-    """
+    """The text of the recipe that a folder holds."""
     try:
         return read_bytes(file, _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -130,15 +127,16 @@ def _earlier(file: Path) -> dict[str, Json]:
     return found if isinstance(found, dict) else {}
 
 
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass
 class Status:
-    """Keeps `status.json`: what the run is doing, and that it is alive.
+    """Keeps `status.json`: what the run is doing, and that it is alive."""
 
-    Args:
-        folder: the run folder.
-    """
-
-    folder: Path
+    folder: Path  #: the run folder
     _started: str = field(default_factory=now)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -198,3 +196,83 @@ class Status:
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
             self.write("running")
+
+
+_PACKAGES = (
+    "torch",
+    "lightning",
+    "numpy",
+    "pydantic",
+    "PyYAML",
+    "webdataset",
+    "av",
+    "decord",
+    "safetensors",
+    "pyarrow",
+)
+
+
+def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | None = None) -> Json:
+    """The content of `manifest.json`.
+
+    Args:
+        recipe: the composed recipe's text.
+        steps: of a workflow, their names in order.
+        source: the recipe's file.
+    """
+    from nemo_vfm.config.recipe_header import header
+    from nemo_vfm.core import device
+
+    return {
+        "schema": SCHEMA,
+        "recipe": source.stem if source else None,
+        "purpose": conceal_keys(header(source).title) if source else None,
+        "created": now(),
+        "recipe_sha256": sha256_text(recipe),
+        "seed": seed,
+        "steps": list(steps),
+        "commit": _commit(),
+        "versions": {"nemo_vfm": __version__, "python": platform.python_version(), **_versions()},
+        "hardware": {"device": device.describe(), "cpus": os.cpu_count(), "memory_gb": _memory_gb(),
+                     "system": f"{platform.system()} {platform.release()}"},
+    }  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (ValueError, OSError):
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that runs, with `+changes` where files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(git, root, "rev-parse", "HEAD")
+        return commit + ("+changes" if _git(git, root, "status", "--porcelain", "--untracked-files=no") else "")
+    except (subprocess.SubprocessError, OSError):
+        return None
+
+
+def _git(git: str, root: Path, *words: str) -> str:
+    # An absolute program and fixed words: nothing of the recipe reaches this line.
+    result = subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20)  # noqa: S603
+    return result.stdout.strip()
+
+
+HEARTBEAT_S = 10.0
+MANIFEST = "manifest.json"

@@ -38,21 +38,13 @@ _MOST = 4096  # characters that are read of a lock
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that holds a folder.
+    """A process that holds a folder."""
 
-    Args:
-        host: its machine's name, for people.
-        pid: its number in its namespace.
-        born: when it started, in clock ticks since boot: numbers of processes are given out again.
-        world: boot and process namespace; only in the same one do `pid` and `born` mean anything.
-        token: of this one time of holding.
-    """
-
-    host: str
-    pid: int
-    born: str
-    world: str
-    token: str = field(default_factory=lambda: uuid4().hex)
+    host: str  #: its machine's name, for people
+    pid: int  #: its number in its namespace
+    born: str  #: when it started, in clock ticks since boot: numbers of processes are given out again
+    world: str  #: boot and process namespace; only in the same one do `pid` and `born` mean anything
+    token: str = field(default_factory=lambda: uuid4().hex)  #: of this one time of holding
 
     @classmethod
     def me(cls) -> "Owner":
@@ -71,11 +63,7 @@ class Owner:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Hold a folder while the block runs.
-
-    Raises:
-        RunFolderError: another process holds it, or it cannot be written.
-    """
+    """Hold a folder while the block runs."""
     path, me = folder.absolute() / NAME, Owner.me()
     try:
         _take(path, me)

@@ -32,11 +32,7 @@ def waiting(sweep: SweepPlan, point: Point) -> Json:
 
 
 def before(sweep: SweepPlan) -> Json:
-    """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays.
-
-    Raises:
-        RunFolderError: the file that is there is damaged.
-    """
+    """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays."""
     known = _listed(sweep.folder)
     return _file(sweep, known | {one.name: waiting(sweep, one) for one in sweep.points if one.name not in known})
 
@@ -58,11 +54,7 @@ def _file(sweep: SweepPlan, rows: Mapping[str, Json]) -> Json:
 
 
 def read(folder: Path) -> Json:
-    """The file, or None where there is none.
-
-    Raises:
-        RunFolderError: it is damaged.
-    """
+    """The file, or None where there is none."""
     file = folder / SWEEP
     try:
         if not file.is_file():
@@ -76,11 +68,7 @@ def read(folder: Path) -> Json:
 
 
 def gathered(folder: Path) -> Json:
-    """The file anew, from what each run says of itself: a cluster's runs write no table.
-
-    Raises:
-        RunFolderError: there is none, or it is damaged.
-    """
+    """The file anew, from what each run says of itself: a cluster's runs write no table."""
     found = read(folder)
     if found is None:
         raise RunFolderError(f"{folder} holds no sweep: it has no {SWEEP}")

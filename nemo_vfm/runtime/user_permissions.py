@@ -35,9 +35,6 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
     Args:
         words: what stands behind each `--allow-host`, and folders of `--allow-write` as `file:///FOLDER`.
         recipe: its file; an endpoints file that lies beside it is not the user's.
-
-    Raises:
-        UserError: an option is not understood.
     """
     try:
         typed = [allowed_host(word) for word in words]
@@ -81,11 +78,7 @@ def _home() -> Path:
 
 
 def _read(file: Path, recipe: Path | None) -> list[Allowed]:
-    """Its entries; none where there is no file.
-
-    Raises:
-        UserError: others could have written it, or it is not understood.
-    """
+    """Its entries; none where there is no file."""
     if not file.exists():
         return []
     real = file.resolve()

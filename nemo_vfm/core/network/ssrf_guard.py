@@ -28,21 +28,13 @@ _HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """Where a service is.
+    """Where a service is."""
 
-    Args:
-        scheme: http or https.
-        host: in its one spelling, without brackets.
-        port: given, or the scheme's own.
-        path: what stands before the paths of the service, without a slash at its end.
-        query: `api-version=...`, or empty.
-    """
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-    query: str
+    scheme: str  #: http or https
+    host: str  #: in its one spelling, without brackets
+    port: int  #: given, or the scheme's own
+    path: str  #: what stands before the paths of the service, without a slash at its end
+    query: str  #: `api-version=...`, or empty
 
     @property
     def authority(self) -> str:

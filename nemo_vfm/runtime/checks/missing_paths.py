@@ -21,23 +21,14 @@ _NEIGHBOURS = 1000  # names of a folder among which the one that was meant is lo
 
 @dataclass(frozen=True, slots=True)
 class PathsSeen:
-    """What became of a recipe's paths.
+    """What became of a recipe's paths."""
 
-    Args:
-        problems: a path that is not there, or cannot be read.
-        unseen: a sentence for each that was not looked at.
-    """
-
-    problems: list[Problem] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)  #: a path that is not there, or cannot be read
+    unseen: list[str] = field(default_factory=list)  #: a sentence for each that was not looked at
 
 
 def mounts_of(words: Sequence[str]) -> dict[PurePosixPath, Path] | None:
-    """Folders of a container -> folders here, of `OUTSIDE:INSIDE`; None where the recipe runs in none.
-
-    Raises:
-        UserError: a word is no such pair.
-    """
+    """Folders of a container -> folders here, of `OUTSIDE:INSIDE`; None where the recipe runs in none."""
     found = {}
     for word in words:
         outside, _, inside = word.partition(":")

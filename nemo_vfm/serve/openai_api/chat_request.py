@@ -21,21 +21,13 @@ NOT_HONOURED: dict[str, tuple[Json, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What is asked.
+    """What is asked."""
 
-    Args:
-        messages: each with a role and content.
-        max_tokens: of an answer; None lets it fill the model's context.
-        sampling: how tokens are chosen.
-        num_top: likeliest tokens named at each place; None for no log-probabilities.
-        variables: of the chat template, such as enable_thinking.
-    """
-
-    messages: tuple[Mapping[str, Json], ...]
-    max_tokens: int | None
-    sampling: SamplingFields
-    num_top: int | None
-    variables: Mapping[str, Json]
+    messages: tuple[Mapping[str, Json], ...]  #: each with a role and content
+    max_tokens: int | None  #: of an answer; None lets it fill the model's context
+    sampling: SamplingFields  #: how tokens are chosen
+    num_top: int | None  #: likeliest tokens named at each place; None for no log-probabilities
+    variables: Mapping[str, Json]  #: of the chat template, such as enable_thinking
 
 
 def read_chat(body: Mapping[str, Json], vocab: int, default: GenerationSettings = GenerationSettings()) -> ChatRequest:
@@ -45,9 +37,6 @@ def read_chat(body: Mapping[str, Json], vocab: int, default: GenerationSettings 
         body: JSON; `model` has been read.
         vocab: tokens are below it.
         default: how tokens are chosen where it says nothing.
-
-    Raises:
-        ApiError: 400, naming the field.
     """
     fields = RequestFields(body)
     fields.value("model")
@@ -70,11 +59,7 @@ def _variables(fields: RequestFields) -> dict[str, Json]:
 
 
 def read_messages(value: Json) -> tuple[Mapping[str, Json], ...]:
-    """A conversation.
-
-    Raises:
-        ApiError: 400: it is none.
-    """
+    """A conversation."""
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
         raise ApiError(400, "messages must be a list of objects with role and content, at least one", param="messages")
     return tuple(value)

@@ -19,27 +19,16 @@ _MOST_TOKENS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class SamplingFields:
-    """Of one request.
+    """Of one request."""
 
-    Args:
-        choice: how the next token is chosen.
-        seed: of the first choice.
-        rules: change scores before the choice.
-        stops: strings that end a text.
-        stop_tokens: tokens that end it, besides the model's own.
-        num_choices: for each prompt.
-        stream: whether the answer is sent as it is written.
-        include_usage: whether a stream ends with the numbers of tokens.
-    """
-
-    choice: Choice
-    seed: int
-    rules: TokenRules
-    stops: tuple[str, ...]
-    stop_tokens: frozenset[int]
-    num_choices: int
-    stream: bool
-    include_usage: bool
+    choice: Choice  #: how the next token is chosen
+    seed: int  #: of the first choice
+    rules: TokenRules  #: change scores before the choice
+    stops: tuple[str, ...]  #: strings that end a text
+    stop_tokens: frozenset[int]  #: tokens that end it, besides the model's own
+    num_choices: int  #: for each prompt
+    stream: bool  #: whether the answer is sent as it is written
+    include_usage: bool  #: whether a stream ends with the numbers of tokens
 
     def seed_of(self, number: int) -> int:
         """Of a prompt's choice by its number; other prompts of the request do not matter."""
