@@ -76,7 +76,9 @@ class Program:
     def _guarded(self, verb: str, words: Sequence[str]) -> int:
         """Run a verb and turn what it raises into a sentence and a status."""
         try:
-            return self._dispatch(verb, words)
+            module = self._module(verb)
+            status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
+            return status
         except NemoVfmError as error:
             sys.stderr.write(f"{below_caret(_plain(error), sys.stderr)}\n")
             return error.exit_code
@@ -98,11 +100,6 @@ class Program:
             traceback.print_exc()
             sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
             return 1
-
-    def _dispatch(self, verb: str, words: Sequence[str]) -> int:
-        module = self._module(verb)
-        status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
-        return status
 
     def verb_parser(self, verb: str) -> argparse.ArgumentParser:
         """What reads a verb's words; its help is the docstring of the verb's file, with its examples at the end."""

@@ -78,7 +78,12 @@ class RecipeRun:
     def run(self) -> int:
         """Check, build, run and report; the exit status. Whoever calls it listens to signals."""
         self._folder = run_folder(self.composed)
-        _say_what_runs(self.composed, self._folder)
+        from nemo_vfm.core.log import plain
+
+        # The first line, before the seconds that torch takes; of several processes only the first says it.
+        if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
+            sys.stderr.write(f"{plain(f'{self.composed.path} runs in {self._folder}')}\n")
+            sys.stderr.flush()
         from nemo_vfm.core import ranks
         from nemo_vfm.core.types.job import needs_of
         from nemo_vfm.runtime.rank_processes import end_with_the_launcher
@@ -183,11 +188,13 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     """Run the job and leave status, report and, where it failed, the traceback."""
     from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
     from nemo_vfm.core.storage.files import is_full
+    from nemo_vfm.workflow import perform
+    from nemo_vfm.workflow.step_folder import Ask
 
     began, finished = time.monotonic(), status.finished()
     try:
         with status.running():
-            outcome = _perform(job, run)
+            outcome = perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
     except (Preempted, PreemptedNow) as error:
         return _stopped(error, run.folder, status)
     except NextPhase as error:
@@ -212,16 +219,10 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
         unsaid = UserError(f"all work is done, but {run.folder / 'status.json'} cannot be written; run the same "
                            f"command again when it can")  # fmt: skip
         return _failed(unsaid, unsaid.exit_code, run.folder, status)
-    return _done(outcome, run.folder, time.monotonic() - began)
-
-
-def _say_what_runs(composed: "Composed", folder: Path) -> None:
-    """The first line, before the seconds that torch takes; of several processes only the first says it."""
-    from nemo_vfm.core.log import plain
-
-    if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
-        sys.stderr.write(f"{plain(f'{composed.path} runs in {folder}')}\n")
-        sys.stderr.flush()
+    (run.folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
+    page = run.folder / "report.html"
+    report = page if outcome.did_nothing and page.is_file() else _report(run.folder)
+    return Ending(run.folder, 0, outcome, report=report, seconds=time.monotonic() - began)
 
 
 def _wanted(job: "Job", step: str | None) -> "Job":
@@ -251,13 +252,6 @@ def _require_ranks(job: "Job") -> None:
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _perform(job: "Job", run: "Run") -> "Outcome":
-    from nemo_vfm.workflow import perform
-    from nemo_vfm.workflow.step_folder import Ask
-
-    return perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
 
 
 def _stopped(error: BaseException, folder: Path, status: "Status") -> Ending:
@@ -311,13 +305,6 @@ def _keep(file: Path, text: str) -> bool:
             file.unlink()  # an empty one would only puzzle
         return False
     return True
-
-
-def _done(outcome: "Outcome", folder: Path, seconds: float) -> Ending:
-    (folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
-    page = folder / "report.html"
-    report = page if outcome.did_nothing and page.is_file() else _report(folder)
-    return Ending(folder, 0, outcome, report=report, seconds=seconds)
 
 
 def _report(folder: Path) -> Path | None:

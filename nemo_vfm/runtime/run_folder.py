@@ -62,11 +62,17 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     """How this run differs from the one already in the folder; None if the folder is new. Other content is refused."""
     file = path / "recipe.yaml"
     if not file.is_file():
-        if others := sorted(other.name for other in path.iterdir() if not _is_ours(other.name)):
+        # What a start that was killed may leave before the recipe is there, and what is no job's.
+        names = sorted({other.name for other in path.iterdir()} - {LOCK, MANIFEST, LAUNCH, PARTS})
+        if others := [name for name in names if not _TEMPORARY.fullmatch(name)]:
             raise RunFolderError(f"{path} is not empty and not a run folder (it holds {', '.join(others[:3])}); "
                                  f"choose another run_dir")  # fmt: skip
         return None
-    _require_known(_earlier(path / MANIFEST), path)
+    # Refuse the folder of a later version; of the same major version only keys were added.
+    version = _VERSION.fullmatch(str(_earlier(path / MANIFEST).get("schema", SCHEMA)))
+    if version is not None and version[1] != "1":
+        raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
+                             f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
     found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
     difference.accept(found, allowed, str(path))
     for key, (old, new) in found.items():
@@ -80,19 +86,6 @@ def _kept(file: Path) -> str:
         return read_bytes(file, _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file} is not the recipe of a run ({error}); choose another run_dir") from error
-
-
-def _require_known(earlier: dict[str, Json], path: Path) -> None:
-    """Refuse the folder of a later version; of the same major version only keys were added."""
-    version = _VERSION.fullmatch(str(earlier.get("schema", SCHEMA)))
-    if version is not None and version[1] != "1":
-        raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
-                             f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
-
-
-def _is_ours(name: str) -> bool:
-    """What a start that was killed may leave before the recipe is there, and what is no job's."""
-    return name in (LOCK, MANIFEST, LAUNCH, PARTS) or _TEMPORARY.fullmatch(name) is not None
 
 
 def _describe(
@@ -223,6 +216,10 @@ def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | N
     from nemo_vfm.config.recipe_header import header
     from nemo_vfm.core import device
 
+    versions = {"nemo_vfm": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "schema": SCHEMA,
         "recipe": source.stem if source else None,
@@ -232,20 +229,10 @@ def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | N
         "seed": seed,
         "steps": list(steps),
         "commit": _commit(),
-        "versions": {"nemo_vfm": __version__, "python": platform.python_version(), **_versions()},
+        "versions": versions,
         "hardware": {"device": device.describe(), "cpus": os.cpu_count(), "memory_gb": _memory_gb(),
                      "system": f"{platform.system()} {platform.release()}"},
     }  # fmt: skip
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _memory_gb() -> float | None:

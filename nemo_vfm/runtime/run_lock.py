@@ -80,7 +80,9 @@ def lock(folder: Path) -> Iterator[None]:
         beat.join()
         lease_registry.release(str(folder))
         if folder.is_dir() and _is_mine(path, me):
-            _release(path, me)
+            with suppress(OSError, RunFolderError), _exclusively(path) as (file, _):
+                if _owner(file.read(_MOST)) == me:
+                    _overwrite(file, None)
 
 
 def holder(folder: Path) -> tuple[Owner | None, bool]:
@@ -185,12 +187,6 @@ def _overwrite(file: TextIO, owner: Owner | None) -> None:
     if owner is not None:
         file.write(json.dumps(asdict(owner)))
     file.flush()
-
-
-def _release(path: Path, me: Owner) -> None:
-    with suppress(OSError, RunFolderError), _exclusively(path) as (file, _):
-        if _owner(file.read(_MOST)) == me:
-            _overwrite(file, None)
 
 
 def _beat(path: Path, me: Owner, stop: threading.Event) -> None:

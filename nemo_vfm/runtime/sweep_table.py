@@ -107,7 +107,11 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     from rich.console import Console
 
     measure, mode = measure_of(rows, [folder / row["name"] for row in rows])
-    figures, best = _figures(rows, measure), best_of(rows, measure, mode)
+    # Up to five figures that any run has: that which is compared, losses, then the others as the runs name them.
+    names = _names(rows)
+    first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
+    figures = [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
+    best = best_of(rows, measure, mode)
     room, shown = Console(file=sys.stdout).width, list(figures)
     while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
         shown.pop()
@@ -148,13 +152,6 @@ def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], be
 
 def _names(rows: Sequence[Json]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row["figures"]))
-
-
-def _figures(rows: Sequence[Json], measure: str) -> list[str]:
-    """Up to five figures that any run has: that which is compared, losses, then the others as the runs name them."""
-    names = _names(rows)
-    first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
-    return [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
 
 
 def measure_of(rows: Sequence[Json], folders: Sequence[Path]) -> tuple[str, Mode]:

@@ -149,12 +149,8 @@ def _entry(name: str, node: object, source: str) -> Allowed:
     if variable is not None:
         require_variable(variable)
     if url.partition("://")[0] in (*SCHEMES, "ray"):
-        return _store(name, url, variable, source)
+        # A bucket or a Ray cluster; a folder of a bucket stands for the whole of it.
+        whole = url if url.startswith("ray://") else f"{Address(url).scheme}://{Address(url).bucket}"
+        return Allowed(allowed_place(whole, variable).place, source=source, name=name)
     where = service_url(url)
     return Allowed(where.origin, variable, bool(private), source, name, url)
-
-
-def _store(name: str, url: str, variable: str | None, source: str) -> Allowed:
-    """A bucket or a Ray cluster; a folder of a bucket stands for the whole of it."""
-    whole = url if url.startswith("ray://") else f"{Address(url).scheme}://{Address(url).bucket}"
-    return Allowed(allowed_place(whole, variable).place, source=source, name=name)

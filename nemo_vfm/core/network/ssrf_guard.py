@@ -149,13 +149,9 @@ def _unwrapped(ip: Ip) -> Ip:
     if ip in _NAT64:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-    if inside is None and _is_compatible(ip):
+    if inside is None and isinstance(_COMPATIBLE, IPv6Network) and ip in _COMPATIBLE and int(ip) > 0xFFFF:
         inside = IPv4Address(int(ip))
     return inside or ip
-
-
-def _is_compatible(ip: IPv6Address) -> bool:
-    return isinstance(_COMPATIBLE, IPv6Network) and ip in _COMPATIBLE and int(ip) > 0xFFFF
 
 
 def _shown(text: str) -> str:

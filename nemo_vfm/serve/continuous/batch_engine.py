@@ -90,8 +90,10 @@ class BatchEngine:
         """Give every running text a token; False where there was nothing to do."""
         self._admit()
         worked = bool(self._reading or self._running)
-        groups, budget = self._groups(), self.piece
-        if groups and self._reading and self._can_join(groups[0]):
+        most = self.passes.most_rows
+        groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
+        budget = self.piece
+        if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
             budget -= self._read_and_decode(groups.pop(0))
         self._read_prompts(budget)
         for group in groups:
@@ -132,9 +134,6 @@ class BatchEngine:
             assert text.span is not None, "a text is read after it was admitted"
             self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
             budget -= len(tokens)
-
-    def _can_join(self, group: list[ServedText]) -> bool:
-        return self.passes.can_join(len(group), len(self._next_piece()[1]))
 
     def _read_and_decode(self, group: list[ServedText]) -> int:
         """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
@@ -186,10 +185,6 @@ class BatchEngine:
             results += token_results(scores, following, text.request.num_top or 0)
         text.listener.prompt(results)
         return None
-
-    def _groups(self) -> list[list[ServedText]]:
-        most = self.passes.most_rows
-        return [self._running[start : start + most] for start in range(0, len(self._running), most)]
 
     def _decode(self, texts: list[ServedText]) -> None:
         spans = [(text.span, text.done) for text in texts if text.span is not None]

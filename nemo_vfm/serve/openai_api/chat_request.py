@@ -42,20 +42,19 @@ def read_chat(body: Mapping[str, Json], vocab: int, default: GenerationSettings 
     fields.value("model")
     for name, values in NOT_HONOURED.items():
         fields.neutral(name, *values)
-    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields),
-                          read_sampling(fields, vocab, default), _num_top(fields), _variables(fields))  # fmt: skip
-    fields.name("user")
-    fields.require_all_read()
-    require_room_for(request.sampling, request.max_tokens)
-    return request
-
-
-def _variables(fields: RequestFields) -> dict[str, Json]:
     value = fields.value("chat_template_kwargs")
     found = {} if value is None else value
     if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
         raise fields.wrong("chat_template_kwargs", "an object whose keys are names of variables")
-    return found
+    wanted, count = fields.flag("logprobs"), fields.integer("top_logprobs", None, 0, MOST_TOP)
+    if count is not None and not wanted:
+        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields),
+                          read_sampling(fields, vocab, default), (count or 0) if wanted else None, found)  # fmt: skip
+    fields.name("user")
+    fields.require_all_read()
+    require_room_for(request.sampling, request.max_tokens)
+    return request
 
 
 def read_messages(value: Json) -> tuple[Mapping[str, Json], ...]:
@@ -72,10 +71,3 @@ def _max_tokens(fields: RequestFields) -> int | None:
         raise ApiError(400, "max_tokens and max_completion_tokens are the same setting; give only one",
                        param="max_tokens")  # fmt: skip
     return older if newer is None else newer
-
-
-def _num_top(fields: RequestFields) -> int | None:
-    wanted, count = fields.flag("logprobs"), fields.integer("top_logprobs", None, 0, MOST_TOP)
-    if count is not None and not wanted:
-        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    return (count or 0) if wanted else None

@@ -54,8 +54,14 @@ def read_completion(
     fields.neutral("suffix", "")
     fields.name("user")
     fields.neutral("best_of", sampling.num_choices)
+    # One prompt or several; a list of numbers is one.
+    value = fields.value("prompt")
+    if isinstance(value, str) or (isinstance(value, list) and value and _is_number(value[0])):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        raise ApiError(400, "prompt must be a text, a list of tokens, or a list of either", param="prompt")
     request = CompletionRequest(
-        _prompts(fields.value("prompt"), vocab), fields.integer("max_tokens", 16, 0, _MOST_TOKENS) or 0, sampling,
+        tuple(_prompt(one, vocab) for one in value), fields.integer("max_tokens", 16, 0, _MOST_TOKENS) or 0, sampling,
         fields.flag("echo"), fields.integer("logprobs", None, 0, MOST_TOP),
     )  # fmt: skip
     fields.require_all_read()
@@ -65,26 +71,13 @@ def read_completion(
     return request
 
 
-def _prompts(value: Json, vocab: int) -> tuple[str | tuple[int, ...], ...]:
-    """One prompt or several; a list of numbers is one."""
-    if isinstance(value, str) or (isinstance(value, list) and value and _is_number(value[0])):
-        value = [value]
-    if not isinstance(value, list) or not value:
-        raise ApiError(400, "prompt must be a text, a list of tokens, or a list of either", param="prompt")
-    return tuple(_prompt(one, vocab) for one in value)
-
-
 def _prompt(value: Json, vocab: int) -> str | tuple[int, ...]:
     if isinstance(value, str):
         return value
-    if not isinstance(value, list) or not value or not _are_tokens(value, vocab):
+    if not isinstance(value, list) or not value or not all(_is_number(one) and 0 <= one < vocab for one in value):
         raise ApiError(400, f"prompt must be a text, or a list of whole numbers from 0 to {vocab - 1}, at least one",
                        param="prompt")  # fmt: skip
     return tuple(value)
-
-
-def _are_tokens(values: Sequence[Json], vocab: int) -> bool:
-    return all(_is_number(one) and 0 <= one < vocab for one in values)
 
 
 def _is_number(value: Json) -> bool:

@@ -261,18 +261,15 @@ class HttpServer:
         config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, http=TimedProtocol,
                                 loop="asyncio", ws="none", lifespan="off", limit_concurrency=_MOST_CONNECTIONS,
                                 proxy_headers=False)  # fmt: skip
-        _allow_open_files(2 * _MOST_CONNECTIONS)
+        # As far as the system lets us: its usual limit, 1,024, is less than the connections that are taken.
+        count = 2 * _MOST_CONNECTIONS
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         with self._socket:
             _DrainingServer(config, self._guard).run(sockets=[self._socket])
 
     def drain(self) -> None:
         """Take no more, and end once every answer is out."""
         self._guard.draining = True
-
-
-def _allow_open_files(count: int) -> None:
-    """As far as the system lets us: its usual limit, 1,024, is less than the connections that are taken."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

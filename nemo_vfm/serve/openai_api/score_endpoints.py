@@ -157,7 +157,15 @@ def read_scores(body: Mapping[str, Json]) -> ScoreRequest:
     if messages is not None:
         return ScoreRequest(_conversations(messages), "messages")
     names, prompts, answers = given[0]
-    return ScoreRequest(_paired(names, prompts, answers), names[1])
+    # One prompt for all answers, or one for each.
+    asked, answered = (_texts(*pair) for pair in zip(names, (prompts, answers), strict=True))
+    if len(asked) not in (1, len(answered)):
+        raise ApiError(400, f"{names[0]} has {len(asked)} texts and {names[1]} {len(answered)}; give one prompt "
+                            f"for all answers, or one for each", param=names[0])  # fmt: skip
+    asked = asked * len(answered) if len(asked) == 1 else asked
+    pairs_of = zip(asked, answered, strict=True)
+    return ScoreRequest(tuple(({"role": "user", "content": prompt}, {"role": "assistant", "content": answer})
+                              for prompt, answer in pairs_of), names[1])  # fmt: skip
 
 
 def read_scored_chat(body: Mapping[str, Json]) -> ScoreRequest:
@@ -181,19 +189,6 @@ def _conversations(value: Json) -> tuple[Messages, ...]:
     if isinstance(value, list) and value and isinstance(value[0], list):
         return tuple(map(read_messages, value))
     return (read_messages(value),)
-
-
-def _paired(names: tuple[str, str], prompts: Json, answers: Json) -> tuple[Messages, ...]:
-    """One prompt for all answers, or one for each."""
-    asked, answered = (_texts(*pair) for pair in zip(names, (prompts, answers), strict=True))
-    if len(asked) not in (1, len(answered)):
-        raise ApiError(400, f"{names[0]} has {len(asked)} texts and {names[1]} {len(answered)}; give one prompt "
-                            f"for all answers, or one for each", param=names[0])  # fmt: skip
-    asked = asked * len(answered) if len(asked) == 1 else asked
-    return tuple(
-        ({"role": "user", "content": prompt}, {"role": "assistant", "content": answer})
-        for prompt, answer in zip(asked, answered, strict=True)
-    )
 
 
 def _texts(name: str, value: Json) -> list[str]:
