@@ -30,7 +30,9 @@ def script(job: SlurmJob) -> str:
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
         raise ValueError(f"the script has a variable {taken[0]} itself; give the job's variable another name")
     shared = (_exports(job), _secrets(job), containers.forwarding(job, variables(job)))
-    parts = (_head(job), directives(job), _start(job), *shared, _words(job), before, _work(job))
+    start = [*_loads(job), "set -uo pipefail  # not -e: what follows a failure is decided at the end",
+             "trap : TERM USR1  # survive both: this shell still has to record how the job ended"]  # fmt: skip
+    parts = (_head(job), directives(job), start, *shared, _words(job), before, _work(job))
     lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
     return "\n".join([*lines, *behind, ""])
 
@@ -48,12 +50,6 @@ def surroundings(job: SlurmJob) -> list[str]:
     """The lines that make what the work finds: modules, variables, secrets."""
     parts = (_loads(job), _exports(job), _secrets(job), containers.forwarding(job, variables(job)))
     return [line for part in parts if (found := list(part)) for line in (*found, "")]
-
-
-def _start(job: SlurmJob) -> Iterator[str]:
-    yield from _loads(job)
-    yield "set -uo pipefail  # not -e: what follows a failure is decided at the end"
-    yield "trap : TERM USR1  # survive both: this shell still has to record how the job ended"
 
 
 def _loads(job: SlurmJob) -> Iterator[str]:
@@ -182,14 +178,8 @@ def _wait_s(job: SlurmJob) -> int:
 def _guarded(job: SlurmJob, lines: list[str]) -> list[str]:
     if not job.cluster.secrets and not job.needed:
         return lines
-    return [
-        "if [[ $missing ]]; then",
-        '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2',
-        "  status=2",
-        "else",
-        *(f"  {line}" for line in lines),
-        "fi",
-    ]
+    said = '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2'
+    return ["if [[ $missing ]]; then", said, "  status=2", "else", *(f"  {line}" for line in lines), "fi"]
 
 
 def _step(job: SlurmJob) -> list[str]:
@@ -223,15 +213,9 @@ def shell_script(job: SlurmJob) -> str:
                   array=0, task_words=(), task_runs=())  # fmt: skip
     enter = [quoted(word) for word in (*containers.options(one, variables(one)), *containers.before(one))]
     lines = [" ".join(["exec srun --pty", *(quoted(word) for word in _wanted(one))]), *enter, "bash -i"]
-    return "\n".join([*surroundings(one), *_guard(one), " \\\n  ".join(lines), ""])
-
-
-def _guard(job: SlurmJob) -> Iterator[str]:
-    if job.cluster.secrets or job.needed:
-        yield "if [[ $missing ]]; then"
-        yield '  echo "not set:$missing; export them first, or name files in cluster.secrets" >&2'
-        yield "  exit 2"
-        yield "fi"
+    said = '  echo "not set:$missing; export them first, or name files in cluster.secrets" >&2'
+    guard = ["if [[ $missing ]]; then", said, "  exit 2", "fi"] if job.cluster.secrets or job.needed else []
+    return "\n".join([*surroundings(one), *guard, " \\\n  ".join(lines), ""])
 
 
 def _wanted(job: SlurmJob) -> Iterator[str]:
@@ -291,13 +275,8 @@ def _after_check(job: SlurmJob, work: list[str]) -> list[str]:
     step = ["srun", "--export=ALL", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1",
             "--cpus-per-task=1", "--kill-on-bad-exit=0"]  # fmt: skip
     step += [f"--mpi={job.mpi}"] if job.mpi else []
-    return [
-        f'if ! {" ".join(map(quoted, step))} bash -c "$check"; then',
-        f"  status={_FAILED}",
-        "else",
-        *(f"  {line}" for line in work),
-        "fi",
-    ]
+    return [f'if ! {" ".join(map(quoted, step))} bash -c "$check"; then', f"  status={_FAILED}", "else",
+            *(f"  {line}" for line in work), "fi"]  # fmt: skip
 
 
 def check_text(job: SlurmJob) -> str:

@@ -226,7 +226,6 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
 
 
 def _wanted(job: "Job", step: str | None) -> "Job":
-    """All of it, or one step."""
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.workflow import OneStep, Workflow
 

@@ -81,7 +81,6 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
 
 
 def _kept(file: Path) -> str:
-    """The text of the recipe that a folder holds."""
     try:
         return read_bytes(file, _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -48,7 +48,6 @@ class Owner:
 
     @classmethod
     def me(cls) -> "Owner":
-        """This process."""
         return cls(socket.gethostname(), os.getpid(), _born(os.getpid()), _world())
 
     def is_dead(self) -> bool | None:

@@ -63,7 +63,6 @@ class Share:
         return self._run_dir / PARTS / f"{self._part.round}-{self._part.number:05d}-of-{self._part.count:05d}"
 
     def run(self, run: Run) -> Outcome:
-        """Do the part."""
         self._claim(run)
         turn = self._turn(replace(run, folder=self._run_dir))
         if turn.is_done():

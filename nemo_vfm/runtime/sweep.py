@@ -107,7 +107,6 @@ def _check_all(sweep: SweepPlan) -> None:
 
 
 def _run(sweep: SweepPlan, point: Point, heard: _Heard) -> Json:
-    """Run one combination to its end and say how it went."""
     began = time.monotonic()
     status = heard.wait(own_command("run", *sweep.words(point)))
     if -status in heard.signals:  # it came before the run could listen

@@ -43,7 +43,6 @@ def keep(sweep: SweepPlan, rows: Sequence[Json]) -> None:
 
 
 def _listed(folder: Path) -> dict[str, Json]:
-    """The rows that are there, by name."""
     there = read(folder)
     return {row["name"]: row for row in there["points"]} if there else {}
 

@@ -73,7 +73,6 @@ class Chat:
         self.require_echo = require_echo
 
     def ready(self) -> None:
-        """See `Endpoint.ready`."""
         self.endpoint.ready()
 
     def say(self, messages: Sequence[Json]) -> Said:
@@ -148,7 +147,6 @@ class EndpointChat(Chat):
         )  # fmt: skip
 
     def recipients(self) -> tuple[Recipient, ...]:
-        """See `Sends.recipients`."""
         return self.endpoint.recipients()
 
 

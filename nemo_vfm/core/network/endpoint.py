@@ -96,7 +96,6 @@ class Endpoint:
         self.timeout_s, self.max_response_mb, self._withheld = timeout_s, max_response_mb, permissions.withheld
 
     def recipients(self) -> tuple[Recipient, ...]:
-        """See `Sends.recipients`."""
         variables = () if self.allowed.variable is None else (self.allowed.variable,)
         return (Recipient(self.url.origin, "what it is asked", variables, self.allowed.source),)
 

@@ -62,7 +62,6 @@ class Address(str):
 
     @property
     def scheme(self) -> str:
-        """What stands before `://`."""
         return self.partition("://")[0]
 
     @property
@@ -72,12 +71,10 @@ class Address(str):
 
     @property
     def bucket(self) -> str:
-        """The first part."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
-        """The last part."""
         return self.path.rpartition("/")[2]
 
     @property

@@ -84,7 +84,6 @@ class ChoiceWriter:
         self._stopped = False
 
     def prompt(self, results: list[TokenResult]) -> None:
-        """See `TextListener`."""
         self._next.given += results
 
     def token(self, result: TokenResult) -> bool:
@@ -97,7 +96,6 @@ class ChoiceWriter:
         return not self._stopped
 
     def ended(self, ending: TextEnding) -> None:
-        """See `TextListener`."""
         if not self._stopped:
             self._release(self._text.rest())
         if not self._stopped:

@@ -78,7 +78,6 @@ class TimedProtocol(H11Protocol):
         self.unread_since: float | None = None  # a request is on its way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._watch()
 
@@ -88,7 +87,6 @@ class TimedProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()

@@ -42,9 +42,7 @@ class OutputListener:
         return False
 
     def outputs(self, values: list[float]) -> None:
-        """See `TakesOutputs`."""
         self._outputs = values
 
     def ended(self, ending: TextEnding) -> None:
-        """See `TextListener`."""
         self._publish(self._outputs)
