@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.columns import say, span, table
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look, and change nothing."""
-    from launcher.columns import say, table
     from launcher.slurm.job_status import looked_at, queue_of, run_states, states
     from launcher.state.launch_folder import read
 
@@ -62,7 +63,6 @@ def _now(found: "list[JobState]") -> "JobState | None":
 
 
 def _say_progress(found: "Progress") -> None:
-    from launcher.columns import say, span
     from launcher.slurm.job_status import silent
 
     if found.step is not None:
@@ -82,8 +82,6 @@ def _say_progress(found: "Progress") -> None:
 
 def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
     """Those that are not done first, where there are too many for a screen."""
-    from launcher.columns import say, table
-
     shown = found if len(found) <= _MOST_RUNS else sorted(found, key=lambda one: one[1] == "done")[:_MOST_RUNS]
     rows = []
     for name, word, at in shown:
@@ -96,8 +94,6 @@ def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
 
 
 def _say_attempts(kept: "KeptLaunch") -> None:
-    from launcher.columns import say, table
-
     attempts = kept.attempts()
     if not attempts:
         return
