@@ -5,16 +5,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from launcher.local_log import LocalLog, OnTerminal, begun
 from launcher.plan.launch import Launch
 from launcher.plan.programs import search_path, whole_paths
 from launcher.render.profile import FOLDER, before_here
 from launcher.state import secret_files
 from launcher.state.launch_folder import held, write
+from launcher.state.logs import begun
 from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED
 from nemo_vfm.core.storage.files import write_text
 
@@ -25,22 +25,9 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 def commands(launch: Launch) -> list[list[str]]:
     """Each command, word by word: one, or one for every run of a sweep."""
     runs = [(run.run_dir, run.typed) for run in launch.runs] or [(launch.run_dir, launch.typed)]
-    before = before_here(launch.request.profile, launch.folder)
-    return [
-        [
-            *before,
-            sys.executable,
-            "-P",
-            "-m",
-            "nemo_vfm",
-            "run",
-            str(recipe),
-            f"run_dir={folder}",
-            *typed,
-            *launch.request.run_words(),
-        ]
-        for recipe, (folder, typed) in zip(launch.recipes(), runs, strict=True)
-    ]
+    words = [*before_here(launch.request.profile, launch.folder), sys.executable, "-P", "-m", "nemo_vfm", "run"]
+    return [[*words, str(recipe), f"run_dir={folder}", *typed, *launch.request.run_words()]
+            for recipe, (folder, typed) in zip(launch.recipes(), runs, strict=True)]  # fmt: skip
 
 
 def lines(launch: Launch) -> str:
@@ -61,12 +48,14 @@ def _module_path(launch: Launch) -> str:
 
 
 def run_here(launch: Launch) -> int:
-    """Run it and wait; of a sweep one run after the other. The status of the first that was not well.
-
-    Raises:
-        UserError: a secret cannot be read.
-    """
-    environment = _environment(launch)
+    """Run it and wait; of a sweep one run after the other. The status of the first that was not well."""
+    environment = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
+    environment["PYTHONUNBUFFERED"] = "1"  # the log keeps the last lines of a killed process
+    for name, value in launch.where.variables.items():
+        environment.pop(name, None)
+        environment.update({} if value is None else {name: value})
+    for name, file in launch.where.secrets.items():
+        environment[name] = secret_files.value(name, file)
     with held(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
@@ -75,45 +64,28 @@ def run_here(launch: Launch) -> int:
     first = 0
     with log:
         for words in commands(launch):
-            status = _run(words, environment, launch, log)
+            # Our own interpreter and module; the words are arguments, never a shell's.
+            process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
+            with _pass_signals_on(process):
+                log.wait(process)
+            status = process.returncode if process.returncode >= 0 else 128 - process.returncode
             first = first or status
             if status in _OVER:
                 break
     return first
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, log: LocalLog | OnTerminal) -> int:
-    # Our own interpreter and module; the words are arguments, never a shell's.
-    process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
-    with _handed_on(process):
-        log.wait(process)
-    status = process.returncode
-    return status if status >= 0 else 128 - status
-
-
-def _environment(launch: Launch) -> dict[str, str]:
-    """Ours, with the launch's code first and with what the cluster's file says."""
-    found = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
-    found["PYTHONUNBUFFERED"] = "1"  # the log keeps the last lines of a killed process
-    for name, value in launch.where.variables.items():
-        found.pop(name, None)
-        found.update({} if value is None else {name: value})
-    for name, file in launch.where.secrets.items():
-        found[name] = secret_files.value(name, file)
-    return found
-
-
 @contextmanager
-def _handed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hand signals on to the run, which ends well by itself."""
+def _pass_signals_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Pass signals on to the run, which ends well by itself."""
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
     def leave_it_to_the_run(number: int, frame: FrameType | None) -> None:
         """It gets the same Ctrl-C, and says what became of it."""
 
-    handlers = {**dict.fromkeys(_PASSED_ON, hand_on), signal.SIGINT: leave_it_to_the_run}
+    handlers = {**dict.fromkeys(_PASSED_ON, pass_on), signal.SIGINT: leave_it_to_the_run}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

@@ -10,8 +10,7 @@ from launcher.plan.launch import prepared
 from launcher.plan.preflight import Finding
 from launcher.request.request import parse_request
 from launcher.slurm import slurm
-from launcher.slurm.job_status import JobState, queue_of, states
-from launcher.slurm.queue import PATIENCE_S
+from launcher.slurm.job_status import PATIENCE_S, JobState, queue_of, states
 from launcher.state.launch_folder import read
 from launcher.state.submission import cancel, carry_out, checked
 from nemo_vfm.core.errors import UserError
@@ -19,15 +18,10 @@ from nemo_vfm.core.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A launch.
+    """A launch."""
 
-    Args:
-        run_dir: its run folder, by which every verb of `vfm-launch` knows it, too.
-        findings: what was found out before it was submitted.
-    """
-
-    run_dir: Path
-    findings: tuple[Finding, ...] = ()
+    run_dir: Path  #: its run folder, by which every verb of `vfm-launch` knows it, too
+    findings: tuple[Finding, ...] = ()  #: what was found out before it was submitted
 
     def status(self) -> list[JobState]:
         """How each job is, in order: what Slurm says while it remembers, else what the folder says."""

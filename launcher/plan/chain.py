@@ -2,16 +2,19 @@
 
 Each share but the first begins when the one before it has succeeded. A training whose phases are for different numbers
 of devices has a share for each such number. Work that can be divided has an array of tasks for each of its rounds, and
-then one job that needs all of it.
+then one job that needs all of it. The runs of a sweep have one share: an array has tasks of one size only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 
-from launcher.plan.recipe_info import Phase, Step, Work
+from launcher.columns import counted
+from launcher.plan.recipe_info import Point, Step, Work
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import Where
+from nemo_vfm.core.errors import UserError
 
 ALONE = "job"  #: the name of the one share of a recipe that is one job
 
@@ -20,43 +23,24 @@ _NEMO = "nemo_vfm.nemo.experiment.NeMoExperiment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one job takes of a cluster.
+    """What one job takes of a cluster."""
 
-    Args:
-        name: of the share, which also names its script: step, phase, or both; `job` of a recipe with neither.
-        step: what `--only` takes; empty for the whole recipe.
-        phase: the first phase that it does; empty where there is one number of devices.
-        kind: the class of the job.
-        ranks: processes.
-        nodes: how many.
-        tasks_per_node: processes of a node.
-        gpus_per_node: GPUs of a node.
-        cpus_per_task: cores of a process.
-        on_gpu: whether a GPU is of use.
-        degrees: of the widest layout.
-        engine: what trains: `torch`, `megatron`, or empty where nothing does.
-        ray: whether a Ray cluster is wanted.
-        array: tasks of an array; 0 is none.
-        round: of its parts.
-        problem: why it cannot be: the layout does not fit the nodes; empty where it can.
-    """
-
-    name: str
-    step: str = ""
-    phase: str = ""
-    kind: str = ""
-    ranks: int
-    nodes: int
-    tasks_per_node: int
-    gpus_per_node: int
-    cpus_per_task: int
-    on_gpu: bool
-    degrees: Mapping[str, int] = field(default_factory=dict)
-    engine: str = ""
-    ray: bool = False
-    array: int = 0
-    round: int = 0
-    problem: str = ""
+    name: str  #: of the share, which also names its script: step, phase, or both; `job` of a recipe with neither
+    step: str = ""  #: what `--only` takes; empty for the whole recipe
+    phase: str = ""  #: the first phase that it does; empty where there is one number of devices
+    kind: str = ""  #: the class of the job
+    ranks: int  #: processes
+    nodes: int  #: how many
+    tasks_per_node: int  #: processes of a node
+    gpus_per_node: int  #: GPUs of a node
+    cpus_per_task: int  #: cores of a process
+    on_gpu: bool  #: whether a GPU is of use
+    degrees: Mapping[str, int] = field(default_factory=dict)  #: of the widest layout
+    engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    ray: bool = False  #: whether a Ray cluster is wanted
+    array: int = 0  #: tasks of an array; 0 is none
+    round: int = 0  #: of its parts
+    problem: str = ""  #: why it cannot be: the layout does not fit the nodes; empty where it can
 
     def task_words(self) -> tuple[tuple[str, ...], ...]:
         """What each task of the array is told besides."""
@@ -80,8 +64,14 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
         for step, phase, ranks, degrees in pieces
     ]
     found = found if gpus is None else list(_compared(found, gpus, devices))
-    arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
-    return [one for share in found for one in (*_arrays(share, arrays[share.step], parts), share)]
+    rounds = {step.name: step.rounds if parts else 0 for step in work.steps}
+    chained: list[Share] = []
+    for share in found:
+        prefix = "" if share.name == ALONE else f"{share.name}-"
+        chained += (replace(share, name=f"{prefix}parts-{number}", array=parts, round=number)
+                    for number in range(rounds[share.step]))  # fmt: skip
+        chained.append(share)
+    return chained
 
 
 def _compared(shares: Sequence[Share], gpus: int, devices: int) -> Iterator[Share]:
@@ -125,20 +115,13 @@ def _devices(cluster: Where) -> int:
     return cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
 
 
-def _arrays(share: Share, rounds: int, parts: int) -> Iterator[Share]:
-    for number in range(rounds):
-        name = f"parts-{number}" if share.name == ALONE else f"{share.name}-parts-{number}"
-        yield replace(share, name=name, array=parts, round=number)
-
-
 def _pieces(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
     """(step, its phase, ranks, degrees): neighbouring phases on as many ranks are one."""
     groups = [list(group) for _, group in groupby(step.phases, key=lambda phase: phase.ranks)]
     if len(groups) < 2:
         yield step, "", step.ranks, step.degrees
         return
-    for group in groups:
-        first: Phase = group[0]
+    for first, *_ in groups:
         yield step, first.name, first.ranks, first.degrees
 
 
@@ -175,10 +158,7 @@ def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]
 
 def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
     needed, rest = divmod(ranks, devices)
-    if ranks <= devices:
-        fits, tasks = 1, ranks
-    else:
-        fits, tasks = needed, devices
+    fits, tasks = (1, ranks) if ranks <= devices else (needed, devices)
     if rest and ranks > devices:
         whole = f"{needed * devices} or {(needed + 1) * devices}"
         problem = (f"the recipe's layout is for {ranks} GPUs, which do not fill whole nodes of {devices}; change "
@@ -189,3 +169,54 @@ def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, 
     problem = (f"nodes={nodes} gives {nodes * devices} GPUs, {devices} a node, but the degrees of the recipe's "
                f"layout multiply to {ranks}; use nodes={fits}, or change the degrees")  # fmt: skip
     return nodes, devices, problem
+
+
+SHARE = "points"  #: the name of the array, which also names its script
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptRun:
+    """One run of a sweep."""
+
+    name: str  #: of its folder
+    recipe: str  #: its composed text
+    run_dir: Path  #: whole path
+    changes: tuple[str, ...]  #: of the recipe that is swept; its run folder is among them
+    typed: tuple[str, ...] = ()  #: what the user typed, swept or not, as changes
+
+
+def shared(points: Sequence[Point], cluster: Where, nodes: int | None, gpus: int | None = None) -> tuple[Share, ...]:
+    """What each task takes; nothing where the recipe's steps are not known yet."""
+    whole = [replace(point.work, steps=(_whole(point.work, point.name),)) for point in points if point.work.steps]
+    shares = [share for work in whole for share in chain(work, cluster, nodes, gpus=gpus)]
+    for point, share in zip(points, shares, strict=False):
+        if _size(share) != _size(shares[0]):
+            raise UserError(
+                f"{points[0].name} takes {_size(shares[0])}, and {point.name} takes {_size(share)}: all tasks of a "
+                f"job array have one size, so sweep each size separately, with its own run_dir"
+            )
+    # The script's variables are those of all its tasks, and one for tensor ranks harms no other: so the widest.
+    axes = dict.fromkeys(axis for share in shares for axis in share.degrees)
+    widest = {axis: max(share.degrees.get(axis, 1) for share in shares) for axis in axes}
+    return tuple(
+        replace(share, name=SHARE, array=len(points), degrees=widest, ray=any(one.ray for one in shares),
+                problem=next(filter(None, (one.problem for one in shares)), ""))
+        for share in shares[:1]
+    )  # fmt: skip
+
+
+def _whole(work: Work, name: str) -> Step:
+    """All steps as one."""
+    if any(len({phase.ranks for phase in step.phases}) > 1 for step in work.steps):
+        raise UserError(f"the phases of {name} need different numbers of devices, but a task of a job array has "
+                        f"one number; submit each combination separately")  # fmt: skip
+    widest = max(work.steps, key=lambda step: step.ranks)
+    return replace(
+        widest, name="", rounds=0, on_gpu=any(step.on_gpu for step in work.steps),
+        ray=any(step.ray for step in work.steps),
+    )  # fmt: skip
+
+
+def _size(share: Share) -> str:
+    gpus = f" and {counted(share.gpus_per_node, 'GPU')}" if share.gpus_per_node else ""
+    return f"{counted(share.nodes, 'node')} of {counted(share.tasks_per_node, 'task')}{gpus}"

@@ -13,11 +13,7 @@ from types import ModuleType
 
 
 class NamedPackages:
-    """Finds some packages in one folder each, before any other finder is asked.
-
-    Args:
-        folders: name -> folder.
-    """
+    """Finds some packages, by name, in one folder each, before any other finder is asked."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._folders = folders
@@ -25,7 +21,6 @@ class NamedPackages:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a package is, if it is one of these."""
         return PathFinder.find_spec(name, [self._folders[name]]) if name in self._folders else None
 
 

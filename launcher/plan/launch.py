@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from launcher.plan.chain import Share, chain
+from launcher.plan.chain import Share, SweptRun, chain, shared
 from launcher.plan.recipe_info import Work, sweep, work
-from launcher.plan.signal_lead_time import USUAL_S, lead_s
-from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import Modules, job_imports, modules
-from launcher.render.container_setup import environment_folder
+from launcher.render.containers import environment_folder
 from launcher.render.job import SlurmJob
 from launcher.request.cluster import Slurm
-from launcher.request.cluster_config import ChosenCluster, Where, cluster_of
+from launcher.request.cluster_config import Where, cluster_of
 from launcher.request.request import LaunchRequest
 from launcher.slurm import slurm
 from launcher.state.git import root_of
@@ -28,10 +26,16 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.secret import conceal
-from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.files import read_json, sha256_text
 from nemo_vfm.core.types.job import LAUNCH
 from nemo_vfm.core.types.json_value import Json
 
+USUAL_S = 300  # before its time limit a job is asked to end, where nothing has been saved yet
+EARLIER_S = 60  # than asked for, at most: Slurm looks at its clock now and then
+_LEAST_S = 120
+_LONGEST_S = 65_520  # Slurm keeps the lead in 16 bits
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_TIMES, _STEPS = 3, 2  # a busy disk; the step that is under way, and the one after it
 POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
 _NO_SECRETS = ("the recipe would contain {}, which launch folders and scripts must not contain: {}. Put it into an "
                "environment variable and write ${{env:NAME}} instead")  # fmt: skip
@@ -41,62 +45,50 @@ _VARIABLE = re.compile(r"(?<!\$)\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch that may be submitted.
+    """A launch that may be submitted."""
 
-    Args:
-        request: the words.
-        where: the cluster, with all that had to be asked of it.
-        values: of the cluster, as its file and the changes say.
-        recipe: the composed recipe's text.
-        run_dir: the run folder, whole path.
-        typed: what the user typed in the recipe, as changes; a file alone would make it the recipe's.
-        workdir: where it is submitted.
-        work: the steps of the recipe.
-        code: the working tree.
-        modules: what of it the recipe may name.
-        packages: a line each.
-        shares: of the cluster, in order.
-        files: sentences on whose files were used, where they are not ours.
-        unknown: what should have been asked of the cluster and could not be.
-        name_of_recipe: of its file.
-        title: the first line of its comment.
-        lead_s: seconds before a time limit at which a job is asked to end.
-        runs: of a sweep, each a task of the one share; `recipe` is that of the first.
-        table: of a sweep: what sweep.json holds before anything has run.
-    """
-
-    request: LaunchRequest
-    where: Where
-    values: Json
-    recipe: str
-    run_dir: Path
+    request: LaunchRequest  #: the words
+    where: Where  #: the cluster, with all that had to be asked of it
+    values: Json  #: of the cluster, as its file and the changes say
+    recipe: str  #: the composed recipe's text
+    run_dir: Path  #: the run folder, whole path
+    #: what the user typed in the recipe, as changes; a file alone would make it the recipe's.
     typed: tuple[str, ...] = ()
-    workdir: Path
-    work: Work
-    code: Code
-    modules: Modules
-    packages: str
-    shares: tuple[Share, ...]
-    files: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    name_of_recipe: str
-    title: str
-    lead_s: int = USUAL_S
-    runs: tuple[SweptRun, ...] = ()
-    table: Json = None
-    id: str = field(default="", init=False)
+    workdir: Path  #: where it is submitted
+    work: Work  #: the steps of the recipe
+    code: Code  #: the working tree
+    modules: Modules  #: what of it the recipe may name
+    packages: str  #: a line each
+    shares: tuple[Share, ...]  #: of the cluster, in order
+    files: tuple[str, ...] = ()  #: sentences on whose files were used, where they are not ours
+    unknown: tuple[str, ...] = ()  #: what should have been asked of the cluster and could not be
+    name_of_recipe: str  #: of its file
+    title: str  #: the first line of its comment
+    lead_s: int = USUAL_S  #: seconds before a time limit at which a job is asked to end
+    runs: tuple[SweptRun, ...] = ()  #: of a sweep, each a task of the one share; `recipe` is that of the first
+    table: Json = None  #: of a sweep: what sweep.json holds before anything has run
+    id: str = field(default="", init=False)  #: 12 digits, a hash of everything that makes the launch
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", self._hash())
+        shapes = [(one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task)
+                  for one in self.shares]  # fmt: skip
+        whole = {
+            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.request.run_words(),
+            "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
+            "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+            **({"parts": self.request.parts} if self.request.parts else {}),
+            **({"profile": asdict(self.request.profile)} if self.request.profile else {}),
+            **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
+        }  # fmt: skip
+        object.__setattr__(self, "id", sha256_text(json.dumps(whole, sort_keys=True))[:12])
 
     @property
     def folder(self) -> Path:
-        """Of the launch."""
+        """`launch/` in the run folder."""
         return self.run_dir / LAUNCH
 
     @property
     def name(self) -> str:
-        """Of the launch, for people and for the queue."""
         return self.run_dir.name
 
     @property
@@ -133,70 +125,41 @@ class Launch:
         return {self.folder / POINTS / run.name / file: run.recipe for run in self.runs}
 
     def jobs(self) -> list[SlurmJob]:
-        """A job for each share, in order."""
         assert isinstance(self.where, Slurm)
         return [_job(self, self.where, share) for share in self.shares]
 
-    def _hash(self) -> str:
-        """Of everything that makes the launch, 12 digits."""
-        shapes = [
-            (one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task) for one in self.shares
-        ]
-        whole = {
-            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.request.run_words(),
-            "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
-            "run_dir": str(self.run_dir), "workdir": str(self.workdir),
-            **({"parts": self.request.parts} if self.request.parts else {}),
-            **({"profile": asdict(self.request.profile)} if self.request.profile else {}),
-            **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
-        }  # fmt: skip
-        return sha256_text(json.dumps(whole, sort_keys=True))[:12]
-
 
 def prepared(request: LaunchRequest) -> Launch:
-    """Look at everything that the words name.
-
-    Raises:
-        UserError: something in them cannot be, whatever the cluster says.
-    """
+    """Look at everything that the words name."""
     chosen = cluster_of(request)
+    runs: tuple[SweptRun, ...] = ()
+    typed: tuple[str, ...] = ()
     if request.sweep:
-        return _prepared_sweep(request, chosen)
-    composed = _composed(request)
-    text, run_dir = composed_text(composed), run_folder(composed)
-    code = _code(request, run_dir)
-    found = work(request, code.root)
-    where, unknown = known(chosen.where)
+        root = root_of(Path.cwd()) if request.code else None
+        swept = sweep(request, root)
+        runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in swept.points)
+        where, unknown = known(chosen.where)
+        composed, found = _composed(request.alone(swept.points[0].changes)), swept.points[0].work
+        text, run_dir, table, code = runs[0].recipe, swept.folder, swept.table, _code(request, swept.folder)
+        shares = shared(swept.points, where, request.nodes, request.gpus)
+    else:
+        composed, table = _composed(request), None
+        text, run_dir, typed = composed_text(composed), run_folder(composed), typed_words(composed)
+        code = _code(request, run_dir)
+        root, found = code.root, work(request, code.root)
+        where, unknown = known(chosen.where)
+        shares = tuple(chain(found, where, request.nodes, request.parts, request.gpus))
     return Launch(
-        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed_words(composed),
-        workdir=Path.cwd(), work=found,
-        name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
-        modules=modules(request.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
-        shares=tuple(chain(found, where, request.nodes, request.parts, request.gpus)), unknown=tuple(unknown),
-        lead_s=lead_s(run_dir),
-    )  # fmt: skip
-
-
-def _prepared_sweep(request: LaunchRequest, chosen: ChosenCluster) -> Launch:
-    root = root_of(Path.cwd()) if request.code else None
-    found = sweep(request, root)
-    runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in found.points)
-    where, unknown = known(chosen.where)
-    first = found.points[0].work
-    shadowing = _composed(request.alone(found.points[0].changes)).shadowing()
-    return Launch(
-        request=request, where=where, values=chosen.values, recipe=runs[0].recipe,
-        run_dir=found.folder, workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header,
-        code=_code(request, found.folder),
-        modules=modules(request.trust, root), packages=packages(),
-        shares=shared(found.points, where, request.nodes, request.gpus),
-        unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
-        lead_s=max(lead_s(run.run_dir) for run in runs),
+        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed,
+        workdir=Path.cwd(), work=found, name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
+        modules=modules(request.trust, root), files=(*chosen.notes, *composed.shadowing()), shares=shares,
+        unknown=tuple(unknown), runs=runs, table=table,
+        lead_s=max(map(lead_s, [run.run_dir for run in runs] or [run_dir])),
     )  # fmt: skip
 
 
 def swept_run(name: str, request: LaunchRequest, changes: Sequence[str]) -> SweptRun:
-    """One run of a sweep; `asked` are the words for it alone."""
+    """One run of a sweep, from the words for it alone."""
     composed = _composed(request)
     return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes),
                     typed=typed_words(composed))  # fmt: skip
@@ -220,16 +183,13 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
     if not isinstance(where, Slurm):
         return where, ()
     unknown = [name for name in ("gpus_per_node", "cpus_per_node") if getattr(where, name) is None]
-    try:
-        return (_with_hardware(where) if slurm.is_here() else where), () if slurm.is_here() else _unknown(
-            unknown, "is not here"
-        )
-    except UserError as error:  # a dry run needs none; whoever submits is told this again
-        return where, _unknown(unknown, f"does not answer ({error})")
-
-
-def _unknown(names: Sequence[str], why: str) -> list[str]:
-    return [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in names]
+    why = "is not here"
+    if slurm.is_here():
+        try:
+            return _with_hardware(where), ()
+        except UserError as error:  # a dry run needs none; whoever submits is told this again
+            why = f"does not answer ({error})"
+    return where, [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in unknown]
 
 
 def _with_hardware(where: Slurm) -> Slurm:
@@ -247,11 +207,7 @@ def _with_hardware(where: Slurm) -> Slurm:
 
 
 def run_folder(composed: Composed) -> Path:
-    """Whole path of the run folder that a recipe asks for.
-
-    Raises:
-        UserError: it is an address in an object store.
-    """
+    """Whole path of the run folder that a recipe asks for."""
     from nemo_vfm.core.storage.uri import local
 
     try:
@@ -261,11 +217,7 @@ def run_folder(composed: Composed) -> Path:
 
 
 def composed_text(composed: Composed) -> str:
-    """The recipe's text, which is written down; so a key must come by name.
-
-    Raises:
-        UserError: a secret stands in it.
-    """
+    """The recipe's text, which is written down; so a key must come by name."""
     text = composed.to_yaml()
     for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False):
         if line != shown:
@@ -293,11 +245,13 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         command = (str(python), *command[1:])
     elif cluster.container:
         command = ("nemo-vfm",)
+    clusters_own = launch.request.rank_timeout is None and cluster.rank_timeout_s is not None
+    timeout = (f"--rank-timeout={cluster.rank_timeout_s:g}",) if clusters_own else ()
     return SlurmJob(
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command, setup=setup,
-        words=(*only, *launch.typed, *launch.request.run_words(), *_timeout(launch.request, cluster)),
+        words=(*only, *launch.typed, *launch.request.run_words(), *timeout),
         step=share.step,
         nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
@@ -312,14 +266,38 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     )  # fmt: skip
 
 
-def _timeout(request: LaunchRequest, cluster: Slurm) -> tuple[str, ...]:
-    """The cluster's own, where the command line has none."""
-    unsaid = request.rank_timeout is None and cluster.rank_timeout_s is not None
-    return (f"--rank-timeout={cluster.rank_timeout_s:g}",) if unsaid else ()
-
-
 def words_of(request: LaunchRequest) -> Json:
     """The words as they are kept, secrets left out."""
     found = asdict(request) | {"conf": [str(path) for path in request.conf]}
     return {name: [conceal(one) for one in value] if isinstance(value, list | tuple) else value
             for name, value in found.items()}  # fmt: skip
+
+
+def lead_s(run_dir: Path) -> int:
+    """Three times what the slowest checkpoint of the run took, and two steps; whole minutes, since Slurm asks within
+    one.
+    """
+    try:
+        status = read_json(run_dir / "status.json")
+        saved, step = (float(status.get(name) or 0) for name in ("checkpoint_s", "step_s"))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return USUAL_S
+    if not 0 < saved < 86_400 or not 0 <= step < 86_400:
+        return USUAL_S
+    return min(_LONGEST_S, max(_LEAST_S, 60 * -(-int(_TIMES * saved + _STEPS * step) // 60)))
+
+
+def limit_s(time: str | int) -> int | None:
+    """A time limit as Slurm reads it, which rounds up to whole minutes; None where 0 asks for none.
+
+    Behind days come hours; without them, two numbers are minutes and seconds.
+    """
+    match = _LIMIT.fullmatch(str(time))
+    assert match is not None  # a cluster refuses any other
+    days, *rest = match.groups()
+    first, second, third = (int(text or 0) for text in rest)
+    if days is not None or rest[2] is not None:
+        seconds = 86_400 * int(days or 0) + 3600 * first + 60 * second + third
+    else:
+        seconds = 60 * first + second
+    return 60 * -(-seconds // 60) or None

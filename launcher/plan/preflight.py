@@ -9,17 +9,14 @@ from typing import Any
 
 from launcher.columns import counted, in_words
 from launcher.plan.chain import Share, other_layout
-from launcher.plan.launch import Launch
+from launcher.plan.launch import EARLIER_S, USUAL_S, Launch, limit_s
 from launcher.plan.programs import program
-from launcher.plan.recipe_info import CommandOutput, checked, planned
-from launcher.plan.signal_lead_time import EARLIER_S, USUAL_S, limit_s
+from launcher.plan.recipe_info import checked, planned
 from launcher.render.profile import missing
 from launcher.request.cluster import Slurm
-from launcher.request.cluster_config import Where
 from launcher.slurm import slurm
 from launcher.state import secret_files
 from launcher.state.conflicts import objections
-from launcher.state.snapshot import Code
 from nemo_vfm.config import Roots
 from nemo_vfm.core.log import plain
 
@@ -33,17 +30,11 @@ _TRAINING = "nemo_vfm.train.job.Train"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a preflight found.
+    """One thing that a preflight found."""
 
-    Args:
-        about: in a word.
-        text: a sentence.
-        wrong: whether it keeps the launch from being submitted.
-    """
-
-    about: str
-    text: str
-    wrong: bool = False
+    about: str  #: in a word
+    text: str  #: a sentence
+    wrong: bool = False  #: whether it keeps the launch from being submitted
 
 
 def preflight(launch: Launch, *, dry_run: bool = False) -> list[Finding]:
@@ -56,25 +47,20 @@ def preflight(launch: Launch, *, dry_run: bool = False) -> list[Finding]:
         check = pool.submit(_check, launch)
         plan = pool.submit(_plan, launch)
         found = [
-            *_folder(launch),
+            *(Finding("run_dir", text, wrong=True) for text in objections(launch)),
             *_missing(launch),
-            *_sent(launch),
+            *(Finding("network", text) for text in launch.work.recipients),
             *(Finding("packages", text) for text in launch.work.packages),
             *_size(launch, dry_run=dry_run),
-            *_setup(launch.where),
             *_limit(launch),
             *_profile(launch),
             *check.result(),
             *plan.result(),
-            *_files(launch),
+            # Whose files are used: a name is looked for in the working directory first.
+            *(Finding("files" if number else "cluster file", text) for number, text in enumerate(launch.files)),
             *_kept(launch),
         ]
     return sorted(found, key=lambda one: not one.wrong)
-
-
-def _folder(launch: Launch) -> Iterator[Finding]:
-    for text in objections(launch):
-        yield Finding("run_dir", text, wrong=True)
 
 
 def _missing(launch: Launch) -> Iterator[Finding]:
@@ -89,38 +75,27 @@ def _missing(launch: Launch) -> Iterator[Finding]:
         yield Finding("secrets", text, wrong=True)
 
 
-def _sent(launch: Launch) -> Iterator[Finding]:
-    for text in launch.work.recipients:
-        yield Finding("network", text)
-
-
 def _size(launch: Launch, *, dry_run: bool) -> Iterator[Finding]:
-    """What does not fit, and what is left to Slurm: where that is the number of GPUs, nobody knows yet what fits."""
-    guessed = dry_run and isinstance(launch.where, Slurm) and launch.where.gpus_per_node is None
+    """What does not fit, what is idle, and what is left to Slurm or pip."""
+    where = launch.where
+    # Where the number of GPUs is left to Slurm, nobody knows yet what fits.
+    guessed = dry_run and isinstance(where, Slurm) and where.gpus_per_node is None
     for share in launch.shares:
         if share.problem:
             yield Finding(share.name, share.problem, wrong=not guessed)
-    yield from _idle(launch.shares, launch.where)
+    devices = where.gpus_per_node or 0 if isinstance(where, Slurm) and where.exclusive else 0
+    idle = {share.name: devices - share.gpus_per_node for share in launch.shares if share.gpus_per_node < devices}
+    if idle:  # GPUs that nobody else may use meanwhile
+        each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
+                         for count in dict.fromkeys(idle.values()))  # fmt: skip
+        yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
     if not launch.shares:
         yield Finding("recipe", "its steps are known once these values are set", wrong=True)
     for text in launch.unknown:
         yield Finding("cluster", f"{text}, or the script may change" if dry_run else text, wrong=not dry_run)
-    if dry_run and isinstance(launch.where, Slurm) and launch.where.mpi is None and not slurm.is_here():
+    if dry_run and isinstance(where, Slurm) and where.mpi is None and not slurm.is_here():
         yield Finding("cluster", "mpi must come from Slurm, which is not here; give cluster.mpi=none, or the script "
                       "may change")  # fmt: skip
-
-
-def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
-    """GPUs that nobody else may use meanwhile."""
-    devices = where.gpus_per_node or 0 if isinstance(where, Slurm) and where.exclusive else 0
-    idle = {share.name: devices - share.gpus_per_node for share in shares if share.gpus_per_node < devices}
-    if idle:
-        each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
-                         for count in dict.fromkeys(idle.values()))  # fmt: skip
-        yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
-
-
-def _setup(where: Where) -> Iterator[Finding]:
     if isinstance(where, Slurm) and where.container is not None and where.container.setup:
         yield Finding("container", f"pip installs what {where.container.image} lacks, once, before the work; without a "
                       f"network set PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment")  # fmt: skip
@@ -167,11 +142,14 @@ def _profile(launch: Launch) -> Iterator[Finding]:
 def _check(launch: Launch) -> list[Finding]:
     """What nemo-vfm thinks of it on so many GPUs, and whether what it reads is there."""
     gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
-    mounts = _mounts(launch) if launch.request.paths else None
+    cluster = launch.where if isinstance(launch.where, Slurm) else None
+    mounts: list[str] | None = [] if launch.request.paths else None
+    if mounts is not None and cluster is not None and cluster.container is not None:
+        mounts += (f"{folder}:{folder}" for folder in dict.fromkeys((launch.workdir, launch.run_dir)))
+        mounts += (f"{outside}:{inside}" for outside, inside in cluster.container.mounts.items())
     if not gpus and mounts is None:
         return []
-    gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
-    output: CommandOutput = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
+    output = checked(launch.one, gpus, cluster.gpu if cluster else None, launch.code.root, mounts=mounts)
     said = (*launch.work.recipients, *launch.work.packages)
     lines = [line for line in output.text.strip().splitlines() if line not in said]
     unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
@@ -180,15 +158,6 @@ def _check(launch: Launch) -> list[Finding]:
         return [Finding("check", "\n".join([*lines, *output.complaint.strip().splitlines()]), wrong=True)]
     sentences = " ".join(lines[:-1]) if not launch.work.missing else ""  # what is missing is said already
     return [*([Finding("check", sentences)] if sentences else []), *unseen]
-
-
-def _mounts(launch: Launch) -> list[str]:
-    """What a container of the cluster's has of this machine's folders; none where there is no container."""
-    container = launch.where.container if isinstance(launch.where, Slurm) else None
-    if container is None:
-        return []
-    ours = (f"{folder}:{folder}" for folder in dict.fromkeys((launch.workdir, launch.run_dir)))
-    return [*ours, *(f"{outside}:{inside}" for outside, inside in container.mounts.items())]
 
 
 def _plan(launch: Launch) -> list[Finding]:
@@ -200,7 +169,7 @@ def _plan(launch: Launch) -> list[Finding]:
         return []
     for share in launch.shares:
         if gpus and share.kind == _TRAINING and share.problem == other_layout(gpus, share.ranks):
-            return [Finding("layout", _other(_planned(launch, where.gpu, gpus, share.phase), gpus))]
+            return [Finding("layout", _best_layout(_planned(launch, where.gpu, gpus, share.phase), gpus))]
     share = max(launch.shares, key=lambda one: one.ranks)
     if share.kind != _TRAINING or share.step or share.problem or not share.gpus_per_node:
         return []
@@ -216,8 +185,8 @@ def _planned(launch: Launch, gpu: str, gpus: int, phase: str) -> Mapping[str, An
     return planned(launch.one, gpus, gpu, network if known else _NEAREST, phase=phase, code=launch.code.root)
 
 
-def _other(found: Mapping[str, Any] | str, gpus: int) -> str:
-    """The changes that make the best layout for so many GPUs; nobody but the user makes them."""
+def _best_layout(found: Mapping[str, Any] | str, gpus: int) -> str:
+    """The changes that make it for so many GPUs; nobody but the user makes them."""
     if isinstance(found, str):
         return f"none is known for {gpus} GPUs: {found}"
     if not found["ranked"]:
@@ -233,30 +202,6 @@ def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Lau
         yield Finding("estimate", f"none of this layout{f': {why}' if why else ''}")
     else:
         yield from _of_layout(found, own, where, share)
-    yield from _storage(found, launch)
-
-
-def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, share: Share) -> Iterator[Finding]:
-    total, usable = own["memory_bytes"]["total"], found["gpu"]["usable_bytes"]
-    text = f"{total / 2**30:.1f} GiB of the {usable / 2**30:.1f} that one {where.gpu} has to fill"
-    if own["fits"]:
-        yield Finding("memory", f"{text}, estimated")
-    else:
-        yield Finding("memory", f"{text}: it does not fit; `nemo-vfm plan` names layouts that do", wrong=True)
-    network = "" if where.gpu in _NETWORKS else f", assuming the network of a {_NEAREST}"
-    yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
-    if own["gpu_hours"] is not None:
-        hours = own["days"] * 24
-        phase = f" of the phase {found['phase']}" if found.get("phase") else ""
-        runs = max(1, share.array)
-        each = f"{runs} runs of " if share.array else ""
-        place = f"{_span(hours)} on {counted(share.ranks, 'GPU')}, in attempts of at most {where.time}"
-        yield Finding(
-            "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
-        )
-
-
-def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
     each, kept = found["checkpoint_bytes"], found["checkpoints_kept"]
     runs = f"for each of {len(launch.runs)} runs " if launch.runs else ""
     if kept is None:
@@ -266,17 +211,30 @@ def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
                       f"more while it is written, in {launch.run_dir}")  # fmt: skip
 
 
-def _files(launch: Launch) -> Iterator[Finding]:
-    """Whose files are used: a name is looked for in the working directory first."""
-    for number, text in enumerate(launch.files):
-        yield Finding("cluster file" if not number else "files", text)
+def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, share: Share) -> Iterator[Finding]:
+    total, usable = own["memory_bytes"]["total"], found["gpu"]["usable_bytes"]
+    text = f"{total / 2**30:.1f} GiB of the {usable / 2**30:.1f} that one {where.gpu} has to fill"
+    end = ", estimated" if own["fits"] else ": it does not fit; `nemo-vfm plan` names layouts that do"
+    yield Finding("memory", f"{text}{end}", wrong=not own["fits"])
+    network = "" if where.gpu in _NETWORKS else f", assuming the network of a {_NEAREST}"
+    yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
+    if own["gpu_hours"] is not None:
+        hours = own["days"] * 24
+        phase = f" of the phase {found['phase']}" if found.get("phase") else ""
+        runs = max(1, share.array)
+        each = f"{runs} runs of " if share.array else ""
+        span = f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+        place = f"{span} on {counted(share.ranks, 'GPU')}, in attempts of at most {where.time}"
+        yield Finding(
+            "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
+        )
 
 
 def _kept(launch: Launch) -> Iterator[Finding]:
     """The copy of the code, file by file where git would not show it, and what of it may run."""
     code = launch.code
     size = f", {_bytes(code.num_bytes)}" if code.files else ""
-    yield Finding("code", f"{code.why}{size}{_use_of(launch)}")
+    yield Finding("code", f"{code.why}{size}{_use_of_copy(launch)}")
     if code.untracked:
         total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
         yield Finding("untracked", f"{counted(len(code.untracked), 'file')} not tracked by git, {total}, "
@@ -288,30 +246,22 @@ def _kept(launch: Launch) -> Iterator[Finding]:
         yield Finding("code", f"{name} is installed, and {where} is used instead of the repository's {name}")
 
 
-def _use_of(launch: Launch) -> str:
-    """Whether a job imports from the copy."""
+def _use_of_copy(launch: Launch) -> str:
     if not launch.code.files:
         return ""
     if names := launch.modules.trusted:
         return f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
     if launch.imports_code:
         return "; nemo_vfm is imported from there"
-    own = " It has its own nemo_vfm; to use it, add --trust nemo_vfm." if _has_own(launch.code) else ""
+    has_own = "nemo_vfm/__init__.py" in launch.code.files
+    own = " It has its own nemo_vfm; to use it, add --trust nemo_vfm." if has_own else ""
     return f", for the record: nothing in it is imported unless --trust names it.{own}"
-
-
-def _has_own(code: Code) -> bool:
-    return "nemo_vfm/__init__.py" in code.files
 
 
 def folded(names: Sequence[str]) -> str:
     """The first of them, each on one line whatever it holds."""
     shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MOST_NAMED])
     return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
-
-
-def _span(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
 
 
 def _bytes(number: float) -> str:

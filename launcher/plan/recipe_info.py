@@ -25,99 +25,59 @@ _PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A part of a training on one number of ranks.
+    """A part of a training on one number of ranks."""
 
-    Args:
-        name: of the phase.
-        ranks: how many.
-        degrees: of its layout, by axis.
-    """
-
-    name: str
-    ranks: int
-    degrees: Mapping[str, int]
+    name: str  #: of the phase
+    ranks: int  #: how many
+    degrees: Mapping[str, int]  #: of its layout, by axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What runs by itself.
+    """What runs by itself."""
 
-    Args:
-        name: as `nemo-vfm run --only` takes it; empty for a recipe that is one job.
-        kind: the class of its job.
-        ranks: on how many it works, in its widest phase.
-        on_gpu: whether a GPU is of use to it.
-        phases: where their number changes.
-        degrees: of its widest layout, by axis.
-        engine: what trains: `torch`, `megatron`, or empty where nothing does.
-        whole_nodes: of how many nodes it takes all GPUs, whose number it leaves open; 0 where `ranks` says it.
-        ray: whether it wants a Ray cluster.
-        rounds: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
-        missing: addresses of values that are still to be given.
-    """
-
-    name: str
-    kind: str
-    ranks: int
-    on_gpu: bool
-    phases: tuple[Phase, ...] = ()
-    degrees: Mapping[str, int]
-    engine: str = ""
-    whole_nodes: int = 0
-    ray: bool = False
+    name: str  #: as `nemo-vfm run --only` takes it; empty for a recipe that is one job
+    kind: str  #: the class of its job
+    ranks: int  #: on how many it works, in its widest phase
+    on_gpu: bool  #: whether a GPU is of use to it
+    phases: tuple[Phase, ...] = ()  #: where their number changes
+    degrees: Mapping[str, int]  #: of its widest layout, by axis
+    engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    whole_nodes: int = 0  #: of how many nodes it takes all GPUs, whose number it leaves open; 0 where `ranks` says it
+    ray: bool = False  #: whether it wants a Ray cluster
+    #: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
     rounds: int = 0
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  #: addresses of values that are still to be given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A recipe, as one who puts it into a queue must know it.
+    """A recipe, as one who puts it into a queue must know it."""
 
-    Args:
-        name: of its file.
-        header: the first line of its comment.
-        steps: in the order in which they run.
-        missing: addresses of values that are still to be given.
-        recipients: a sentence for every host and every variable, and who would get it.
-        packages: a sentence where optional packages that it needs are not installed here.
-    """
-
-    name: str
-    header: str
-    steps: tuple[Step, ...]
-    missing: tuple[str, ...] = ()
-    recipients: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
+    name: str  #: of its file
+    header: str  #: the first line of its comment
+    steps: tuple[Step, ...]  #: in the order in which they run
+    missing: tuple[str, ...] = ()  #: addresses of values that are still to be given
+    recipients: tuple[str, ...] = ()  #: a sentence for every host and every variable, and who would get it
+    packages: tuple[str, ...] = ()  #: a sentence where optional packages that it needs are not installed here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One combination of a sweep.
+    """One combination of a sweep."""
 
-    Args:
-        name: of its folder.
-        changes: of the recipe, its run folder among them.
-        work: of the recipe with these.
-    """
-
-    name: str
-    changes: tuple[str, ...]
-    work: Work
+    name: str  #: of its folder
+    changes: tuple[str, ...]  #: of the recipe, its run folder among them
+    work: Work  #: of the recipe with these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepInfo:
-    """Every combination of some values.
+    """Every combination of some values."""
 
-    Args:
-        folder: in which each has its run folder.
-        points: the combinations.
-        table: what sweep.json in the folder holds before any has run.
-    """
-
-    folder: Path
-    points: tuple[Point, ...]
-    table: Json
+    folder: Path  #: in which each has its run folder
+    points: tuple[Point, ...]  #: the combinations
+    table: Json  #: what sweep.json in the folder holds before any has run
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +94,12 @@ def work(request: LaunchRequest, code: Path | None = None) -> Work:
 
     Args:
         code: root of the repository; of it, a class may be named where `--trust` names its package.
-
-    Raises:
-        UserError: the recipe is wrong; the text says all that is.
     """
     return _work(_queried(["check", *request.recipe_words(), "--work"], modules(request.trust, code)))
 
 
 def sweep(request: LaunchRequest, code: Path | None = None) -> SweepInfo:
-    """Every combination of a sweep.
-
-    Raises:
-        UserError: a combination is wrong; the text says what.
-    """
+    """Every combination of a sweep."""
     found = _queried(
         ["check", *request.recipe_words(), "--work", "--sweep", *request.sweep], modules(request.trust, code)
     )

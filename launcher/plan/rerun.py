@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.plan.chain import chain
+from launcher.plan.chain import SweptRun, chain, shared
 from launcher.plan.launch import Launch, composed_text, known, swept_run, typed_words
 from launcher.plan.recipe_info import Point, work
-from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import modules
 from launcher.render.profile import profile_again
 from launcher.request.cluster_config import cluster_again
@@ -35,10 +34,6 @@ def again(
         trust: words of `--trust`, from the command line.
         allow_host: words of `--allow-host`, from the command line.
         typed: values of the recipe that only the command line can give, again: the folder's recipe grants nothing.
-
-    Raises:
-        UserError: it is the same folder, the copy of the code was changed, a word that it was given is missing, or one
-            would change the recipe.
     """
     target = Path.cwd() / run_dir
     if target == kept.run_dir:

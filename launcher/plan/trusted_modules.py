@@ -7,7 +7,7 @@ after everything that is installed.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -18,20 +18,14 @@ _OURS = ("nemo_vfm", "launcher")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """Where a check finds modules.
+    """Where a check finds modules."""
 
-    Args:
-        path: for `sys.path`.
-        named: packages that are taken from one folder, whatever the path holds: name -> folder.
-        trusted: those of them that are the repository's.
-        sources: folders of the repository that hold the latter, below its root: `src` in such a layout.
-        passed_over: those that are trusted, and are in the repository and installed elsewhere as well: name -> where.
-    """
-
-    path: tuple[str, ...]
-    named: Mapping[str, str]
-    trusted: tuple[str, ...] = ()
+    path: tuple[str, ...]  #: for `sys.path`
+    named: Mapping[str, str]  #: packages that are taken from one folder, whatever the path holds: name -> folder
+    trusted: tuple[str, ...] = ()  #: those of them that are the repository's
+    #: folders of the repository that hold the latter, below its root: `src` in such a layout.
     sources: tuple[str, ...] = ()
+    #: those that are trusted, and are in the repository and installed elsewhere as well: name -> where.
     passed_over: Mapping[str, str]
 
 
@@ -49,19 +43,17 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
     found, passed_over = {}, {}
     for name in dict.fromkeys(word.partition(".")[0] for word in trust):
         local = next((folder for folder in folders if PathFinder.find_spec(name, [folder])), None)
-        installed = _installed(name, kept, tree)
+        # Apart from the repository; one that is installed as a link to it is not.
+        installed = next((place for place in _places(name, kept)
+                          if not _is_inside(place, tree) or Path(place).is_relative_to(sys.prefix)), None)  # fmt: skip
         if local is not None and installed is not None and name not in _OURS:  # ours is trusted without a word
             passed_over[name] = installed
         elif local is not None:
             found[name] = local
+    trusted = {name: folder for name, folder in found.items() if _is_inside(folder, tree)}
+    sources = {os.path.relpath(folder, tree) for folder in trusted.values()} - {"."}
     return Modules(path=(*kept, *dict.fromkeys(found.values())), named={**dict.fromkeys(_OURS, str(OWN)), **found},
-                   trusted=tuple(name for name, folder in found.items() if _is_inside(folder, tree)),
-                   sources=_sources(found.values(), tree), passed_over=passed_over)  # fmt: skip
-
-
-def _sources(folders: Iterable[str], tree: Path | None) -> tuple[str, ...]:
-    inside = {os.path.relpath(folder, tree) for folder in folders if tree is not None and _is_inside(folder, tree)}
-    return tuple(sorted(inside - {"."}))
+                   trusted=tuple(trusted), sources=tuple(sorted(sources)), passed_over=passed_over)  # fmt: skip
 
 
 def job_imports(found: Modules, tree: Path | None) -> bool:
@@ -80,14 +72,6 @@ def _is_local(entry: str, tree: Path | None) -> bool:
     if not path.is_absolute() or path.resolve() == Path.cwd().resolve():
         return True
     return _is_inside(entry, tree) and not any(path.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
-
-
-def _installed(name: str, path: Sequence[str], tree: Path | None) -> str | None:
-    """Where a package is installed apart from the repository; one that is installed as a link to it is not."""
-    for place in _places(name, path):
-        if not _is_inside(place, tree) or Path(place).is_relative_to(sys.prefix):
-            return place
-    return None
 
 
 def _is_inside(path: str, tree: Path | None) -> bool:

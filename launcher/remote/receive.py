@@ -37,11 +37,7 @@ def main() -> int:
 
 
 def received(stream: IO[bytes]) -> list[str]:
-    """Write the tree, go to the folder in it that the words were typed in, and give these back.
-
-    Raises:
-        UserError: the folder holds something else, or what came is not what `--ssh` sends.
-    """
+    """Write the tree, go to the folder in it that the words were typed in, and give these back."""
     head = json.loads(stream.readline(_LONGEST_HEAD))
     folder = Path.home() / head["folder"]
     files = _unpacked(stream)

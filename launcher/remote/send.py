@@ -29,18 +29,19 @@ _SSH_FAILED = 255  # what ssh ends with where it could not connect; else it ends
 
 
 def submit_there(arguments: argparse.Namespace) -> int:
-    """The exit status of the submission there.
-
-    Raises:
-        UserError: a word is wrong, there is no ssh here, or it cannot connect.
-    """
+    """The exit status of the submission there."""
     name, interpreter = host(arguments), python(arguments)
     assert name is not None
     ssh = program("ssh")
     if ssh is None:
         raise UserError("--ssh needs the program ssh, which is not on the path of this machine")
     code = code_of(parse_request(arguments))
-    _say(code, name)
+    # What leaves this machine, and what does not.
+    lines = [f"to {name}: {code.why}"]
+    lines += [f"untracked, copied too: {folded(code.untracked)}"] if code.untracked else []
+    lines += [f"not copied, since they hold keys: {folded([*code.left])}"] if code.left else []
+    sys.stderr.writelines(f"{plain(line)}\n" for line in lines)
+    sys.stderr.flush()
     status = _through([ssh, "-T", "--", name, COMMAND.format(interpreter)], parcel(arguments, code))
     if status == _SSH_FAILED:
         raise UserError(f"ssh {name} failed, see above; try `ssh {name} true` first")
@@ -65,15 +66,6 @@ def parcel(arguments: argparse.Namespace, code: Code) -> bytes:
                 entry.linkname = one.content.decode("utf-8", "surrogateescape")
                 tar.addfile(entry)
     return head.encode() + b"\n" + packed.getvalue()
-
-
-def _say(code: Code, name: str) -> None:
-    """What leaves this machine, and what does not."""
-    lines = [f"to {name}: {code.why}"]
-    lines += [f"untracked, copied too: {folded(code.untracked)}"] if code.untracked else []
-    lines += [f"not copied, since they hold keys: {folded([*code.left])}"] if code.left else []
-    sys.stderr.writelines(f"{plain(line)}\n" for line in lines)
-    sys.stderr.flush()
 
 
 def _through(command: list[str], text: bytes) -> int:

@@ -29,11 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def host(arguments: argparse.Namespace) -> str | None:
-    """The host; None where the submission is made here.
-
-    Raises:
-        UserError: it is no name of a host, or there is none and another option of --ssh.
-    """
+    """The host; None where the submission is made here."""
     name: str | None = arguments.ssh
     if name is None:
         if arguments.ssh_folder is not None or arguments.ssh_python is not None:
@@ -45,11 +41,7 @@ def host(arguments: argparse.Namespace) -> str | None:
 
 
 def python(arguments: argparse.Namespace) -> str:
-    """The Python there.
-
-    Raises:
-        UserError: it is no name or path of a program.
-    """
+    """The Python there."""
     found: str = arguments.ssh_python or os.environ.get(PYTHON) or "python3"
     if not _PYTHON.fullmatch(found):
         raise UserError(f"--ssh-python (or {PYTHON}) is a program or its path, without spaces, got {found!r}")

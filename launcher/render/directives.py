@@ -9,7 +9,8 @@ from launcher.render.quoting import directive
 
 def directives(job: SlurmJob) -> list[str]:
     """The lines, in paragraphs."""
-    parts = (_names(job), _nodes(job), _time(job), _log(job), _site(job), _second_part(job))
+    theirs = [directive(name, value) for name, value in job.cluster.options.items()]
+    parts = (_names(job), _nodes(job), _time(job), _log(job), theirs, _second_part(job))
     return [line for part in parts if (found := list(part)) for line in ("", *found)][1:]
 
 
@@ -64,11 +65,7 @@ def _second_part(job: SlurmJob) -> Iterator[str]:
 
 
 def _segment(nodes: int, domain: int) -> int:
-    """The most nodes of a domain that the job's can be cut into: Slurm takes equal groups only.
-
-    Raises:
-        ValueError: there is no such number.
-    """
+    """The most nodes of a domain that the job's can be cut into: Slurm takes equal groups only."""
     size = max(size for size in range(1, min(nodes, domain) + 1) if nodes % size == 0)
     if size == 1 < nodes:
         raise ValueError(
@@ -93,17 +90,14 @@ def _time(job: SlurmJob) -> Iterator[str]:
 
 
 def _log(job: SlurmJob) -> Iterator[str]:
+    folder, number = str(job.folder), "%A_%a" if job.array else "%j"
+    if "\\" in folder:
+        raise ValueError(f"{folder!r} contains a backslash, which Slurm does not allow in a log's name")
+    folder = folder.replace("%", "%%")  # in which Slurm fills in nothing
     yield "# One log for all attempts."
-    number = "%A_%a" if job.array else "%j"
-    yield directive("output", f"{_literal(str(job.folder))}/logs/%x-{number}.out")
+    yield directive("output", f"{folder}/logs/%x-{number}.out")
     yield directive("open-mode", "append")
     yield directive("chdir", str(job.workdir))
-
-
-def _site(job: SlurmJob) -> Iterator[str]:
-    """What the cluster's file adds, as it says it."""
-    for name, value in job.cluster.options.items():
-        yield directive(name, value)
 
 
 def _machines(job: SlurmJob) -> str:
@@ -114,14 +108,3 @@ def _machines(job: SlurmJob) -> str:
     gpus = counted(job.gpus_per_node, "GPU")
     kind = f" ({job.gpu})" if job.gpu else ""
     return f"{nodes} of {gpus}{kind}, {tasks} on each."
-
-
-def _literal(path: str) -> str:
-    """A path in which Slurm fills in nothing.
-
-    Raises:
-        ValueError: it holds a backslash, behind which Slurm would fill in nothing at all.
-    """
-    if "\\" in path:
-        raise ValueError(f"{path!r} contains a backslash, which Slurm does not allow in a log's name")
-    return path.replace("%", "%%")

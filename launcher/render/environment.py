@@ -15,22 +15,16 @@ _MOST_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One variable.
+    """One variable."""
 
-    Args:
-        name: of the variable.
-        value: as text.
-        reason: why, in one line.
-    """
-
-    name: str
-    value: str
-    reason: str
+    name: str  #: of the variable
+    value: str  #: as text
+    reason: str  #: why, in one line
 
 
 def environment(
     *, gpu: str | None, degrees: Mapping[str, int], engine: str, gpus_per_node: int = 8, cpus_per_task: int = 8
-) -> list[Setting]:
+) -> Iterator[Setting]:
     """The variables of a job.
 
     Args:
@@ -40,59 +34,39 @@ def environment(
         gpus_per_node: GPUs that NVLink joins.
         cpus_per_task: cores of a process.
     """
-    found = [*_always()]
-    if engine:
-        threads = str(min(cpus_per_task, _MOST_THREADS))
-        found.append(Setting("OMP_NUM_THREADS", threads, "of a process: else each takes all the node's cores"))
-    if gpu is not None:
-        found += _of_gpus(gpu)
-    if gpu is not None and engine:
-        found += _queues(gpu, degrees, engine)
-        found += _training(degrees, engine, gpus_per_node)
-    return found
-
-
-def _always() -> Iterator[Setting]:
     yield Setting("PYTHONUNBUFFERED", "1", "the log keeps the last lines of a killed process")
     yield Setting("PYTHONFAULTHANDLER", "1", "a crash in native code prints the Python stack")
     yield Setting("TOKENIZERS_PARALLELISM", "false", "forked data workers cannot use its threads")
     yield Setting("HF_HUB_OFFLINE", "1", "weights and tokenizers are local folders")
-
-
-def _of_gpus(gpu: str) -> Iterator[Setting]:
-    yield Setting("NCCL_DEBUG", "WARN", "NCCL says what it objects to, and nothing else")
-    yield Setting("PYTORCH_ALLOC_CONF", "expandable_segments:True", "sizes change from step to step: fewer gaps")
+    if engine:
+        threads = str(min(cpus_per_task, _MOST_THREADS))
+        yield Setting("OMP_NUM_THREADS", threads, "of a process: else each takes all the node's cores")
+    if gpu is not None:
+        yield Setting("NCCL_DEBUG", "WARN", "NCCL says what it objects to, and nothing else")
+        yield Setting("PYTORCH_ALLOC_CONF", "expandable_segments:True", "sizes change from step to step: fewer gaps")
     if gpu in _GRACE:
         yield Setting("NCCL_NET_GDR_C2C", "1", "network cards hang on Grace: its link to the GPU carries their traffic")
         yield Setting("NCCL_NET_GDR_LEVEL", "PHB", "... also where the path leads over Grace's PCIe bridge")
+    if gpu is not None and engine:
+        yield from _of_training(gpu, {"tensor": 1, "context": 1, "pipeline": 1, "shard": 1, "replicate": 1,
+                                      "virtual": 1, **degrees}, engine, gpus_per_node)  # fmt: skip
 
 
-def _queues(gpu: str, degrees: Mapping[str, int], engine: str) -> Iterator[Setting]:
-    """CUDA_DEVICE_MAX_CONNECTIONS: images made for Megatron have 1, so that it must be said where 1 is wrong."""
-    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+def _of_training(gpu: str, degrees: Mapping[str, int], engine: str, gpus_per_node: int) -> Iterator[Setting]:
+    tensor, context, shard, pipeline = (degrees[axis] for axis in ("tensor", "context", "shard", "pipeline"))
+    queues = "CUDA_DEVICE_MAX_CONNECTIONS"  # images made for Megatron have 1, so it must be said where 1 is wrong
     if gpu in _BLACKWELL:
-        yield Setting(name, "32", "Blackwell sends and computes at once from queues of their own")
-    elif engine == "torch" and _of(degrees, "shard") * _of(degrees, "context") > 1:
-        yield Setting(name, "8", "weights are gathered while a block computes: 1 queue would end that")
-    elif engine == "megatron" and max(_of(degrees, "tensor"), _of(degrees, "context")) > 1:
-        yield Setting(name, "1", "one queue keeps each send before the products that Megatron overlaps it with")
-
-
-def _training(degrees: Mapping[str, int], engine: str, gpus_per_node: int) -> Iterator[Setting]:
-    pipeline, inner = _of(degrees, "pipeline"), _of(degrees, "tensor") * _of(degrees, "context")
-    inner *= _of(degrees, "shard") * _of(degrees, "replicate")
-    if pipeline > 1 and inner * pipeline > gpus_per_node:
+        yield Setting(queues, "32", "Blackwell sends and computes at once from queues of their own")
+    elif engine == "torch" and shard * context > 1:
+        yield Setting(queues, "8", "weights are gathered while a block computes: 1 queue would end that")
+    elif engine == "megatron" and max(tensor, context) > 1:
+        yield Setting(queues, "1", "one queue keeps each send before the products that Megatron overlaps it with")
+    if pipeline > 1 and tensor * context * shard * degrees["replicate"] * pipeline > gpus_per_node:
         yield Setting("NCCL_P2P_NET_CHUNKSIZE", "2097152", "stages on several nodes: activations in pieces of 2 MiB")
-    if engine != "megatron":
-        return
-    if _of(degrees, "tensor") > 1:
+    if engine == "megatron" and tensor > 1:
         yield Setting("NCCL_NVLS_ENABLE", "0", "NVLink SHARP takes GPU memory, and Megatron has none registered")
-    if _of(degrees, "virtual") > 1:
+    if engine == "megatron" and degrees["virtual"] > 1:
         for way in ("FWD", "BWD"):
             yield Setting(
                 f"NVTE_{way}_LAYERNORM_SM_MARGIN", "16", "norms leave cores to the sends of interleaved stages"
             )
-
-
-def _of(degrees: Mapping[str, int], axis: str) -> int:
-    return degrees.get(axis, 1)

@@ -14,19 +14,12 @@ from launcher.render.quoting import quoted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One way in which an attempt ends.
+    """One way in which an attempt ends."""
 
-    Args:
-        name: one word, as in attempts.tsv.
-        again: whether the same job is begun again.
-        sentence: for people: what happened, and what then.
-        blames_node: whether the node of the rank that is named may be at fault.
-    """
-
-    name: str
-    again: bool
-    sentence: str
-    blames_node: bool = False
+    name: str  #: one word, as in attempts.tsv
+    again: bool  #: whether the same job is begun again
+    sentence: str  #: for people: what happened, and what then
+    blames_node: bool = False  #: whether the node of the rank that is named may be at fault
 
 
 _ALL = (
@@ -52,19 +45,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """When an end is of a kind: a status, and a text where one is needed.
+    """When an end is of a kind: a status, and a text where one is needed."""
 
-    Args:
-        kind: its name.
-        statuses: patterns of bash for the exit status of srun.
-        texts: one of them is in what was said; none is needed where empty.
-        near: whether it holds only near the time limit.
-    """
-
-    kind: str
-    statuses: tuple[str, ...]
-    texts: tuple[str, ...] = ()
-    near: bool = False
+    kind: str  #: its name
+    statuses: tuple[str, ...]  #: patterns of bash for the exit status of srun
+    texts: tuple[str, ...] = ()  #: one of them is in what was said; none is needed where empty
+    near: bool = False  #: whether it holds only near the time limit
 
 
 _SIGNALLED = "1[2-9][0-9]"  # 128 and a number: killed by a signal; 126, 127 and 130 have rules before
@@ -122,14 +108,13 @@ WORDS = r"""
 
 def branches() -> str:
     """The rules as branches of bash, for `case "$status:$near:$said" in`; `$near` is near or far."""
-    return "\n".join(f"  {patterns}) kind={rule.kind} ;;" for rule in RULES for patterns in _patterns(rule))
-
-
-def _patterns(rule: Rule) -> list[str]:
-    """One line for each text: bash wants all patterns of a branch in one."""
-    near = "near" if rule.near else "*"
-    texts = [f"*{quoted(text)}*" for text in rule.texts] or ["*"]
-    return [" | ".join(f"{status}:{near}:{text}" for status in rule.statuses) for text in texts]
+    lines = []
+    for rule in RULES:
+        near = "near" if rule.near else "*"
+        for text in [f"*{quoted(text)}*" for text in rule.texts] or ["*"]:  # bash wants a branch's patterns on one line
+            patterns = " | ".join(f"{status}:{near}:{text}" for status in rule.statuses)
+            lines.append(f"  {patterns}) kind={rule.kind} ;;")
+    return "\n".join(lines)
 
 
 def names(kinds: Iterable[Kind]) -> str:

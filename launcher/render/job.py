@@ -14,74 +14,47 @@ _LONGEST_NAME = 255 - len("-4294967295_4294967295.out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """One job of Slurm's: what it runs, on what, and how it may end.
+    """One job of Slurm's: what it runs, on what, and how it may end."""
 
-    Args:
-        name: of the job; also the first part of its log's name.
-        run_id: hash of everything that makes the launch.
-        folder: the launch folder, whole path.
-        run_dir: the run folder, whole path.
-        recipe: the composed recipe, whole path.
-        workdir: where it was submitted: relative paths of the recipe start there.
-        title: the recipe and the first line of its comment, for whoever reads the script.
-        command: what runs nemo-vfm: `("nemo-vfm",)` in a container, `(sys.executable, "-m", "nemo_vfm")` without;
-            after a setup, the Python of its environment.
-        setup: requirements that pip installs first where the image lacks them; none takes the image as it is.
-        words: what follows `run RECIPE run_dir=...`: options of `nemo-vfm run`, paths made whole.
-        step: the one of a workflow that the job does, whose checkpoints show how far it is; empty where it does all.
-        nodes: how many.
-        tasks_per_node: processes of a node.
-        gpus_per_node: GPUs of a node; 0 where there are none.
-        cpus_per_task: cores of a process.
-        memory_gb: memory of each node in GB; 0 is all of it, or of a shared node what the partition gives.
-        gpu: the kind of GPU by name, such as h100; None where there are none.
-        degrees: the widest layout of the job, by axis: tensor, context, pipeline, shard, replicate, virtual.
-        engine: what trains: `torch`, `megatron`, or empty where nothing does.
-        silence_s: seconds without a sign of life after which the ranks give one up.
-        lead_s: seconds before the time limit at which the job is asked to end.
-        most_restarts: attempts without progress after which it is not begun again.
-        module_path: the copy of the code, and folders in it, put first on PYTHONPATH; none takes what is installed.
-        needed: variables that the recipe reads as `${env:NAME}`: names only, inherited from the submission.
-        mpi: how srun starts tasks, as `srun --mpi=list` calls it; empty leaves it to the cluster's default.
-        array: tasks of an array; 0 is none.
-        task_words: for each task of an array, what follows `words`.
-        task_runs: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
-        ray: whether a Ray cluster is begun inside the allocation, and stopped at its end.
-        profile: what is recorded of chosen ranks; None is nothing.
-        cluster: what its file says.
-    """
-
-    name: str
-    run_id: str
-    folder: Path
-    run_dir: Path
-    recipe: Path
-    workdir: Path
-    title: str = ""
+    name: str  #: of the job; also the first part of its log's name
+    run_id: str  #: hash of everything that makes the launch
+    folder: Path  #: the launch folder, whole path
+    run_dir: Path  #: the run folder, whole path
+    recipe: Path  #: the composed recipe, whole path
+    workdir: Path  #: where it was submitted: relative paths of the recipe start there
+    title: str = ""  #: the recipe and the first line of its comment, for whoever reads the script
+    #: what runs nemo-vfm: `("nemo-vfm",)` in a container, `(sys.executable, "-m", "nemo_vfm")` without; after a setup,
+    #: the Python of its environment.
     command: tuple[str, ...]
+    #: requirements that pip installs first where the image lacks them; none takes the image as it is.
     setup: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  #: what follows `run RECIPE run_dir=...`: options of `nemo-vfm run`, paths made whole
+    #: the one of a workflow that the job does, whose checkpoints show how far it is; empty where it does all.
     step: str = ""
-    nodes: int
-    tasks_per_node: int
-    gpus_per_node: int
-    cpus_per_task: int
-    memory_gb: int = 0
-    gpu: str | None = None
+    nodes: int  #: how many
+    tasks_per_node: int  #: processes of a node
+    gpus_per_node: int  #: GPUs of a node; 0 where there are none
+    cpus_per_task: int  #: cores of a process
+    memory_gb: int = 0  #: memory of each node in GB; 0 is all of it, or of a shared node what the partition gives
+    gpu: str | None = None  #: the kind of GPU by name, such as h100; None where there are none
+    #: the widest layout of the job, by axis: tensor, context, pipeline, shard, replicate, virtual.
     degrees: Mapping[str, int] = field(default_factory=dict)
-    engine: str = ""
-    silence_s: float = SILENCE_S
-    lead_s: int = 300
-    most_restarts: int = 3
+    engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    silence_s: float = SILENCE_S  #: seconds without a sign of life after which the ranks give one up
+    lead_s: int = 300  #: seconds before the time limit at which the job is asked to end
+    most_restarts: int = 3  #: attempts without progress after which it is not begun again
+    #: the copy of the code, and folders in it, put first on PYTHONPATH; none takes what is installed.
     module_path: tuple[Path, ...] = ()
+    #: variables that the recipe reads as `${env:NAME}`: names only, inherited from the submission.
     needed: tuple[str, ...] = ()
-    mpi: str = ""
-    array: int = 0
-    task_words: tuple[tuple[str, ...], ...] = ()
+    mpi: str = ""  #: how srun starts tasks, as `srun --mpi=list` calls it; empty leaves it to the cluster's default
+    array: int = 0  #: tasks of an array; 0 is none
+    task_words: tuple[tuple[str, ...], ...] = ()  #: for each task of an array, what follows `words`
+    #: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
     task_runs: tuple[tuple[Path, Path], ...] = ()
-    ray: bool = False
-    profile: Profile | None = None
-    cluster: Slurm
+    ray: bool = False  #: whether a Ray cluster is begun inside the allocation, and stopped at its end
+    profile: Profile | None = None  #: what is recorded of chosen ranks; None is nothing
+    cluster: Slurm  #: what its file says
 
     def __post_init__(self) -> None:
         for name in ("folder", "run_dir", "recipe", "workdir"):
@@ -112,5 +85,4 @@ class SlurmJob:
 
     @property
     def tasks(self) -> int:
-        """Processes of all nodes."""
         return self.nodes * self.tasks_per_node

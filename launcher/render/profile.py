@@ -7,7 +7,7 @@ handler. No GPU and no nsys were at hand: the options follow its documentation.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.render.quoting import quoted
@@ -30,17 +30,11 @@ exec nsys @OPTIONS@ --output="$0/rank-$SLURM_PROCID-job-$SLURM_JOB_ID-${SLURM_RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What is to be recorded.
+    """What is to be recorded."""
 
-    Args:
-        ranks: of which ranks.
-        begin_s: seconds after the start at which it begins.
-        end_s: and at which it ends.
-    """
-
-    ranks: tuple[int, ...] = (0,)
-    begin_s: int = 120
-    end_s: int = 180
+    ranks: tuple[int, ...] = (0,)  #: of which ranks
+    begin_s: int = 120  #: seconds after the start at which it begins
+    end_s: int = 180  #: and at which it ends
 
     def options(self) -> list[str]:
         """Words for nsys, but for the output."""
@@ -49,43 +43,30 @@ class Profile:
 
 
 def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) -> Profile | None:
-    """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler.
-
-    Raises:
-        UserError: a word is wrong, or one of the others came without the first.
-    """
+    """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler."""
     if profiler is None:
         if ranks is not None or seconds is not None:
             raise UserError("--profile-ranks and --profile-seconds are for --profile nsys; add it, or leave them out")
         return None
-    usual = Profile()
-    begin, end = _window(seconds) if seconds is not None else (usual.begin_s, usual.end_s)
-    return Profile(ranks=usual.ranks if ranks is None else _ranks(ranks), begin_s=begin, end_s=end)
+    found = Profile()
+    if ranks is not None:
+        words = ranks.split(",")
+        if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MOST_RANKS:
+            raise UserError(f"--profile-ranks takes up to {_MOST_RANKS} rank numbers, such as 0,8, got {ranks!r}")
+        found = replace(found, ranks=tuple(sorted({int(word) for word in words})))
+    if seconds is not None:
+        window = _SECONDS.fullmatch(seconds)
+        if window is None or int(window[1]) >= int(window[2]):
+            raise UserError(f"--profile-seconds takes a begin and an end, such as 120-180, got {seconds!r}")
+        found = replace(found, begin_s=int(window[1]), end_s=int(window[2]))
+    return found
 
 
 def profile_again(kept: Mapping[str, Json] | None) -> Profile | None:
-    """What an earlier launch asked for, from the words that it kept; what a stranger wrote there is checked as typed.
-
-    Raises:
-        UserError: a word is wrong.
-    """
+    """What an earlier launch asked for, from the words that it kept; a stranger's are checked as typed."""
     if kept is None:
         return None
     return parse_profile("nsys", ",".join(map(str, kept["ranks"])), f"{kept['begin_s']}-{kept['end_s']}")
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MOST_RANKS:
-        raise UserError(f"--profile-ranks takes up to {_MOST_RANKS} rank numbers, such as 0,8, got {text!r}")
-    return tuple(sorted({int(word) for word in words}))
-
-
-def _window(text: str) -> tuple[int, int]:
-    found = _SECONDS.fullmatch(text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise UserError(f"--profile-seconds takes a begin and an end, such as 120-180, got {text!r}")
-    return int(found[1]), int(found[2])
 
 
 def missing(where: str = "") -> str:
@@ -102,12 +83,9 @@ def definition(profile: Profile | None) -> list[str]:
     text = _TEXT
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
-    return [f"# -- {_ranks_in_words(profile)} under nsys, the others as always: --profile nsys.",
+    ranks = f"Rank{'s' * (len(profile.ranks) > 1)} {', '.join(map(str, profile.ranks))}"
+    return [f"# -- {ranks} under nsys, the others as always: --profile nsys.",
             "read -r -d '' profiled << 'PROFILED'", *text.splitlines(), "PROFILED", ""]  # fmt: skip
-
-
-def _ranks_in_words(profile: Profile) -> str:
-    return f"Rank{'s' * (len(profile.ranks) > 1)} {', '.join(map(str, profile.ranks))}"
 
 
 def before(profile: Profile | None) -> list[str]:
@@ -116,9 +94,5 @@ def before(profile: Profile | None) -> list[str]:
 
 
 def before_here(profile: Profile | None, folder: Path) -> list[str]:
-    """The words before a command on this machine; every process that it begins is recorded.
-
-    Args:
-        folder: of the launch.
-    """
+    """The words before a command on this machine, whose every process is recorded in the launch's folder."""
     return [] if profile is None else ["nsys", *profile.options(), f"--output={folder / FOLDER}/here-%p"]

@@ -9,11 +9,7 @@ _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def quoted(text: str) -> str:
-    """One word of bash that is this text, byte for byte, on one line.
-
-    Raises:
-        ValueError: it holds a zero byte, which no word can, or what UTF-8 cannot write.
-    """
+    """One word of bash that is this text, byte for byte, on one line."""
     _writable(text)
     if "\0" in text:
         raise ValueError(f"{text!r} contains a zero byte, which no program accepts")
@@ -24,11 +20,7 @@ def quoted(text: str) -> str:
 
 
 def directive(name: str, value: str | None = None) -> str:
-    """One line `#SBATCH --name=value`, quoted as sbatch reads it: in double quotes, `\\` before what would end them.
-
-    Raises:
-        ValueError: the name is none of an option, or the value holds what would end the line.
-    """
+    """One line `#SBATCH --name=value`, quoted as sbatch reads it: in double quotes, `\\` before what would end them."""
     option_name(name)
     if value is None:
         return f"#SBATCH --{name}"
@@ -49,33 +41,21 @@ def remark(text: str) -> str:
 
 
 def variable(name: str) -> str:
-    """The name of a variable, as it is.
-
-    Raises:
-        ValueError: bash has no such names.
-    """
+    """The name of a variable, as it is."""
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} is not a variable name: use letters, digits and _, and begin with no digit")
     return name
 
 
 def option_name(name: str) -> str:
-    """The long name of an option of Slurm's, as it is.
-
-    Raises:
-        ValueError: there are no such names.
-    """
+    """The long name of an option of Slurm's, as it is."""
     if not _OPTION.fullmatch(name):
         raise ValueError(f"{name!r} is not a Slurm option; write the long name without its dashes")
     return name
 
 
 def in_bind(path: str) -> str:
-    """A path for a list of mounts, as it is.
-
-    Raises:
-        ValueError: it is relative, or holds one of the characters that part such a list.
-    """
+    """A path for a list of mounts, as it is."""
     # enroot reads mounts from a shell script that pyxis writes, in double quotes: `$` and backticks would be run.
     if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"$`\\'):
         raise ValueError(

@@ -7,14 +7,15 @@ command line is quoted. Of secrets it has names and files, never a value.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from launcher.render import container_setup, containers, node_check, profile, ray_cluster
+from launcher.render import containers, profile, ray_cluster
 from launcher.render.batch_hooks import epilogue, prologue
 from launcher.render.directives import directives
 from launcher.render.environment import Setting, environment
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import quoted, remark, variable
-from launcher.request.cluster import Pyxis, Slurm
+from launcher.request.cluster import Pyxis
 
 _THEIRS = "as the cluster's file says"
 _LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that one of them is lost
@@ -23,20 +24,17 @@ _LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that
 def script(job: SlurmJob) -> str:
     """The text of `job.sh`."""
     before, behind = [prologue(job).rstrip("\n")], [epilogue(job).rstrip("\n")]
-    _require_free(job, *before, *behind)
-    shared = (_exports(job), _secrets(job), containers.forwarding(job, variables(job)))
-    parts = (_head(job), directives(job), _start(job), *shared, _words(job), before, _work(job))
-    lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
-    return "\n".join([*lines, *behind, ""])
-
-
-def _require_free(job: SlurmJob, *texts: str) -> None:
-    """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup", "name"}.union(
-        *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
-    )
+    # A variable of the job's must not be one that the script itself counts with.
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup", "name",
+            *(name for text in (*before, *behind) for name in re.findall(r"\b([a-z_]+)=", text))}  # fmt: skip
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
         raise ValueError(f"the script has a variable {taken[0]} itself; give the job's variable another name")
+    shared = (_exports(job), _secrets(job), containers.forwarding(job, variables(job)))
+    start = [*_loads(job), "set -uo pipefail  # not -e: what follows a failure is decided at the end",
+             "trap : TERM USR1  # survive both: this shell still has to record how the job ended"]  # fmt: skip
+    parts = (_head(job), directives(job), start, *shared, _words(job), before, _work(job))
+    lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
+    return "\n".join([*lines, *behind, ""])
 
 
 def _head(job: SlurmJob) -> Iterator[str]:
@@ -52,12 +50,6 @@ def surroundings(job: SlurmJob) -> list[str]:
     """The lines that make what the work finds: modules, variables, secrets."""
     parts = (_loads(job), _exports(job), _secrets(job), containers.forwarding(job, variables(job)))
     return [line for part in parts if (found := list(part)) for line in (*found, "")]
-
-
-def _start(job: SlurmJob) -> Iterator[str]:
-    yield from _loads(job)
-    yield "set -uo pipefail  # not -e: what follows a failure is decided at the end"
-    yield "trap : TERM USR1  # survive both: this shell still has to record how the job ended"
 
 
 def _loads(job: SlurmJob) -> Iterator[str]:
@@ -87,24 +79,21 @@ def _settings(job: SlurmJob) -> list[Setting]:
         gpu=job.gpu, degrees=job.degrees, engine=job.engine,
         gpus_per_node=job.gpus_per_node * (job.cluster.segment or 1), cpus_per_task=job.cpus_per_task,
     )  # fmt: skip
-    derived += [*_network(job.cluster), *_of_container(job)]
     theirs = job.cluster.variables
-    kept = [item for item in derived if item.name not in theirs]
+    kept = [item for item in (*derived, *_of_cluster(job)) if item.name not in theirs]
     return kept + [Setting(variable(name), text, _THEIRS) for name, text in theirs.items() if text is not None]
 
 
-def _network(cluster: Slurm) -> Iterator[Setting]:
+def _of_cluster(job: SlurmJob) -> Iterator[Setting]:
+    cluster = job.cluster
     if cluster.interface is not None:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             yield Setting(name, cluster.interface, "cluster.interface: by which ranks meet")
     if cluster.ib_timeout is not None:
         yield Setting("NCCL_IB_TIMEOUT", str(cluster.ib_timeout), "cluster.ib_timeout: patience with InfiniBand")
-
-
-def _of_container(job: SlurmJob) -> Iterator[Setting]:
-    if job.cluster.container is not None:
+    if cluster.container is not None:
         yield Setting("PYTHONNOUSERSITE", "1", "packages in your home were not installed for the image's Python")
-    if isinstance(job.cluster.container, Pyxis) and job.gpu is not None:
+    if isinstance(cluster.container, Pyxis) and job.gpu is not None:
         yield Setting("TRITON_CACHE_DIR", f"/tmp/triton-{job.run_id}", "a home that is not mounted is read-only")  # noqa: S108
 
 
@@ -132,7 +121,6 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
 
 
 def _words(job: SlurmJob) -> Iterator[str]:
-    """What each task of an array has for itself."""
     if not (job.task_words or job.task_runs):
         return
     what = (
@@ -151,15 +139,14 @@ def _work(job: SlurmJob) -> Iterator[str]:
     enter = [quoted(word) for word in containers.options(job, variables(job))]
     inside = [quoted(word) for word in containers.before(job)]
     whole = [*enter, " ".join(inside)] if inside else enter
-    yield from container_setup.around(job, whole, [*_work_inside(job, enter, inside, whole)])
+    yield from containers.around(job, whole, [*_work_inside(job, enter, inside, whole)])
 
 
 def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list[str]) -> Iterator[str]:
-    """The lines of the work itself, in a container that has all it needs."""
     if job.ray:
         yield from ray_cluster.begin(job, whole)
         yield ""
-    yield from node_check.definition(job)
+    yield from _check_definition(job)
     yield from profile.definition(job.profile)
     yield from _about(job)
     which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
@@ -170,7 +157,7 @@ def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
              " ".join([*map(quoted, job.command), *words, *own])]  # fmt: skip
     work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
-    yield from _guarded(job, node_check.around(job, work))
+    yield from _guarded(job, _after_check(job, work))
     if job.ray:
         yield from ray_cluster.finish()
 
@@ -189,17 +176,10 @@ def _wait_s(job: SlurmJob) -> int:
 
 
 def _guarded(job: SlurmJob, lines: list[str]) -> list[str]:
-    """The command and its status; it is not begun where a variable is missing."""
     if not job.cluster.secrets and not job.needed:
         return lines
-    return [
-        "if [[ $missing ]]; then",
-        '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2',
-        "  status=2",
-        "else",
-        *(f"  {line}" for line in lines),
-        "fi",
-    ]
+    said = '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2'
+    return ["if [[ $missing ]]; then", said, "  status=2", "else", *(f"  {line}" for line in lines), "fi"]
 
 
 def _step(job: SlurmJob) -> list[str]:
@@ -225,3 +205,87 @@ def variables(job: SlurmJob) -> list[str]:
     names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.module_path else [])
     names += ray_cluster.VARIABLES if job.ray else ()
     return list(dict.fromkeys([*names, *job.cluster.secrets, *job.needed]))
+
+
+def shell_script(job: SlurmJob) -> str:
+    """Lines for bash that open a shell on one of the job's nodes; they read secrets and write no value of one."""
+    one = replace(job, nodes=1, tasks_per_node=1, cpus_per_task=job.cpus_per_task * job.tasks_per_node, module_path=(),
+                  array=0, task_words=(), task_runs=())  # fmt: skip
+    enter = [quoted(word) for word in (*containers.options(one, variables(one)), *containers.before(one))]
+    lines = [" ".join(["exec srun --pty", *(quoted(word) for word in _wanted(one))]), *enter, "bash -i"]
+    said = '  echo "not set:$missing; export them first, or name files in cluster.secrets" >&2'
+    guard = ["if [[ $missing ]]; then", said, "  exit 2", "fi"] if job.cluster.secrets or job.needed else []
+    return "\n".join([*surroundings(one), *guard, " \\\n  ".join(lines), ""])
+
+
+def _wanted(job: SlurmJob) -> Iterator[str]:
+    """Options of srun: what sbatch would be told of one node."""
+    cluster = job.cluster
+    yield f"--job-name={job.name}-shell"
+    for name in ("account", "partition", "qos", "reservation", "constraint"):
+        if (value := getattr(cluster, name)) is not None:
+            yield f"--{name}={value}"
+    yield from ("--nodes=1", "--ntasks=1", f"--cpus-per-task={job.cpus_per_task}")
+    if job.gpus_per_node and cluster.gpu_request != "none":
+        by = {"gpus_per_node": "--gpus-per-node=", "gres": "--gres=gpu:"}[cluster.gpu_request]
+        yield f"{by}{job.gpus_per_node}"
+    if job.memory_gb or cluster.exclusive:
+        yield f"--mem={job.memory_gb}G" if job.memory_gb else "--mem=0"
+    if cluster.exclusive:
+        yield "--exclusive"
+    if cluster.exclude:
+        yield f"--exclude={','.join(cluster.exclude)}"
+    yield from (f"--time={cluster.time}", f"--chdir={job.workdir}")
+    if job.mpi:
+        yield f"--mpi={job.mpi}"
+    for name, option in {**cluster.options, **cluster.step_options}.items():
+        yield f"--{name}" if option is None else f"--{name}={option}"
+
+
+_FAILED = 70  # of sysexits: what the script ends with where nothing excludes the node
+# So that a broken node costs seconds: a failure names it, and `epilogue` excludes it and restarts the job on others.
+_CHECK = r"""
+failed() { echo "vfm-launch: the check of node $SLURMD_NODENAME failed: $1" >&2; exit 1; }
+gpus=@GPUS@ memory=@MEMORY@ disk=@DISK@ links=@LINKS@
+if (( gpus )); then
+  seen="$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2> /dev/null | grep -c .)"
+  (( seen >= gpus )) || failed "nvidia-smi shows $seen GPUs of $gpus"
+  down="$(nvidia-smi nvlink --status 2> /dev/null | grep -c -i inactive)"
+  (( links && down )) && failed "$down NVLinks are down"
+fi
+free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
+(( free >= memory )) || failed "$free GB of memory are free, $memory GB are required"
+free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, $disk GB are required"
+exit 0
+"""
+
+
+def _check_definition(job: SlurmJob) -> list[str]:
+    if job.cluster.node_check is None or job.ray:
+        return []
+    return ["# -- What every node must have: cluster.node_check.", "read -r -d '' check << 'CHECK'",
+            *check_text(job).strip("\n").split("\n"), "CHECK", ""]  # fmt: skip
+
+
+def _after_check(job: SlurmJob, work: list[str]) -> list[str]:
+    """The lines of the work, which are not begun where a node fails its check."""
+    if job.cluster.node_check is None or job.ray:
+        return work
+    step = ["srun", "--export=ALL", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1",
+            "--cpus-per-task=1", "--kill-on-bad-exit=0"]  # fmt: skip
+    step += [f"--mpi={job.mpi}"] if job.mpi else []
+    return [f'if ! {" ".join(map(quoted, step))} bash -c "$check"; then', f"  status={_FAILED}", "else",
+            *(f"  {line}" for line in work), "fi"]  # fmt: skip
+
+
+def check_text(job: SlurmJob) -> str:
+    """What bash runs on each node; its status is 0 where all is well."""
+    check = job.cluster.node_check
+    assert check is not None
+    values = {"GPUS": job.gpus_per_node, "MEMORY": check.min_memory_gb, "DISK": check.min_disk_gb,
+              "LINKS": int(check.links)}  # fmt: skip
+    found = _CHECK
+    for name, value in values.items():
+        found = found.replace(f"@{name}@", str(value))
+    return found

@@ -148,7 +148,8 @@ class Cluster:
     @property
     def variables(self) -> dict[str, str | None]:
         """`environment` as a process gets it; None leaves a derived variable out."""
-        return {name: None if value is None else _text(value) for name, value in self.environment.items()}
+        return {name: None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+                for name, value in self.environment.items()}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,13 +246,6 @@ class Slurm(Cluster):
             raise ValueError(f"gpus_per_node is {self.gpus_per_node}; it must be at least 0 (a cluster without GPUs)")
         if self.cpu_nodes < 0 or (self.cpu_nodes and self.cpus_per_cpu_node is None):
             raise ValueError(f"cpu_nodes is {self.cpu_nodes}; it must be at least 0, and needs cpus_per_cpu_node")
-        self._check_network()
-        for name in (*self.options, *self.step_options):
-            option_name(name)
-        if ours := sorted(OURS & set(self.options)):
-            raise ValueError(f"options: {ours[0]} is set by the script; see the arguments that Slurm takes")
-
-    def _check_network(self) -> None:
         for name in ("cpu_bind", "interface"):
             if (text := getattr(self, name)) is not None and not _PLAIN_WORD.fullmatch(text):
                 raise ValueError(f"{name} is {text!r}; it must be a word such as cores, or names such as ib0,ib1")
@@ -261,10 +255,10 @@ class Slurm(Cluster):
             )
         if self.rank_timeout_s is not None and not 1 <= self.rank_timeout_s < float("inf"):
             raise ValueError(f"rank_timeout_s is {self.rank_timeout_s:g}; it must be at least 1 second")
-
-
-def _text(value: str | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        for name in (*self.options, *self.step_options):
+            option_name(name)
+        if ours := sorted(OURS & set(self.options)):
+            raise ValueError(f"options: {ours[0]} is set by the script; see the arguments that Slurm takes")
 
 
 def _check_container(image: str, mounts: Mapping[str, str]) -> None:

@@ -28,48 +28,30 @@ _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What somebody wants to run, and where.
+    """What somebody wants to run, and where."""
 
-    Args:
-        recipe: its file or name.
-        changes: of the recipe.
-        cluster: the name of a cluster's file.
-        cluster_changes: of the cluster: `cluster.partition=short`.
-        nodes: how many; None where the recipe's layout, or `gpus`, says it.
-        gpus: how many in all, on whole nodes where they are more than one has; None where nobody said.
-        conf: folders of ingredients that are searched first.
-        overlays: over the recipe.
-        trust: packages that the recipe may name.
-        trusts_cluster: whether a cluster's file that is not ours may bring programs and variables that load code.
-        allow: keys in which the recipe may differ from the run that is there.
-        allow_host: hosts and buckets that the recipe may reach, those of typed addresses among them.
-        code: whether the working tree is taken along.
-        parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
-        rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
-        rank_timeout: seconds that one may wait for another; None is nemo-vfm's own.
-        paths: whether the files and folders that the recipe reads are looked for on this machine.
-        profile: what is recorded of chosen ranks; None is nothing.
-        sweep: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
-    """
-
-    recipe: str
-    changes: tuple[str, ...] = ()
-    cluster: str
-    cluster_changes: tuple[str, ...] = ()
-    nodes: int | None = None
-    gpus: int | None = None
-    conf: tuple[Path, ...] = ()
-    overlays: tuple[str, ...] = ()
-    trust: tuple[str, ...] = ()
+    recipe: str  #: its file or name
+    changes: tuple[str, ...] = ()  #: of the recipe
+    cluster: str  #: the name of a cluster's file
+    cluster_changes: tuple[str, ...] = ()  #: of the cluster: `cluster.partition=short`
+    nodes: int | None = None  #: how many; None where the recipe's layout, or `gpus`, says it
+    gpus: int | None = None  #: how many in all, on whole nodes where they are more than one has; None where nobody said
+    conf: tuple[Path, ...] = ()  #: folders of ingredients that are searched first
+    overlays: tuple[str, ...] = ()  #: over the recipe
+    trust: tuple[str, ...] = ()  #: packages that the recipe may name
+    #: whether a cluster's file that is not ours may bring programs and variables that load code.
     trusts_cluster: bool = False
-    allow: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()  #: keys in which the recipe may differ from the run that is there
+    #: hosts and buckets that the recipe may reach, those of typed addresses among them.
     allow_host: tuple[str, ...] = ()
-    code: bool = True
-    parts: int = 0
+    code: bool = True  #: whether the working tree is taken along
+    parts: int = 0  #: into how many tasks of an array work is shared out that can be; 0 is not at all
+    #: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
     rank_silence: float | None = None
-    rank_timeout: float | None = None
-    paths: bool = True
-    profile: Profile | None = None
+    rank_timeout: float | None = None  #: seconds that one may wait for another; None is nemo-vfm's own
+    paths: bool = True  #: whether the files and folders that the recipe reads are looked for on this machine
+    profile: Profile | None = None  #: what is recorded of chosen ranks; None is nothing
+    #: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
     sweep: tuple[str, ...] = ()
 
     def alone(self, changes: Sequence[str]) -> "LaunchRequest":
@@ -99,18 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "sets its size; the rest is for the recipe")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
                         help="folder of your own ingredients and clusters, searched first")  # fmt: skip
-    parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
-                        help="apply conf/overlay/NAME to every component that it names; `smoke` makes the "
-                             "recipe tiny")  # fmt: skip
-    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes the recipe may name, or `cluster` for the programs and "
-                        "variables that your own cluster file names; their code will run")  # fmt: skip
-    parser.add_argument("--allow", metavar="KEY", action="append", default=[],
-                        help="resume in a run folder even though this key differs")  # fmt: skip
-    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
-                             "holds the API key"
-                        )  # fmt: skip
+    for name, metavar, what in (
+        ("overlay", "NAME", "apply conf/overlay/NAME to every component that it names; `smoke` makes the recipe tiny"),
+        ("trust", "PREFIX", "a package whose classes the recipe may name, or `cluster` for the programs and variables "
+                            "that your own cluster file names; their code will run"),
+        ("allow", "KEY", "resume in a run folder even though this key differs"),
+        ("allow-host", "HOST[=VARIABLE]", "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; "
+                                          "VARIABLE holds the API key"),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", metavar=metavar, action="append", default=[], help=what)
     add_allow_write(parser)
     parser.add_argument("--parts", metavar="N", type=int, default=0,
                         help="split curation and sampling over N tasks of a job array")  # fmt: skip
@@ -144,11 +123,7 @@ def add_allow_write(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
-    """What the arguments ask for.
-
-    Raises:
-        UserError: no cluster is named, or a word of the launcher's is wrong.
-    """
+    """What the arguments ask for."""
     if not 0 <= arguments.parts <= _MOST_PARTS:
         raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
     for name in ("rank_silence", "rank_timeout"):
@@ -163,6 +138,8 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4, and got none")
     given = [*arguments.overrides, *(word for word in arguments.sweep if word not in of_sweep)]
     given = [f"{bare[1]}='{bare[2]}'" if (bare := _BARE_VARIABLE.fullmatch(word)) else word for word in given]
+    # Buckets of typed addresses are the user's, which the composed recipe that jobs run does not show.
+    buckets = [match[1] for word in given for match in _BUCKET.finditer(word)]
     changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", *_SIZES)}
     nodes, gpus = (_number(name, ours.values()) for name in _SIZES)
@@ -175,17 +152,12 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         nodes=nodes, gpus=gpus,
         conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=packages_of(arguments.trust),
         trusts_cluster=CLUSTER in arguments.trust,
-        allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
+        allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *dict.fromkeys(buckets)),
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
         sweep=tuple(of_sweep), paths=not arguments.no_paths,
         profile=profile.parse_profile(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
     )  # fmt: skip
-
-
-def _typed_buckets(words: Sequence[str]) -> list[str]:
-    """Buckets of typed addresses: they are the user's, which the composed recipe that jobs run does not show."""
-    return list(dict.fromkeys(match[1] for word in words for match in _BUCKET.finditer(word)))
 
 
 def packages_of(trust: Sequence[str]) -> tuple[str, ...]:
@@ -208,7 +180,6 @@ def _cluster(changes: Sequence[Override]) -> str:
 
 
 def _number(name: str, changes: Iterable[Override]) -> int | None:
-    """What the last change of `nodes` or `gpus` says."""
     own = [change for change in changes if change.path.partition(".")[0] == name]
     if not own:
         return None

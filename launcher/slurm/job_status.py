@@ -3,46 +3,155 @@
 No accounting is needed: Slurm forgets a job some minutes after its end, and its own line in attempts.tsv stays.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from launcher.slurm import slurm
-from launcher.slurm.queue import queued
 from launcher.slurm.slurm import Queued
 from launcher.state.launch_folder import Attempt, KeptLaunch
-from launcher.state.progress import SILENT_S, Progress, progress
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage import checkpoint_names
+from nemo_vfm.core.storage.files import last_records, read_json
+
+_MOST_BYTES = 4 << 20
+_NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
+_SLOWER = 1.1  # times as long: equal devices differ by a few per cent
+SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a run folder says; None where it says nothing."""
+
+    state: str | None = None  #: of status.json
+    error: str | None = None  #: what it ended with
+    step: int | None = None  #: done
+    total_steps: int | None = None  #: of the run
+    step_s: float | None = None  #: mean seconds of the last steps
+    loss: float | None = None  #: of the last step
+    rates: Mapping[str, float]  #: work a second, by name
+    checkpoint: int | None = None  #: step of the newest one
+    checkpoint_age_s: float | None = None  #: how old that is
+    silent_s: float | None = None  #: since the last heartbeat
+    slowest: str = ""  #: on the rank whose data, or whose device, the others wait for; empty where none stands out
+    elsewhere: Mapping[str, str]  #: what ranks do that do something else than rank 0, by rank
+
+    @property
+    def left_s(self) -> float | None:
+        if self.step is None or self.total_steps is None or self.step_s is None or self.state != "running":
+            return None
+        return max(0, self.total_steps - self.step) * self.step_s
+
+
+def progress(folder: Path, below: Path | None = None) -> Progress:
+    """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
+    status, now = _object(folder / "status.json"), datetime.now(UTC).timestamp()
+    inner = below or folder
+    last = next(last_records(inner / "metrics.jsonl"), {})
+    checkpoint = _newest_checkpoint(inner)
+    beat = _time(status.get("heartbeat"))
+    rates = {name: _number(last.get(name)) for name in ("samples_per_s", "tokens_per_s", "mfu")}
+    elsewhere = status.get("elsewhere") if status.get("state") == "running" else None
+    return Progress(
+        state=_text(status.get("state")), error=_text(status.get("error")),
+        step=_whole(status.get("step")) if _whole(status.get("step")) is not None else _whole(last.get("step")),
+        total_steps=_whole(status.get("total_steps")), step_s=_number(status.get("step_s")),
+        loss=_number(last.get("loss")), rates={name: value for name, value in rates.items() if value is not None},
+        checkpoint=checkpoint[0] if checkpoint else None, checkpoint_age_s=now - checkpoint[1] if checkpoint else None,
+        silent_s=None if beat is None else max(0.0, now - beat), slowest=_slowest(status),
+        elsewhere={rank: text for rank, doing in elsewhere.items() if (text := _text(doing))}
+        if isinstance(elsewhere, dict) else {},
+    )  # fmt: skip
+
+
+def _slowest(status: Mapping[str, Any]) -> str:
+    """Whose data, and whose device, the others wait for."""
+    found = []
+    for name, figure, least, sentence in (
+        ("reads_longest", "seconds", _NOTHING_S, "rank {} is the slowest reader: {:.3g} s a step"),
+        ("computes_slowest", "times", _SLOWER, "rank {} is {:.3g}x slower than the rest on the same matmul"),
+    ):
+        one = status.get(name) if status.get("state") == "running" else None
+        rank, number = (_whole(one.get("rank")), _number(one.get(figure))) if isinstance(one, dict) else (None, None)
+        if rank is not None and number is not None and number >= least:
+            found.append(sentence.format(rank, number))
+    return "; ".join(found)
+
+
+def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
+    """Its step, and when it was written."""
+    for path in reversed(checkpoint_names.existing(folder / "checkpoints")):
+        with suppress(OSError):  # it may just have been deleted
+            return checkpoint_names.step_of(path.name), path.stat().st_mtime
+    return None
+
+
+def _object(file: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        found = read_json(file, _MOST_BYTES)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _text(value: object) -> str | None:
+    """One printable line: these files may be anybody's."""
+    if not isinstance(value, str):
+        return None
+    return "".join(c if c.isprintable() else " " for c in value[:2000]).strip()
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 10**18 else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _time(value: object) -> float | None:
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else None
+    return None
+
+
+PATIENCE_S = 600.0  #: that whoever waits for a job goes on asking while Slurm refuses: controllers are restarted
+
+
+def queued(kept: KeptLaunch) -> dict[str, Queued]:
+    """Jobs and tasks of arrays by their numbers.
+
+    A job notes before its end which other goes on with its work: so the folder is read once more after each question.
+    """
+    while True:
+        ids = kept.slurm_ids()
+        found = slurm.queued(ids)
+        kept.look_again()
+        if kept.slurm_ids() == ids:
+            return found
+
 
 GOOD = ("ok", "next_phase")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """One job of a launch.
+    """One job of a launch."""
 
-    Args:
-        name: of the job.
-        number: Slurm's, the latest; empty where it was never submitted.
-        state: a word: done, running, waiting, or how it ended.
-        more: why, where or since when.
-        live: whether it waits or runs.
-        ended: its last attempt, if one has ended.
-        left: tasks of an array that are not done.
-    """
-
-    name: str
-    number: str
-    state: str
-    more: str = ""
-    live: bool = False
-    ended: Attempt | None = None
-    left: tuple[int, ...] = ()
+    name: str  #: of the job
+    number: str  #: Slurm's, the latest; empty where it was never submitted
+    state: str  #: a word: done, running, waiting, or how it ended
+    more: str = ""  #: why, where or since when
+    live: bool = False  #: whether it waits or runs
+    ended: Attempt | None = None  #: its last attempt, if one has ended
+    left: tuple[int, ...] = ()  #: tasks of an array that are not done
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left of it to do."""
         return self.state in ("done", "phase done")
 
 
@@ -63,7 +172,7 @@ def states(kept: KeptLaunch, queue: Mapping[str, Queued]) -> list[JobState]:
     """Each job, in order."""
     attempts = kept.attempts()
     if kept.is_local:
-        return [_runs_here(kept) if kept.runs else _here(kept)]
+        return [_state_here(kept)]
     return [_state(kept, job, queue, attempts) for job in kept.jobs]
 
 
@@ -84,18 +193,15 @@ def run_states(
     live = {one.id.partition("_")[2]: one for one in queue.values() if one.array in numbers and one.waits_or_runs}
     found = []
     for number, name in enumerate(kept.runs):
-        at = progress(kept.run_dir / name)
-        found.append((name, _word(live.get(str(number)), last.get(str(number)), at), at))
+        at, queued_one, ended = progress(kept.run_dir / name), live.get(str(number)), last.get(str(number))
+        if queued_one is not None:
+            word = "running" if queued_one.state == "RUNNING" else "waiting"
+        elif ended is not None:
+            word = "done" if ended.kind in GOOD else ended.kind
+        else:
+            word = at.state or "not begun"
+        found.append((name, word, at))
     return found
-
-
-def _word(live: Queued | None, last: Attempt | None, at: Progress) -> str:
-    """Of one run: what the queue says, else how its last attempt ended, else what its folder says."""
-    if live is not None:
-        return "running" if live.state == "RUNNING" else "waiting"
-    if last is not None:
-        return "done" if last.kind in GOOD else last.kind
-    return at.state or "not begun"
 
 
 def silent(found: Progress) -> str:
@@ -157,21 +263,16 @@ def _reason(job: Queued) -> str:
 
 
 def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) -> tuple[str, str]:
-    """Of a job that is not in the queue any more, under any of these numbers."""
     if not numbers:
         return "not submitted", ""
     if ended is not None and ended.job.partition("_")[0] in numbers:
         word = {"ok": "done", "next_phase": "phase done"}.get(ended.kind, ended.kind)
         return word, "" if ended.kind in GOOD else ended.sentence
-    if last is not None:
-        return last.state.lower(), _never_begun(last)
-    return "not begun", "it is not in the queue and has no line in attempts.tsv"
-
-
-def _never_begun(job: Queued) -> str:
-    if job.state == "CANCELLED" and job.reason in ("Dependency", "DependencyNeverSatisfied"):
-        return "the job before it failed"
-    return "" if job.reason == "None" else job.reason
+    if last is None:
+        return "not begun", "it is not in the queue and has no line in attempts.tsv"
+    if last.state == "CANCELLED" and last.reason in ("Dependency", "DependencyNeverSatisfied"):
+        return last.state.lower(), "the job before it failed"
+    return last.state.lower(), "" if last.reason == "None" else last.reason
 
 
 def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
@@ -181,16 +282,13 @@ def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     )
 
 
-def _runs_here(kept: KeptLaunch) -> JobState:
-    """A sweep without a queue: its runs follow one another."""
+def _state_here(kept: KeptLaunch) -> JobState:
+    """A launch without a queue; the runs of a sweep follow one another."""
+    if not kept.runs:
+        at = progress(kept.run_dir)
+        return JobState(name="here", number="", state=at.state or "not begun", more=at.error or "",
+                        live=at.state == "running")  # fmt: skip
     found = [progress(kept.run_dir / name).state for name in kept.runs]
     done, running = found.count("done"), "running" in found
     state = "running" if running else "done" if done == len(found) else "not begun" if not any(found) else "failed"
     return JobState(name="here", number="", state=state, more=f"{done} of {len(found)} runs are done", live=running)
-
-
-def _here(kept: KeptLaunch) -> JobState:
-    """A launch without a queue."""
-    found = progress(kept.run_dir)
-    state = found.state or "not begun"
-    return JobState(name="here", number="", state=state, more=found.error or "", live=state == "running")

@@ -27,62 +27,38 @@ _FIELDS = ("%i", "%F", "%T", "%r", "%L", "%S", "%N", "%j")  # a name may hold an
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:(,]+):)?(?P<count>\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Queued:
-    """A job that Slurm knows.
+    """A job that Slurm knows, in the order of `_FIELDS`."""
 
-    Args:
-        id: its number, of an array's task such as `12_3`.
-        array: the array's number; the job's own where there is none.
-        state: in Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED and so on.
-        reason: why it waits, in Slurm's word.
-        left: of its time limit, as Slurm writes it.
-        begins: when it began, or is thought to begin; ISO 8601 in the cluster's own time, or N/A.
-        nodes: in Slurm's short form.
-        name: of the job.
-    """
-
-    id: str
-    array: str
-    state: str
-    reason: str
-    left: str
-    begins: str
-    nodes: str
-    name: str
+    id: str  #: its number, of an array's task such as `12_3`
+    array: str  #: the array's number; the job's own where there is none
+    state: str  #: in Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED and so on
+    reason: str  #: why it waits, in Slurm's word
+    left: str  #: of its time limit, as Slurm writes it
+    begins: str  #: when it began, or is thought to begin; ISO 8601 in the cluster's own time, or N/A
+    nodes: str  #: in Slurm's short form
+    name: str  #: of the job
 
     @property
     def waits_or_runs(self) -> bool:
-        """Whether it may still do something."""
         return self.state in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "REQUEUED", "RESIZING",
                               "REQUEUE_HOLD", "REQUEUE_FED", "SIGNALING", "STAGE_OUT", "STOPPED")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What each node of a partition has at least.
+    """What each node of a partition has at least."""
 
-    Args:
-        count: of nodes.
-        cores: of a node.
-        memory_gb: of a node, rounded down.
-        gpus: of a node; 0 where Slurm was told of none.
-        gpu: their kind, in the word of the cluster's administrators; empty where they gave none.
-    """
-
-    count: int
-    cores: int
-    memory_gb: int
-    gpus: int
-    gpu: str
+    count: int  #: of nodes
+    cores: int  #: of a node
+    memory_gb: int  #: of a node, rounded down
+    gpus: int  #: of a node; 0 where Slurm was told of none
+    gpu: str  #: their kind, in the word of the cluster's administrators; empty where they gave none
 
 
 def interactive(text: str) -> int:
-    """Run lines of bash that call srun, in this terminal; their exit status.
-
-    Raises:
-        UserError: there is no srun, or no bash.
-    """
+    """Run lines of bash that call srun, in this terminal; their exit status."""
     bash = programs.program("bash")
     if bash is None or programs.program("srun") is None:
         raise UserError("there is no srun on this machine; open the shell from a login node of the cluster. --dry-run "
@@ -103,9 +79,6 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
         workdir: where relative paths of the job begin.
         after: jobs that must end well before; where one does not, Slurm takes this one out of the queue.
         words: further options of sbatch, such as `--array=3,5`.
-
-    Raises:
-        UserError: Slurm refuses it, in its own words.
     """
     dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
     output = _output_of("sbatch", "--parsable", *dependency, *words, str(script), cwd=workdir)
@@ -118,43 +91,26 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
 
 
 def queued(ids: Sequence[str]) -> dict[str, Queued]:
-    """What Slurm knows of these jobs, and of each task of those that are arrays; the old ones it has forgotten.
-
-    Args:
-        ids: numbers that sbatch gave.
+    """What Slurm knows of these jobs, by the numbers that sbatch gave, and of each task of those that are arrays; the
+    old ones it has forgotten.
     """
     if not ids:
         return {}
     form = "|".join(_FIELDS)
     output = _output_of("squeue", "--me", "--states=all", "--array", "--noheader", f"--format={form}")
-    found = [_queued(line) for line in output.splitlines() if line.count("|") >= len(_FIELDS) - 1]
+    last = len(_FIELDS) - 1
+    found = [Queued(*line.strip().split("|", last)) for line in output.splitlines() if line.count("|") >= last]
     return {job.id: job for job in found if job.array in ids or job.id in ids}
 
 
-def _queued(line: str) -> Queued:
-    number, array, state, reason, left, begins, nodes, name = line.strip().split("|", len(_FIELDS) - 1)
-    return Queued(id=number, array=array, state=state, reason=reason, left=left, begins=begins, nodes=nodes, name=name)
-
-
 def cancel(ids: Sequence[str]) -> None:
-    """End jobs; those that have ended are left alone.
-
-    Raises:
-        UserError: Slurm refuses.
-    """
+    """End jobs; those that have ended are left alone."""
     if ids:
         _output_of("scancel", *ids)
 
 
 def machines(partition: str | None = None) -> Machines | None:
-    """What the nodes of a partition have, the least of each; None where it has none.
-
-    Args:
-        partition: by name; None is the default one.
-
-    Raises:
-        UserError: there is no such partition, or Slurm does not answer.
-    """
+    """What the nodes of a partition, or of the default one, have, the least of each; None where it has none."""
     which = partition or default_partition()
     only = [f"--partition={which}"] if which else []
     lines = _output_of("sinfo", "--noheader", "--Node", *only, "--format=%N|%c|%m|%G").splitlines()
@@ -210,13 +166,10 @@ def _output_of(program: str, *words: str, cwd: Path | None = None, with_errors: 
         raise UserError(f"{program} gave no answer for {_PATIENCE_S:.0f} s; is Slurm's controller up? Look with "
                         "squeue --me before you submit again") from error  # fmt: skip
     if done.returncode:
-        raise UserError(f"{program} refused: {_sentence(done.stderr) or f'exit status {done.returncode}'}")
+        errors = (line.strip() for line in _ERRORS.sub("", done.stderr).splitlines())
+        why = plain("; ".join(filter(None, errors))) or f"exit status {done.returncode}"
+        raise UserError(f"{program} refused: {why}")
     return done.stdout + (done.stderr if with_errors else "")
-
-
-def _sentence(errors: str) -> str:
-    """What a command of Slurm's says of itself, in one line."""
-    return plain("; ".join(line.strip() for line in _ERRORS.sub("", errors).splitlines() if line.strip()))
 
 
 def _gpus(gres: str) -> tuple[int, str]:

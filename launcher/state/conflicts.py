@@ -5,11 +5,10 @@ from pathlib import Path
 
 from launcher.plan.launch import Launch
 from launcher.slurm import slurm
-from launcher.slurm.queue import queued
+from launcher.slurm.job_status import queued
 from launcher.state.launch_folder import KeptLaunch, existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless
-from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import LAUNCH, PARTS
 
 _OURS = (LAUNCH, PARTS, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
@@ -20,17 +19,17 @@ def objections(launch: Launch) -> list[str]:
     """Sentences; none where the folder is free, or where the same run goes on there."""
     folders = {run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}
     found = [text for folder, recipe in folders.items() for text in _of_a_folder(folder, recipe, launch.request.allow)]
-    return [*found, *_of_jobs(launch)]
+    kept = existing(launch.run_dir)
+    return [*found, *(still_there(kept) if kept is not None else ())]
 
 
 def _of_a_folder(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    yield from _of_another_recipe(folder, recipe, allowed)
-    yield from _of_other_files(folder)
-
-
-def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Of another recipe that ran there, and of files that no run writes."""
     file = folder / "recipe.yaml"
     if not file.is_file():
+        others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
+        if others := [name for name in others if not name.endswith(".tmp")]:
+            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
         return
     there, now = read_values(file.read_text(), str(file)), read_values(recipe, "this recipe")
     found = {key: pair for key, pair in differences(there, now).items()
@@ -41,19 +40,6 @@ def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> I
         keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
         yield (f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
                f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
-
-
-def _of_other_files(folder: Path) -> Iterator[str]:
-    if folder.is_dir() and not (folder / "recipe.yaml").is_file():
-        others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
-        if others := [name for name in others if not name.endswith(".tmp")]:
-            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
-
-
-def _of_jobs(launch: Launch) -> Iterator[str]:
-    kept = existing(launch.run_dir)
-    if kept is not None:
-        yield from still_there(kept)
 
 
 def still_there(kept: KeptLaunch) -> Iterator[str]:
@@ -67,9 +53,3 @@ def still_there(kept: KeptLaunch) -> Iterator[str]:
         more = f" and {len(live) - _SHOWN} more are queued or running" if len(live) > _SHOWN else ""
         yield (f"{kept.run_dir} has jobs in the queue: {', '.join(live[:_SHOWN])}{more}. Wait for them, or cancel "
                f"them: vfm-launch cancel {kept.run_dir}")  # fmt: skip
-
-
-def require_free(kept: KeptLaunch) -> None:
-    """Raises UserError where a job of this launch waits or runs."""
-    if found := list(still_there(kept)):
-        raise UserError("; ".join(found))

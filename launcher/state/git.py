@@ -38,22 +38,22 @@ class Entry:
         return self.mode == kind and digest(b"blob %d\0%s" % (len(content), content)).hexdigest() == self.id
 
 
-def is_here() -> bool:
-    """Whether this machine has git."""
-    return program("git") is not None
-
-
 def root_of(folder: Path) -> Path | None:
-    """The root of the repository that holds a folder; None where none does.
-
-    Raises:
-        UserError: git cannot read it, or its settings name a working tree elsewhere.
-    """
-    if not is_here():
+    """The root of the repository that holds a folder; None where none does."""
+    if program("git") is None:
         return None
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode == 0:
-        return _require_around(Path(os.fsdecode(done.stdout).rstrip("\n")), folder)
+        root = Path(os.fsdecode(done.stdout).rstrip("\n"))
+        here = folder.resolve()
+        # `core.worktree` may name any folder: of a stranger's repository, your home.
+        nearest = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
+        if nearest is None or root.resolve() != nearest:
+            raise UserError(
+                f"the repository of {folder} says that its working tree is {root}, but its .git is in "
+                f"{nearest or 'another folder'}. Fix core.worktree in its config, or copy no code: --no-code"
+            )
+        return root
     message = os.fsdecode(done.stderr).strip()
     if "not a git repository" in message:
         return None
@@ -61,11 +61,7 @@ def root_of(folder: Path) -> Path | None:
 
 
 def names(root: Path, *words: str) -> list[str]:
-    """The paths that `git ls-files` lists, below the root.
-
-    Raises:
-        UserError: git cannot list them, or a path leads out of the tree.
-    """
+    """The paths that `git ls-files` lists, below the root."""
     done = _git(root, "ls-files", "-z", *words)
     if done.returncode:
         raise UserError(f"git cannot list the files of {root}: {os.fsdecode(done.stderr).strip()}")
@@ -84,25 +80,10 @@ def head(root: Path) -> str | None:
 
 
 def entries(root: Path) -> Mapping[str, Entry]:
-    """What the last commit holds, by path; nothing where git cannot read it.
-
-    A path that is a repository of its own has the mode 160000.
-    """
+    """What the last commit holds, by path; nothing where git cannot read it. A repository inside has mode 160000."""
     done = _git(root, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
     lines = [os.fsdecode(line).partition("\t") for line in done.stdout.split(b"\0") if line]
     return {path: Entry(words.split()[0], words.split()[2]) for words, _, path in lines} if not done.returncode else {}
-
-
-def _require_around(root: Path, folder: Path) -> Path:
-    """`core.worktree` may name any folder: of a stranger's repository, your home."""
-    here = folder.resolve()
-    nearest = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
-    if nearest is None or root.resolve() != nearest:
-        raise UserError(
-            f"the repository of {folder} says that its working tree is {root}, but its .git is in "
-            f"{nearest or 'another folder'}. Fix core.worktree in its config, or copy no code: --no-code"
-        )
-    return root
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:

@@ -1,25 +1,23 @@
 """Writes and reads `launch/` of a run folder: recipe, scripts, code, packages, and the submitted jobs.
 
 `launch.json` is written last, so a folder without it is no launch. It is replaced as a whole at each change.
+What it says is checked: a run folder may be a stranger's, and its names become paths and arguments.
 """
 
 import fcntl
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 from launcher.plan.launch import POINTS, Launch, words_of
 from launcher.plan.trusted_modules import is_own
-from launcher.render.batch_hooks import ATTEMPTS
-from launcher.render.restart import RESUBMITTED
-from launcher.slurm.successors import line_of, successors
-from launcher.state.kept_values import first_wrong
-from launcher.state.snapshot import Code
+from launcher.render.batch_hooks import ATTEMPTS, RESUBMITTED
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json, write_text
 from nemo_vfm.core.types.job import LAUNCH, SWEEP
@@ -32,15 +30,10 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class KeptLaunch:
-    """What a launch folder says.
+    """What a launch folder says."""
 
-    Args:
-        run_dir: the run folder.
-        values: of launch.json.
-    """
-
-    run_dir: Path
-    values: dict[str, Any]
+    run_dir: Path  #: the run folder
+    values: dict[str, Any]  #: of launch.json
     _successors: dict[str, list[str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -48,14 +41,13 @@ class KeptLaunch:
 
     @property
     def folder(self) -> Path:
-        """Of the launch."""
+        """`launch/` in the run folder."""
         return self.run_dir / LAUNCH
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
         """In order: name, script, which one it waits for, and numbers that Slurm gave, the latest last."""
-        found: list[dict[str, Any]] = self.values["jobs"]
-        return found
+        return cast(list[dict[str, Any]], self.values["jobs"])
 
     @property
     def recipe_file(self) -> Path:
@@ -65,16 +57,13 @@ class KeptLaunch:
     @property
     def runs(self) -> list[str]:
         """Of a sweep, their names, in the order of its tasks; else none."""
-        found: list[str] = self.values.get("runs", [])
-        return found
+        return cast(list[str], self.values.get("runs", []))
 
     def recipe_of(self, run: str) -> Path:
-        """The composed recipe of one run of a sweep."""
         return self.folder / POINTS / run / f"{self.values['recipe']}.yaml"
 
     @property
     def is_local(self) -> bool:
-        """Whether it was run without a queue."""
         return bool(self.values["cluster"]["_target_"].endswith(".Local"))
 
     def numbers(self, job: Mapping[str, Any]) -> list[str]:
@@ -108,7 +97,6 @@ class KeptLaunch:
         self.save()
 
     def save(self) -> None:
-        """Write launch.json."""
         write_json(self.folder / _FILE, self.values)
 
     def attempts(self) -> list["Attempt"]:
@@ -128,39 +116,22 @@ class KeptLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt's end.
+    """One attempt's end."""
 
-    Args:
-        time: in UTC.
-        job: Slurm's number.
-        restart: how often it had been begun again.
-        status: exit status.
-        kind: what that means.
-        step: of the newest checkpoint; -1 where there is none.
-        nodes: that it ran on.
-        sentence: for people.
-        moved: whether it got further than the one before.
-        blamed: the node that it was laid to, if any.
-    """
-
-    time: str
-    job: str
-    restart: str
-    status: str
-    kind: str
-    step: str
-    nodes: str
-    sentence: str
-    moved: str
-    blamed: str
+    time: str  #: in UTC
+    job: str  #: Slurm's number
+    restart: str  #: how often it had been begun again
+    status: str  #: exit status
+    kind: str  #: what that means
+    step: str  #: of the newest checkpoint; -1 where there is none
+    nodes: str  #: that it ran on
+    sentence: str  #: for people
+    moved: str  #: whether it got further than the one before
+    blamed: str  #: the node that it was laid to, if any
 
 
 def read(path: Path) -> KeptLaunch:
-    """The launch in a run folder, or in its `launch/`.
-
-    Raises:
-        UserError: there is none, or a newer launcher wrote it.
-    """
+    """The launch in a run folder, or in its `launch/`."""
     run_dir = path.absolute()
     if run_dir.name == LAUNCH and (run_dir / _FILE).is_file():
         run_dir = run_dir.parent
@@ -174,7 +145,7 @@ def read(path: Path) -> KeptLaunch:
         raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that version")
-    if wrong := first_wrong(values):
+    if wrong := next(_wrong(values, _WHOLE, ""), None):  # the first value that no launcher writes, by its address
         raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
                         f"recipe again in another folder")  # fmt: skip
     return KeptLaunch(run_dir, values)
@@ -218,11 +189,7 @@ def existing(run_dir: Path) -> KeptLaunch | None:
 
 @contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Be the only one who submits in this folder while the block runs.
-
-    Raises:
-        UserError: somebody else is submitting there, or it cannot be written.
-    """
+    """Be the only one who submits in this folder while the block runs."""
     folder = run_dir / LAUNCH
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,38 +198,34 @@ def held(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write in {run_dir}: {error.strerror}; choose another run_dir") from error
     try:
-        _lock(descriptor, run_dir)
+        with suppress(OSError):  # some cluster file systems have no locks: then nobody may submit twice in a second
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"another process is submitting in {run_dir}; try again") from error
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, run_dir: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(f"another process is submitting in {run_dir}; try again") from error
-    except OSError:  # some cluster file systems have no locks: then nobody may submit twice in the same second
-        return
-
-
 def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
-    """Put a launch into its folder.
-
-    Args:
-        scripts: text of each share's script by the share's name.
-    """
+    """Put a launch into its folder, with the text of each share's script by the share's name."""
     folder, before = launch.folder, existing(launch.run_dir)
-    for file, text in launch.recipes().items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, f"# {launch.title or launch.name_of_recipe}\n{text}")
+    for recipe, text in launch.recipes().items():
+        recipe.parent.mkdir(parents=True, exist_ok=True)
+        write_text(recipe, f"# {launch.title or launch.name_of_recipe}\n{text}")
     if launch.table is not None:
         write_json(launch.run_dir / SWEEP, launch.table)
     write_text(folder / "packages.txt", launch.packages)
     (folder / "logs").mkdir(exist_ok=True)
-    _write_code(launch.code, folder)
+    write_text(folder / "code.sha256", launch.code.listing())
+    if launch.code.files:
+        launch.code.write(folder / "code")
     for name, text in scripts.items():
-        _write_script(folder / f"{name}.sh", text)
+        script = folder / f"{name}.sh"
+        script.unlink(missing_ok=True)
+        with os.fdopen(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
+            file.write(text)
     kept = KeptLaunch(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
     if before is not None and before.values["id"] == launch.id:  # the same again: its numbers go on
         for job, old in zip(kept.jobs, before.jobs, strict=True):
@@ -270,18 +233,6 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
             job["cancelled"] = old.get("cancelled", "")
     kept.save()
     return kept
-
-
-def _write_code(code: Code, folder: Path) -> None:
-    write_text(folder / "code.sha256", code.listing())
-    if code.files:
-        code.write(folder / "code")
-
-
-def _write_script(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _values(launch: Launch, scripts: Mapping[str, str]) -> dict[str, Any]:
@@ -319,3 +270,105 @@ def _earlier(before: KeptLaunch | None, now: str) -> Sequence[Json]:
     if before.values["id"] == now:
         return old
     return [*old, {"id": before.values["id"], "created": before.values["created"], "jobs": ids}]
+
+
+_LINE = re.compile(r"([0-9]+)(?:_[0-9]+)?\t([0-9]+)(?:_[0-9]+)?")
+
+
+def successors(lines: Sequence[str]) -> dict[str, list[str]]:
+    """Number -> the numbers that go on with its work, without those of tasks; half a line is passed over."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if match := _LINE.fullmatch(line):
+            found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+def line_of(number: str, known: Mapping[str, Sequence[str]]) -> list[str]:
+    """A number and all that went on with its work, the latest last."""
+    found, seen = [number], {number}
+    for one in found:  # it grows meanwhile
+        more = [later for later in known.get(one, ()) if later not in seen]
+        found += dict.fromkeys(more)
+        seen.update(more)
+    return found
+
+
+_MOST_TASKS = 100_000
+_Check = Callable[[Any], bool]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and len(value) < 5000
+
+
+def _is_name(value: object) -> bool:
+    """One part of a path, which is no option either."""
+    return _is_text(value) and value not in ("", ".", "..") and "/" not in str(value) and not str(value).startswith("-")
+
+
+def _is_below(value: object) -> bool:
+    path = PurePosixPath(str(value))
+    return _is_text(value) and not path.is_absolute() and ".." not in path.parts
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 10**12
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _each(check: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _is_profile(value: object) -> bool:
+    times = isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("begin_s", "end_s"))
+    return times and isinstance(value, dict) and _each(_is_number)(value.get("ranks"))
+
+
+_JOB: dict[str, _Check] = {
+    "name": _is_name, "script": _is_name, "step": _is_below, "phase": _is_text, "waits_for": _is_text,
+    "nodes": _is_number, "tasks_per_node": _is_number, "gpus_per_node": _is_number,
+    "array": lambda value: _is_number(value) and value <= _MOST_TASKS,
+    "slurm": _each(lambda value: isinstance(value, str) and value.isascii() and value.isdecimal()),
+    "degrees": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+}  # fmt: skip
+_WHOLE: dict[str, Any] = {
+    "id": _is_text, "created": _is_text, "title": _is_text, "recipe": _is_name, "workdir": _is_text,
+    "words": {"cluster": _is_text, "nodes": _or_none(_is_number), "gpus": _or_none(_is_number),
+              "trust": _each(_is_text), "allow": _each(_is_text),
+              "code": lambda value: isinstance(value, bool), "parts": _is_number},
+    "cluster": {"_target_": _is_text}, "code": {"files": _is_number, "sha256": _is_text, "commit": _or_none(_is_text)},
+    "jobs": lambda value: isinstance(value, list) and bool(value),
+}  # fmt: skip
+
+
+def _wrong(values: Any, checks: Mapping[str, Any], where: str) -> Iterator[str]:
+    for name, check in checks.items():
+        value = values.get(name) if isinstance(values, dict) else None
+        if isinstance(check, dict):
+            yield from _wrong(value, check, f"{where}{name}.")
+        elif not check(value):
+            yield f"{where}{name}"
+    if checks is _WHOLE:
+        yield from _wrong_in_parts(values)
+
+
+def _wrong_in_parts(values: Mapping[str, Any]) -> Iterator[str]:
+    """Lists, and what an older launcher did not write."""
+    for number, job in enumerate(values["jobs"] if isinstance(values.get("jobs"), list) else ()):
+        yield from _wrong(job, _JOB, f"jobs.{number}.")
+        for name in ("sha256", "cancelled"):
+            if isinstance(job, dict) and not _is_text(job.get(name, "")):
+                yield f"jobs.{number}.{name}"
+    if not _each(_is_name)(values.get("runs", [])):
+        yield "runs"
+    if not _each(_is_text)(values["code"].get("imports", [])):
+        yield "code.imports"
+    if not _or_none(_is_profile)(values["words"].get("profile")):
+        yield "words.profile"
+    if not _or_none(_is_number)(values["cluster"].get("most_at_once")):
+        yield "cluster.most_at_once"

@@ -1,16 +1,27 @@
-"""Follows what a launch's jobs write into their logs."""
+"""Follows what a launch's jobs write into their logs, and shows the output of a run on this machine.
 
+There, a terminal gets moving bars, which no file should hold. Elsewhere the run writes two files itself, so it
+continues, and continues to write, even after the process that shows them is gone.
+"""
+
+import codecs
+import fcntl
+import os
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
-from launcher import local_log
 from launcher.slurm import slurm
-from launcher.slurm.queue import PATIENCE_S, queued
+from launcher.slurm.job_status import PATIENCE_S, queued
 from launcher.state.launch_folder import KeptLaunch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
 
+_SHOW_S = 0.1
+_PIECE_BYTES = 1 << 20
 _LOOK_S = 1.0
 _ASK_S = 10.0  # between two questions to Slurm, which has others to serve
 _MOST_BYTES = 4 << 20
@@ -19,7 +30,7 @@ _MOST_BYTES = 4 << 20
 def log_files(kept: KeptLaunch, name: str | None = None) -> list[Path]:
     """The logs of the latest numbers of its jobs, in order; those of an array's tasks follow one another."""
     if kept.is_local:
-        return local_log.latest(kept.folder)
+        return latest(kept.folder)
     found: list[Path] = []
     for job in kept.jobs:
         for number in kept.numbers(job) if name in (None, job["name"]) else ():
@@ -29,12 +40,7 @@ def log_files(kept: KeptLaunch, name: str | None = None) -> list[Path]:
 
 
 class Tail:
-    """The ends of some logs.
-
-    Args:
-        kept: the launch.
-        name: of one of its jobs; None is all.
-    """
+    """The ends of a launch's logs, or of those of one job by its name."""
 
     def __init__(self, kept: KeptLaunch, name: str | None) -> None:
         self._kept, self._name = kept, name
@@ -56,23 +62,20 @@ class Tail:
         """Until no job waits or runs."""
         while True:
             over = self._is_over()
-            self._more()
+            for file in log_files(self._kept, self._name):
+                with file.open("rb") as opened:
+                    opened.seek(self._read.get(file, 0))
+                    text = opened.read(_MOST_BYTES)
+                self._read[file] = self._read.get(file, 0) + len(text)
+                if text:
+                    self._say(file, text)
             if over:
                 return
             time.sleep(_LOOK_S)
 
-    def _more(self) -> None:
-        for file in log_files(self._kept, self._name):
-            with file.open("rb") as opened:
-                opened.seek(self._read.get(file, 0))
-                text = opened.read(_MOST_BYTES)
-            self._read[file] = self._read.get(file, 0) + len(text)
-            if text:
-                self._say(file, text)
-
     def _is_over(self) -> bool:
         if self._kept.is_local:
-            return local_log.is_over(self._kept.folder)
+            return is_over(self._kept.folder)
         if time.monotonic() - self._asked < _ASK_S and self._asked:
             return False
         self._asked = time.monotonic()
@@ -94,3 +97,106 @@ class Tail:
         # Bars of progress go back to the beginning of their line; shown here, each state is a line.
         sys.stdout.write(plain(text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")))
         sys.stdout.flush()
+
+
+class OnTerminal:
+    """A run that keeps the launcher's terminal."""
+
+    out = err = None
+
+    def __enter__(self) -> "OnTerminal":
+        return self
+
+    def wait(self, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class LocalLog:
+    """The next files of a launch, in its folder; what is in them when the block ends has been shown."""
+
+    def __init__(self, folder: Path) -> None:
+        number = max(_numbered(folder), default=0) + 1
+        out = folder / "logs" / f"local-{number}.out"
+        err = out.with_suffix(".err")
+        self.out, self.err = _opened(out), _opened(err)
+        with suppress(OSError):  # some file systems have no locks
+            # The run inherits it, so it holds until the last of them has ended; who follows may hold it for a moment.
+            fcntl.flock(self.out, fcntl.LOCK_EX)
+        self._shown = [_Shown(out, sys.stdout), _Shown(err, sys.stderr)]
+
+    def __enter__(self) -> "LocalLog":
+        return self
+
+    def wait(self, process: "subprocess.Popen[bytes]") -> None:
+        while process.poll() is None:
+            self.show()
+            time.sleep(_SHOW_S)
+
+    def show(self) -> None:
+        """Say here what has come since the last time."""
+        for one in self._shown:
+            one.more()
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.out)
+        os.close(self.err)
+        for one in self._shown:
+            one.close()
+
+
+def begun(folder: Path) -> LocalLog | OnTerminal:
+    """Where the runs of a launch speak: on the terminal, if one is here to look at."""
+    return OnTerminal() if sys.stderr.isatty() else LocalLog(folder)
+
+
+def latest(folder: Path) -> list[Path]:
+    """What the last launch here wrote, standard error after standard output; nothing where it wrote nothing."""
+    found = _numbered(folder)
+    both = [found[max(found)], found[max(found)].with_suffix(".err")] if found else []
+    return [file for file in both if file.is_file()]  # the second comes a moment after the first
+
+
+def is_over(folder: Path) -> bool:
+    """Whether nobody writes the latest any more: who does holds its lock."""
+    for file in latest(folder)[:1]:
+        with file.open("rb") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:  # a file system without locks
+                return True
+    return True
+
+
+class _Shown:
+    """How much of a growing file has been said here."""
+
+    def __init__(self, file: Path, to: TextIO) -> None:
+        self._file, self._to, self._is_heard = file.open("rb"), to, True
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self) -> None:
+        """Say what has come since."""
+        while self._is_heard and (piece := self._file.read(_PIECE_BYTES)):
+            try:
+                self._to.write(self._decoder.decode(piece))
+                self._to.flush()
+            except OSError:  # nobody listens any more, as behind `| head`: the run is no worse for it
+                self._is_heard = False
+
+    def close(self) -> None:
+        self.more()
+        self._file.close()
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    files = {file.stem.removeprefix("local-"): file for file in (folder / "logs").glob("local-*.out")}
+    return {int(number): file for number, file in files.items() if number.isdecimal()}

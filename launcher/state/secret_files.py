@@ -8,11 +8,7 @@ from nemo_vfm.core.errors import UserError
 
 
 def value(name: str, file: Path) -> str:
-    """The secret: the first line of its file.
-
-    Raises:
-        UserError: it cannot be read, is empty, or others can read it.
-    """
+    """The secret: the first line of its file."""
     if why := _wrong(file):
         raise UserError(f"cluster.secrets.{name}: {why}")
     return file.read_text(encoding="utf-8").partition("\n")[0]

@@ -1,23 +1,28 @@
 """Copies the working tree of a repository by content, so that a job runs this code whatever is edited later.
 
 The copy holds files that git tracks and files that it does not ignore, but never output of runs or files that hold
-keys. The hash covers names, contents and the executable bit, but neither times nor read permissions.
+keys, which are recognised by name and by content. The hash covers names, contents and the executable bit, but neither
+times nor read permissions.
 """
 
+import codecs
 import hashlib
 import os
+import re
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, distributions, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
-from launcher.state import git, key_files
+from launcher.state import git
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.key_shapes import shape, token
 from nemo_vfm.core.storage.files import sha256_text
 
 MOST_BYTES = 64 << 20
@@ -28,15 +33,10 @@ _RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One file of the tree.
+    """One file of the tree."""
 
-    Args:
-        content: its bytes; of a link, where it points to.
-        mode: permission bits; 0 for a link.
-    """
-
-    content: bytes
-    mode: int
+    content: bytes  #: its bytes; of a link, where it points to
+    mode: int  #: permission bits; 0 for a link
 
     def digest(self) -> str:
         """Of content and kind, as 64 hexadecimal digits."""
@@ -46,32 +46,24 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A working tree.
+    """A working tree."""
 
-    Args:
-        root: where it lies; None where nothing is taken.
-        commit: the last one, with `+changes` where files differ from it; None without git.
-        files: by their path below the root, in order of names.
-        why: what was done, and if nothing was taken why.
-        untracked: of these files, those that git does not track.
-        left: what stays behind since it holds keys: path -> what it is.
-    """
-
-    root: Path | None
-    commit: str | None
-    files: Mapping[str, Kept]
-    why: str
-    untracked: tuple[str, ...] = ()
-    left: Mapping[str, str] = field(default_factory=dict)
+    root: Path | None  #: where it lies; None where nothing is taken
+    commit: str | None  #: the last one, with `+changes` where files differ from it; None without git
+    files: Mapping[str, Kept]  #: by their path below the root, in order of names
+    why: str  #: what was done, and if nothing was taken why
+    untracked: tuple[str, ...] = ()  #: of these files, those that git does not track
+    left: Mapping[str, str] = field(default_factory=dict)  #: what stays behind since it holds keys: path -> what it is
 
     @property
     def num_bytes(self) -> int:
-        """Of all files."""
         return sum(len(one.content) for one in self.files.values())
 
     def listing(self) -> str:
         """A line each: digest and path. Two trees are the same where this is."""
-        return "".join(f"{one.digest()}  {_escaped(path)}\n" for path, one in self.files.items())
+        # A name may hold a line break, or bytes that are no text.
+        names = (os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n") for path in self.files)
+        return "".join(f"{one.digest()}  {name}\n" for name, one in zip(names, self.files.values(), strict=True))
 
     def hash(self) -> str:
         """Of the whole tree; empty where nothing is taken."""
@@ -88,13 +80,6 @@ class Code:
         fresh.replace(folder)
 
 
-def _in_words(commit: str | None) -> str:
-    if commit is None:
-        return "without a commit yet"
-    number, changed, _ = commit.partition("+")
-    return f"commit {number[:12]}{' and changes' if changed else ''}"
-
-
 def nothing(why: str) -> Code:
     """No code, and why."""
     return Code(None, None, {}, why)
@@ -105,34 +90,31 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
 
     Args:
         leave_out: folders that runs write into, whether they exist already or not.
-
-    Raises:
-        UserError: it is too large, a link leads out of it, or git cannot read it.
     """
     root = git.root_of(folder)
     if root is None:
         return nothing(f"{folder} is not in a git repository, so no code is copied: the installed packages run")
-    listed = {path: known for path, known in _listed(root).items() if not _is_below(root / path, leave_out)}
+    listed = {path: known for path, known in _listed(root).items()
+              if not any((root / path).is_relative_to(other) for other in leave_out)}  # fmt: skip
     _require_small(root, list(listed))
     whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
     code = without_keys(whole)
-    commit = _commit(root, code.files, code.left)
-    return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {_in_words(commit)}",
+    number = git.head(root)
+    changed = number is not None and _differs(root, code.files, code.left)
+    commit = f"{number}+changes" if changed else number
+    of = f"commit {number[:12]}{' and changes' if changed else ''}" if number is not None else "without a commit yet"
+    return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {of}",
                    untracked=tuple(path for path in code.files if not listed[path]))  # fmt: skip
 
 
 def without_keys(code: Code) -> Code:
     """The same tree; files that hold keys stay behind."""
-    left = {path: words for path, one in code.files.items() if (words := key_files.what_it_is(path, one.content))}
+    left = {path: words for path, one in code.files.items() if (words := what_it_is(path, one.content))}
     return replace(code, files={path: one for path, one in code.files.items() if path not in left}, left=left)
 
 
 def read_copy(folder: Path, commit: str | None) -> Code:
-    """What `Code.write` has put there.
-
-    Raises:
-        UserError: it is too large, or holds what is no file.
-    """
+    """What `Code.write` has put there."""
     paths = [
         str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()
     ]
@@ -149,14 +131,7 @@ def packages() -> str:
 
 
 def requirements(*, with_package: bool) -> tuple[str, ...]:
-    """What nemo_vfm declares that it needs, with its extras that are installed here.
-
-    Args:
-        with_package: whether nemo_vfm itself is needed, too, in the version that is installed here.
-
-    Raises:
-        UserError: it is not installed, so that nothing says what it needs.
-    """
+    """What nemo_vfm declares that it needs, with its extras that are installed here, and if asked for it itself."""
     try:
         own = distribution("nemo_vfm")
     except PackageNotFoundError as error:
@@ -194,36 +169,20 @@ def read_listing(text: str) -> dict[str, str]:
     return {path: digest for digest, _, path in pairs}
 
 
-def _escaped(path: str) -> str:
-    """A name may hold a line break, or bytes that are no text."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")
-
-
 def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
     """What git tracks (True) and what it does not ignore (False); a repository inside this one is listed by itself."""
     fresh = [path for path in git.names(root, "--others", "--exclude-standard") if not _is_output(root, path)]
     found: dict[str, bool] = {}
     for path, tracked in {**dict.fromkeys(fresh, False), **dict.fromkeys(git.names(root, "--cached"), True)}.items():
         inside = root / path
-        if _is_behind_a_link(root, inside):
+        # Where a folder on the way has become a link, what was tracked there is deleted for git.
+        if any(one.is_symlink() for one in inside.parents if one != root and one.is_relative_to(root)):
             continue
         if inside.is_dir() and not inside.is_symlink():
             found |= _listed(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else {}
         elif os.path.lexists(inside):  # a tracked file may have been deleted
             found[f"{prefix}{path}"] = tracked
     return found
-
-
-def _is_behind_a_link(root: Path, path: Path) -> bool:
-    """Whether a folder on the way has become a link: for git, what was tracked there is deleted."""
-    return any(one.is_symlink() for one in path.parents if one != root and one.is_relative_to(root))
-
-
-def _commit(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> str | None:
-    """The last commit, and `+changes` where tracked files are not those of it."""
-    number = git.head(root)
-    changed = number is not None and _differs(root, files, left)
-    return f"{number}+changes" if changed else number
 
 
 def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> bool:
@@ -244,10 +203,6 @@ def _is_output(root: Path, path: str) -> bool:
     return any(all((folder / name).is_file() for name in names) for folder in folders for names in _RUN)
 
 
-def _is_below(path: Path, folders: Sequence[Path]) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)
-
-
 def _require_small(root: Path, paths: Sequence[str]) -> None:
     if len(paths) > MOST_FILES:
         raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MOST_FILES:,} are "
@@ -266,35 +221,28 @@ def _read(root: Path, path: str) -> Kept:
     file = root / path
     try:
         if file.is_symlink():
-            _require_inside(root, file)
-            return Kept(os.fsencode(file.readlink()), 0)
-        return _read_plain(file)
+            # A link that leads out of the tree is another file on another day, and none at all on another machine.
+            to = file.readlink()
+            lexical = Path(os.path.normpath(file.parent / to))
+            resolved = file.resolve().is_relative_to(root.resolve())
+            if to.is_absolute() or not lexical.is_relative_to(root) or not resolved:
+                raise UserError(
+                    f"{path} is a link to {to}, outside the working tree. List it in .gitignore if it is not code, "
+                    f"point it inside the tree by a relative path, or copy no code: --no-code"
+                )
+            return Kept(os.fsencode(to), 0)
+        # A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
+        if not stat.S_ISREG(mode):
+            raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
+        if len(content) > MOST_BYTES:
+            raise UserError(f"{file} is still growing, beyond {MOST_BYTES / 1e6:.0f} MB; list it in .gitignore")
+        return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
     except OSError as error:
         raise UserError(f"{file} cannot be copied: {error.strerror}; list it in .gitignore if it is not code") \
             from error  # fmt: skip
-
-
-def _read_plain(file: Path) -> Kept:
-    """A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed."""
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-        mode = os.fstat(opened.fileno()).st_mode
-        content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
-    if not stat.S_ISREG(mode):
-        raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
-    if len(content) > MOST_BYTES:
-        raise UserError(f"{file} is still growing, beyond {MOST_BYTES / 1e6:.0f} MB; list it in .gitignore")
-    return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
-
-
-def _require_inside(root: Path, link: Path) -> None:
-    """A link that leads out of the tree is another file on another day, and none at all on another machine."""
-    to = link.readlink()
-    lexical = Path(os.path.normpath(link.parent / to))
-    if to.is_absolute() or not lexical.is_relative_to(root) or not link.resolve().is_relative_to(root.resolve()):
-        raise UserError(
-            f"{link.relative_to(root)} is a link to {to}, outside the working tree. List it in .gitignore if it is "
-            f"not code, point it inside the tree by a relative path, or copy no code: --no-code"
-        )
 
 
 def put(path: Path, one: Kept) -> None:
@@ -305,3 +253,59 @@ def put(path: Path, one: Kept) -> None:
         return
     path.write_bytes(one.content)
     path.chmod(one.mode)
+
+
+#: Patterns for one part of a path, in lower case -> what such a file or folder is.
+_PARTS = {
+    ".env*": "an environment file", "*.env": "an environment file",
+    ".ssh": "a folder of keys", ".gnupg": "a folder of keys", ".aws": "a folder of keys", ".azure": "a folder of keys",
+    ".gcloud": "a folder of keys", ".kube": "a folder of keys",
+}  # fmt: skip
+#: Patterns for a file's name, in lower case.
+_NAMES = {
+    **dict.fromkeys(("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx"), "a key file"),
+    **dict.fromkeys((f"id_{kind}{end}" for kind in ("rsa", "dsa", "ecdsa", "ed25519", "ecdsa_sk", "ed25519_sk")
+                     for end in ("", ".bak", ".old")), "a private key"),
+    **dict.fromkeys((".netrc", "_netrc", ".git-credentials", ".pgpass", ".my.cnf", ".htpasswd", ".dockercfg", ".s3cfg",
+                     ".boto", "rclone.conf", "kubeconfig", "kubeconfig.*", "*.kubeconfig", "kaggle.json",
+                     "credentials", "credentials.json", "credentials.csv", "client_secret*.json",
+                     "application_default_credentials.json", "service-account*.json", "service_account*.json",
+                     "secrets.yaml", "secrets.yml", "secrets.json", "secrets.toml"), "a file of credentials"),
+}  # fmt: skip
+_PATHS = (".docker/config.json", ".huggingface/token", "huggingface/token")
+#: These hold settings as often as keys, so their contents decide.
+_SOMETIMES = (".npmrc", ".pypirc", ".yarnrc*", "pip.conf", ".condarc", "config.json", ".gitconfig")
+_ASSIGNED = re.compile(rb"(?im)^[^#;\n]*(?:_auth(?:token)?|password|passwd|token|secret)\"?\s*[=:]\s*\S+")
+#: A real block: words about one, such as a pattern in a program, have no letters of base64 behind their line.
+_PRIVATE_KEY = re.compile(
+    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:[\s\"',]|\\r|\\n)+"
+    rb"(?:[\w-]+: [^\n]*\n\s*)*[A-Za-z0-9+/]{16}"
+)
+_LOOKED_AT_BYTES = 1 << 20
+
+
+def what_it_is(path: str, content: bytes) -> str:
+    """What makes a file one that holds keys, in words; empty where nothing does. Its path is below the tree's root."""
+    parts = PurePosixPath(path.lower()).parts
+    for pattern, words in _PARTS.items():
+        if any(fnmatchcase(part, pattern) for part in parts):
+            return words
+    name = parts[-1] if parts else ""
+    found = next((words for pattern, words in _NAMES.items() if fnmatchcase(name, pattern)), "")
+    if found or any(f"/{'/'.join(parts)}".endswith(f"/{end}") for end in _PATHS):
+        return found or "a file of credentials"
+    begin = content[:_LOOKED_AT_BYTES]
+    if _PRIVATE_KEY.search(begin):
+        return "a private key"
+    if any(fnmatchcase(name, pattern) for pattern in _SOMETIMES):
+        is_config = name == "config.json"  # as often a model's
+        if shape(begin.decode(errors="replace")) or (not is_config and _ASSIGNED.search(begin)):
+            return "a file of credentials"
+    return token(_text(content)) if len(content) <= _LOOKED_AT_BYTES else ""
+
+
+def _text(content: bytes) -> str:
+    """Empty where it is none; a Windows shell writes UTF-16, which begins with a mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace")
+    return "" if b"\0" in content else content.decode(errors="replace")

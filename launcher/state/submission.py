@@ -12,7 +12,7 @@ from launcher.plan.preflight import Finding, preflight
 from launcher.render.script import script
 from launcher.request.cluster import Local
 from launcher.slurm import slurm
-from launcher.slurm.queue import queued
+from launcher.slurm.job_status import queued
 from launcher.slurm.slurm import Queued
 from launcher.state.conflicts import objections
 from launcher.state.launch_folder import KeptLaunch, held, write
@@ -20,11 +20,7 @@ from nemo_vfm.core.errors import UserError
 
 
 def checked(launch: Launch, *, dry_run: bool = False) -> tuple[dict[str, str], Sequence[Finding]]:
-    """The text of each job's script by its share's name, and what the preflight found.
-
-    Raises:
-        UserError: a word cannot stand in a script.
-    """
+    """The text of each job's script by its share's name, and what the preflight found."""
     try:
         texts = {} if isinstance(launch.where, Local) else {
             share.name: script(job) for share, job in zip(launch.shares, launch.jobs(), strict=True)
@@ -43,11 +39,7 @@ def carry_out(launch: Launch, scripts: Mapping[str, str]) -> int:
 
 
 def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
-    """Write the folder and put every job into the queue.
-
-    Raises:
-        UserError: the folder is taken, or Slurm refuses.
-    """
+    """Write the folder and put every job into the queue."""
     with held(launch.run_dir):
         if found := objections(launch):  # again, now that nobody else submits here
             raise UserError("; ".join(found))
@@ -72,36 +64,25 @@ def enqueue(
 ) -> None:
     """Put these jobs of a launch into the queue, each behind the one that it waits for, where that is among them.
 
-    Args:
-        tasks: by the name of a job that is an array, which of its tasks; where it is not named, all of them.
-
-    Raises:
-        UserError: Slurm refuses one; then none of them stays in the queue.
+    `tasks` says of jobs that are arrays, by their names, which tasks; where one is not named, all of them.
     """
     numbers: dict[str, str] = {}
     for job in jobs:
         after = [numbers[job["waits_for"]]] if job["waits_for"] in numbers else []
-        words = _only(kept, tasks[job["name"]]) if job["name"] in tasks else []
+        words = []
+        if job["name"] in tasks:  # so many at once as the cluster's file says; this goes before what the script says
+            most = kept.values["cluster"].get("most_at_once")
+            words = [f"--array={','.join(map(str, tasks[job['name']]))}{f'%{most}' if most else ''}"]
         script, workdir = kept.folder / job["script"], Path(kept.values["workdir"])
         try:
             numbers[job["name"]] = slurm.submit(script, workdir, after=after, words=words)
         except UserError as error:
-            _take_back(list(numbers.values()))
+            try:
+                slurm.cancel([*numbers.values()])
+            except UserError as refused:
+                raise UserError(f"{refused}; cancel them by hand: scancel {' '.join(numbers.values())}") from refused
             raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
         kept.submitted(job["name"], numbers[job["name"]])
-
-
-def _only(kept: KeptLaunch, tasks: Sequence[int]) -> list[str]:
-    """Tasks of an array, so many at once as the cluster's file says; this goes before what the script says."""
-    most = kept.values["cluster"].get("most_at_once")
-    return [f"--array={','.join(map(str, tasks))}{f'%{most}' if most else ''}"]
-
-
-def _take_back(ids: Sequence[str]) -> None:
-    try:
-        slurm.cancel(ids)
-    except UserError as error:
-        raise UserError(f"{error}; cancel them by hand: scancel {' '.join(ids)}") from error
 
 
 def tell(kept: KeptLaunch, names: Collection[str] | None = None) -> None:

@@ -15,9 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 also where everything is done."""
     from launcher.columns import say
-    from launcher.slurm.job_status import states
-    from launcher.slurm.queue import queued
-    from launcher.state.conflicts import require_free
+    from launcher.slurm.job_status import queued, states
+    from launcher.state.conflicts import still_there
     from launcher.state.launch_folder import held, read, require_own, require_unchanged
     from launcher.state.submission import enqueue, tell
     from nemo_vfm.core.errors import UserError
@@ -27,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{kept.run_dir} ran without a queue; repeat the submit command to resume")
     require_own(kept)
     with held(kept.run_dir):
-        require_free(kept)
+        if there := list(still_there(kept)):
+            raise UserError("; ".join(there))
         found = states(kept, queued(kept))
         left = [job for job, one in zip(kept.jobs, found, strict=True) if not one.done]
         if not left:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """The exit status of the shell."""
     from launcher.plan.launch import prepared
-    from launcher.render.interactive import shell_script
+    from launcher.render.script import shell_script
     from launcher.request.request import parse_request
     from launcher.slurm import slurm
     from nemo_vfm.core.errors import UserError
@@ -50,7 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _job(launch: "Launch", name: str | None) -> "SlurmJob":
-    """The job whose surroundings are wanted."""
     from launcher.request.cluster import Slurm
     from launcher.state import secret_files
     from nemo_vfm.core.errors import UserError

@@ -10,12 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.columns import say, span, table
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.slurm.job_status import JobState
+    from launcher.slurm.job_status import JobState, Progress
     from launcher.state.launch_folder import KeptLaunch
-    from launcher.state.progress import Progress
 
 _MOST = 8  # attempts that are shown
 _MOST_RUNS = 40
@@ -29,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look, and change nothing."""
-    from launcher.columns import say, table
     from launcher.slurm.job_status import looked_at, queue_of, run_states, states
     from launcher.state.launch_folder import read
 
@@ -63,7 +63,6 @@ def _now(found: "list[JobState]") -> "JobState | None":
 
 
 def _say_progress(found: "Progress") -> None:
-    from launcher.columns import say, span
     from launcher.slurm.job_status import silent
 
     if found.step is not None:
@@ -83,23 +82,18 @@ def _say_progress(found: "Progress") -> None:
 
 def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
     """Those that are not done first, where there are too many for a screen."""
-    from launcher.columns import say, table
-
     shown = found if len(found) <= _MOST_RUNS else sorted(found, key=lambda one: one[1] == "done")[:_MOST_RUNS]
-    table([(name, word, _in_short(at)) for name, word, at in shown], indent=2)
+    rows = []
+    for name, word, at in shown:
+        of = f" of {at.total_steps:,}" if at.total_steps else ""
+        step = f"step {at.step:,}{of}" if at.step is not None else ""
+        rows.append((name, word, ", ".join(filter(None, [step, f"loss {at.loss:.4g}" if at.loss is not None else ""]))))
+    table(rows, indent=2)
     if len(found) > len(shown):
         say(f"  and {len(found) - len(shown)} more; nemo-vfm report shows all")
 
 
-def _in_short(at: "Progress") -> str:
-    of = f" of {at.total_steps:,}" if at.total_steps else ""
-    step = f"step {at.step:,}{of}" if at.step is not None else ""
-    return ", ".join(filter(None, [step, f"loss {at.loss:.4g}" if at.loss is not None else ""]))
-
-
 def _say_attempts(kept: "KeptLaunch") -> None:
-    from launcher.columns import say, table
-
     attempts = kept.attempts()
     if not attempts:
         return

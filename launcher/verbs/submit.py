@@ -59,11 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def require_dry_run(arguments: argparse.Namespace) -> None:
-    """Nobody who wants to see a script should submit it by mistake.
-
-    Raises:
-        UserError: --print-script without --dry-run.
-    """
+    """Nobody who wants to see a script should submit it by mistake."""
     from nemo_vfm.core.errors import UserError
 
     if arguments.print_script and not arguments.dry_run:
@@ -80,7 +76,10 @@ def launched(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> i
     with nullcontext() if dry_run and not with_script else redirect_stdout(sys.stderr):
         _summarize(launch, found)
         if dry_run:
-            _say_end(found)
+            wrong = sum(one.wrong for one in found)
+            say()
+            say(f"nothing was written; {counted(wrong, 'PROBLEM')} would prevent its submission"
+                if wrong else "nothing was written; no PROBLEM was found")  # fmt: skip
     if dry_run:
         if not with_script:
             say("see what is submitted: add --print-script")
@@ -134,14 +133,6 @@ def _folded(text: str, width: int) -> Iterator[str]:
             yield line
         else:
             yield from textwrap.wrap(line, max(width, 20), break_long_words=False, break_on_hyphens=False)
-
-
-def _say_end(found: "Sequence[Finding]") -> None:
-    """What submitting would do."""
-    wrong = sum(one.wrong for one in found)
-    say()
-    say(f"nothing was written; {counted(wrong, 'PROBLEM')} would prevent its submission"
-        if wrong else "nothing was written; no PROBLEM was found")  # fmt: skip
 
 
 def _show(launch: "Launch", texts: Mapping[str, str]) -> None:

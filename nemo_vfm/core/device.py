@@ -52,16 +52,11 @@ def has_fast_bf16() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU.
-
-    Args:
-        memory_gb: all of its memory, in 10^9 bytes.
-        capability: compute capability, (major, minor); 8-bit products need (8, 9).
-    """
+    """One GPU."""
 
     name: str
-    memory_gb: float
-    capability: tuple[int, int]
+    memory_gb: float  #: all of its memory, in 10^9 bytes
+    capability: tuple[int, int]  #: compute capability, (major, minor); 8-bit products need (8, 9)
 
     def __str__(self) -> str:
         return f"{self.name}, {self.memory_gb:.0f} GB, compute capability {self.capability[0]}.{self.capability[1]}"

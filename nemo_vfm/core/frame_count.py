@@ -14,13 +14,9 @@ _TEXT = re.compile(r"(\d{1,6})\s+(pixel|latent)\s+frames?")
 
 @dataclass(frozen=True, slots=True)
 class _FrameCount:
-    """A number of frames of one kind.
+    """A number of frames of one kind."""
 
-    Args:
-        count: number of frames, 0 or more.
-    """
-
-    count: int
+    count: int  #: number of frames, 0 or more
     kind: ClassVar[str] = ""
 
     @classmethod

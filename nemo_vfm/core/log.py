@@ -144,7 +144,6 @@ class _RichBar:
         self._progress, self._task = progress, task
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
-        """See `Bar`."""
         if note is None:
             self._progress.update(self._task, advance=count)
         else:

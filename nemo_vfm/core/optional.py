@@ -37,19 +37,13 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Modules without which a component cannot work, or a GPU, for which it has work.
+    """Modules without which a component cannot work, or a GPU, for which it has work."""
 
-    Args:
-        modules: by name.
-        where: argument -> the value with which the component needs them; empty where it always does.
-        on_gpu: whether it does without the modules on a CPU.
-        gpu: whether it computes on a GPU, where there is one.
-    """
-
-    modules: tuple[str, ...]
+    modules: tuple[str, ...]  #: by name
+    #: argument -> the value with which the component needs them; empty where it always does.
     where: Mapping[str, object] = field(default_factory=dict)
-    on_gpu: bool = False
-    gpu: bool = False
+    on_gpu: bool = False  #: whether it does without the modules on a CPU
+    gpu: bool = False  #: whether it computes on a GPU, where there is one
 
     def __str__(self) -> str:
         cases = [f"{name} is {'given' if value is GIVEN else value}" for name, value in self.where.items()]

@@ -24,25 +24,15 @@ _CARET = re.compile(r" *\^ ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A command with verbs.
+    """A command with verbs."""
 
-    Args:
-        name: as it is typed.
-        about: what it is for, in a line.
-        folder: of the verbs' files, each with `add_arguments(parser)` and `run(arguments) -> int`.
-        package: the same folder's dotted name.
-        exits: what its exit statuses mean.
-        version: what --version prints.
-        parser: reads the words behind a verb.
-    """
-
-    name: str
-    about: str
-    folder: Path
-    package: str
-    exits: str
-    version: str
-    parser: type[argparse.ArgumentParser] = argparse.ArgumentParser
+    name: str  #: as it is typed
+    about: str  #: what it is for, in a line
+    folder: Path  #: of the verbs' files, each with `add_arguments(parser)` and `run(arguments) -> int`
+    package: str  #: the same folder's dotted name
+    exits: str  #: what its exit statuses mean
+    version: str  #: what --version prints
+    parser: type[argparse.ArgumentParser] = argparse.ArgumentParser  #: reads the words behind a verb
 
     def main(self, words: Sequence[str] | None = None) -> int:
         """Run one verb.
@@ -86,7 +76,9 @@ class Program:
     def _guarded(self, verb: str, words: Sequence[str]) -> int:
         """Run a verb and turn what it raises into a sentence and a status."""
         try:
-            return self._dispatch(verb, words)
+            module = self._module(verb)
+            status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
+            return status
         except NemoVfmError as error:
             sys.stderr.write(f"{below_caret(_plain(error), sys.stderr)}\n")
             return error.exit_code
@@ -108,11 +100,6 @@ class Program:
             traceback.print_exc()
             sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
             return 1
-
-    def _dispatch(self, verb: str, words: Sequence[str]) -> int:
-        module = self._module(verb)
-        status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
-        return status
 
     def verb_parser(self, verb: str) -> argparse.ArgumentParser:
         """What reads a verb's words; its help is the docstring of the verb's file, with its examples at the end."""

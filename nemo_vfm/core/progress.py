@@ -14,9 +14,7 @@ _SOURCES: list["ProgressSource"] = []
 class ProgressSource(Protocol):
     """Whoever knows more at the moment of a heartbeat."""
 
-    def facts(self) -> dict[str, Any]:
-        """By name."""
-        ...
+    def facts(self) -> dict[str, Any]: ...
 
 
 def step(number: int, total: int | None) -> None:

@@ -111,7 +111,6 @@ class _Stream:
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
-        """Write several."""
         for line in lines:
             self.write(line)
 

@@ -38,11 +38,7 @@ def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> 
 
 
 def run_folder(composed: "Composed") -> Path:
-    """The run folder that a recipe asks for; `check` says nothing of it, so it is judged where a run begins.
-
-    Raises:
-        RunFolderError: it is an address in an object store.
-    """
+    """The run folder that a recipe asks for; `check` says nothing of it, so it is judged where a run begins."""
     from nemo_vfm.core.errors import RunFolderError
     from nemo_vfm.core.storage.uri import SCHEMES, local
 

@@ -27,12 +27,7 @@ def show_sweep(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
 
 
 def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Path:
-    """Write the page of runs, each under its name.
-
-    Raises:
-        UserError: a recipe cannot be read.
-        OSError: the page cannot be written.
-    """
+    """Write the page of runs, each under its name."""
     recipes = {name: dict(_leaves(_recipe(folder))) for name, folder in folders.items()}
     keys = [key for key in dict.fromkeys(key for one in recipes.values() for key in one) if key not in _IGNORED]
     differing = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]

@@ -46,9 +46,14 @@ def launch(
         max_restarts: so often all ranks are started anew after one has died.
         advice: what to do once one has died.
     """
+    from nemo_vfm.core.device import gpus
     from nemo_vfm.parallel.ranks.rendezvous_store import serve
 
-    _require_devices(count)
+    if 0 < (found := len(gpus())) < count:  # a CPU takes any number
+        raise UserError(
+            f"the recipe is for {count} devices, but this machine has {found}; change the degrees under parallel: "
+            f"to a product of {found}, or start it on more machines with srun or torchrun"
+        )
     store, port = serve()  # here, so that it outlives the ranks and nobody else takes its port
     signals_sent: list[int] = []
     for attempt in range(max_restarts + 1):
@@ -164,16 +169,6 @@ class _Ranks:
         if 0 in own and self._ended[0] > 0:
             return 0
         return next(iter(own or lost), 0)
-
-
-def _require_devices(count: int) -> None:
-    from nemo_vfm.core.device import gpus
-
-    if 0 < (found := len(gpus())) < count:  # a CPU takes any number
-        raise UserError(
-            f"the recipe is for {count} devices, but this machine has {found}; change the degrees under parallel: "
-            f"to a product of {found}, or start it on more machines with srun or torchrun"
-        )
 
 
 def _environment(port: int, count: int, attempt: int, max_restarts: int) -> dict[str, str]:

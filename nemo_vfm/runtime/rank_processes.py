@@ -52,9 +52,6 @@ def run_as_one_of_several(
         lost: is told on rank 0 whose signs of life ended.
         timeout_s: how long the others may take to come, and each collective.
         silence_s: how long a rank may give no sign of life.
-
-    Raises:
-        UserError: the ranks do not come together.
     """
     from nemo_vfm.parallel.ranks.process_group import joined
 

@@ -11,17 +11,11 @@ from nemo_vfm.core.types.json_value import Json
 
 @dataclass(frozen=True, slots=True)
 class RecipeMetric:
-    """A metric that a recipe names.
+    """A metric that a recipe names."""
 
-    Args:
-        name: as the training logs it.
-        mode: whether a small or a large value is good.
-        step: of a workflow, the step that logs it, with a slash behind it; else empty.
-    """
-
-    name: str
-    mode: Mode
-    step: str = ""
+    name: str  #: as the training logs it
+    mode: Mode  #: whether a small or a large value is good
+    step: str = ""  #: of a workflow, the step that logs it, with a slash behind it; else empty
 
 
 def recipe_metric(run: Path) -> RecipeMetric | None:

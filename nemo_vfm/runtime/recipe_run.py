@@ -50,25 +50,15 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended in this process.
+    """How a run ended in this process."""
 
-    Args:
-        folder: the run folder.
-        status: for the exit of the process.
-        outcome: of the job; None where it did not finish.
-        error: why it did not finish; None where it did.
-        report: the page; None where there is none.
-        seconds: it took.
-        trace: the traceback of something unexpected where no file could keep it.
-    """
-
-    folder: Path
-    status: int
-    outcome: "Outcome | None" = None
-    error: BaseException | None = None
-    report: Path | None = None
-    seconds: float = 0.0
-    trace: str = ""
+    folder: Path  #: the run folder
+    status: int  #: for the exit of the process
+    outcome: "Outcome | None" = None  #: of the job; None where it did not finish
+    error: BaseException | None = None  #: why it did not finish; None where it did
+    report: Path | None = None  #: the page; None where there is none
+    seconds: float = 0.0  #: it took
+    trace: str = ""  #: the traceback of something unexpected where no file could keep it
 
 
 Show: TypeAlias = Callable[[Ending], None]
@@ -76,30 +66,24 @@ Show: TypeAlias = Callable[[Ending], None]
 
 @dataclass(slots=True)
 class RecipeRun:
-    """One run of a recipe.
+    """One run of a recipe."""
 
-    Args:
-        composed: the recipe.
-        words: what names it to `nemo-vfm run`, for ranks that must be started.
-        options: what the user asked for besides.
-        show: is told on rank 0 how the job ended, before other ranks are left.
-    """
-
-    composed: "Composed"
-    words: Sequence[str]
-    options: RunOptions
-    show: Show
+    composed: "Composed"  #: the recipe
+    words: Sequence[str]  #: what names it to `nemo-vfm run`, for ranks that must be started
+    options: RunOptions  #: what the user asked for besides
+    show: Show  #: is told on rank 0 how the job ended, before other ranks are left
     _folder: Path = field(default=Path(), init=False)
     _writes: Sequence[Path] = field(default=(), init=False)
 
     def run(self) -> int:
-        """Check, build, run and report; the exit status. Whoever calls it listens to signals.
-
-        Raises:
-            UserError: the recipe is wrong, or cannot be run here.
-        """
+        """Check, build, run and report; the exit status. Whoever calls it listens to signals."""
         self._folder = run_folder(self.composed)
-        _say_what_runs(self.composed, self._folder)
+        from nemo_vfm.core.log import plain
+
+        # The first line, before the seconds that torch takes; of several processes only the first says it.
+        if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
+            sys.stderr.write(f"{plain(f'{self.composed.path} runs in {self._folder}')}\n")
+            sys.stderr.flush()
         from nemo_vfm.core import ranks
         from nemo_vfm.core.types.job import needs_of
         from nemo_vfm.runtime.rank_processes import end_with_the_launcher
@@ -204,11 +188,13 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     """Run the job and leave status, report and, where it failed, the traceback."""
     from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
     from nemo_vfm.core.storage.files import is_full
+    from nemo_vfm.workflow import perform
+    from nemo_vfm.workflow.step_folder import Ask
 
     began, finished = time.monotonic(), status.finished()
     try:
         with status.running():
-            outcome = _perform(job, run)
+            outcome = perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
     except (Preempted, PreemptedNow) as error:
         return _stopped(error, run.folder, status)
     except NextPhase as error:
@@ -233,20 +219,13 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
         unsaid = UserError(f"all work is done, but {run.folder / 'status.json'} cannot be written; run the same "
                            f"command again when it can")  # fmt: skip
         return _failed(unsaid, unsaid.exit_code, run.folder, status)
-    return _done(outcome, run.folder, time.monotonic() - began)
-
-
-def _say_what_runs(composed: "Composed", folder: Path) -> None:
-    """The first line, before the seconds that torch takes; of several processes only the first says it."""
-    from nemo_vfm.core.log import plain
-
-    if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
-        sys.stderr.write(f"{plain(f'{composed.path} runs in {folder}')}\n")
-        sys.stderr.flush()
+    (run.folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
+    page = run.folder / "report.html"
+    report = page if outcome.did_nothing and page.is_file() else _report(run.folder)
+    return Ending(run.folder, 0, outcome, report=report, seconds=time.monotonic() - began)
 
 
 def _wanted(job: "Job", step: str | None) -> "Job":
-    """All of it, or one step."""
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.workflow import OneStep, Workflow
 
@@ -272,12 +251,6 @@ def _require_ranks(job: "Job") -> None:
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _perform(job: "Job", run: "Run") -> "Outcome":
-    from nemo_vfm.workflow import Ask, perform
-
-    return perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
 
 
 def _stopped(error: BaseException, folder: Path, status: "Status") -> Ending:
@@ -331,13 +304,6 @@ def _keep(file: Path, text: str) -> bool:
             file.unlink()  # an empty one would only puzzle
         return False
     return True
-
-
-def _done(outcome: "Outcome", folder: Path, seconds: float) -> Ending:
-    (folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
-    page = folder / "report.html"
-    report = page if outcome.did_nothing and page.is_file() else _report(folder)
-    return Ending(folder, 0, outcome, report=report, seconds=seconds)
 
 
 def _report(folder: Path) -> Path | None:

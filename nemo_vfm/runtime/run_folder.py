@@ -1,28 +1,32 @@
-"""Opens a run folder: locks it, compares the recipe with its contents, and writes recipe, manifest and status."""
+"""Opens a run folder: locks it, compares the recipe with its contents, and writes its manifest and status."""
 
 import json
 import os
+import platform
 import re
+import shutil
 import socket
+import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nemo_vfm.config import difference, read_values
-from nemo_vfm.core import lease_registry, progress
+from nemo_vfm.core import __version__, lease_registry, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import info, warn, warn_once
-from nemo_vfm.core.storage.files import is_full, read_bytes, read_json, write_json, write_text
+from nemo_vfm.core.secret import conceal_keys
+from nemo_vfm.core.storage.files import is_full, read_bytes, read_json, sha256_text, write_json, write_text
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import NAME as LOCK
 from nemo_vfm.runtime.run_lock import lock
-from nemo_vfm.runtime.run_manifest import SCHEMA, manifest, now
 
-HEARTBEAT_S = 10.0
-MANIFEST = "manifest.json"
+SCHEMA = "nemo_vfm.run/1"
 _MOST_BYTES = 16 << 20  # of a composed recipe, which is written out in full
 _BLOCK_BYTES = 4096  # that a file of few bytes takes of a disk
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
@@ -40,9 +44,6 @@ def open_folder(
         recipe: the composed recipe's text.
         allowed: keys in which the recipe may differ from the one that the folder holds.
         source: the recipe's file, whose name and first line the manifest keeps for people.
-
-    Raises:
-        RunFolderError: it holds something else, is in use, or cannot be written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -61,11 +62,17 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     """How this run differs from the one already in the folder; None if the folder is new. Other content is refused."""
     file = path / "recipe.yaml"
     if not file.is_file():
-        if others := sorted(other.name for other in path.iterdir() if not _is_ours(other.name)):
+        # What a start that was killed may leave before the recipe is there, and what is no job's.
+        names = sorted({other.name for other in path.iterdir()} - {LOCK, MANIFEST, LAUNCH, PARTS})
+        if others := [name for name in names if not _TEMPORARY.fullmatch(name)]:
             raise RunFolderError(f"{path} is not empty and not a run folder (it holds {', '.join(others[:3])}); "
                                  f"choose another run_dir")  # fmt: skip
         return None
-    _require_known(_earlier(path / MANIFEST), path)
+    # Refuse the folder of a later version; of the same major version only keys were added.
+    version = _VERSION.fullmatch(str(_earlier(path / MANIFEST).get("schema", SCHEMA)))
+    if version is not None and version[1] != "1":
+        raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
+                             f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
     found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
     difference.accept(found, allowed, str(path))
     for key, (old, new) in found.items():
@@ -74,28 +81,10 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
 
 
 def _kept(file: Path) -> str:
-    """The text of the recipe that a folder holds.
-
-    Raises:
-        RunFolderError: no run has written it.
-    """
     try:
         return read_bytes(file, _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file} is not the recipe of a run ({error}); choose another run_dir") from error
-
-
-def _require_known(earlier: dict[str, Json], path: Path) -> None:
-    """Refuse the folder of a later version; of the same major version only keys were added."""
-    version = _VERSION.fullmatch(str(earlier.get("schema", SCHEMA)))
-    if version is not None and version[1] != "1":
-        raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
-                             f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
-
-
-def _is_ours(name: str) -> bool:
-    """What a start that was killed may leave before the recipe is there, and what is no job's."""
-    return name in (LOCK, MANIFEST, LAUNCH, PARTS) or _TEMPORARY.fullmatch(name) is not None
 
 
 def _describe(
@@ -130,15 +119,16 @@ def _earlier(file: Path) -> dict[str, Json]:
     return found if isinstance(found, dict) else {}
 
 
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass
 class Status:
-    """Keeps `status.json`: what the run is doing, and that it is alive.
+    """Keeps `status.json`: what the run is doing, and that it is alive."""
 
-    Args:
-        folder: the run folder.
-    """
-
-    folder: Path
+    folder: Path  #: the run folder
     _started: str = field(default_factory=now)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -198,3 +188,77 @@ class Status:
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
             self.write("running")
+
+
+_PACKAGES = (
+    "torch",
+    "lightning",
+    "numpy",
+    "pydantic",
+    "PyYAML",
+    "webdataset",
+    "av",
+    "decord",
+    "safetensors",
+    "pyarrow",
+)
+
+
+def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | None = None) -> Json:
+    """The content of `manifest.json`.
+
+    Args:
+        recipe: the composed recipe's text.
+        steps: of a workflow, their names in order.
+        source: the recipe's file.
+    """
+    from nemo_vfm.config.recipe_header import header
+    from nemo_vfm.core import device
+
+    versions = {"nemo_vfm": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "schema": SCHEMA,
+        "recipe": source.stem if source else None,
+        "purpose": conceal_keys(header(source).title) if source else None,
+        "created": now(),
+        "recipe_sha256": sha256_text(recipe),
+        "seed": seed,
+        "steps": list(steps),
+        "commit": _commit(),
+        "versions": versions,
+        "hardware": {"device": device.describe(), "cpus": os.cpu_count(), "memory_gb": _memory_gb(),
+                     "system": f"{platform.system()} {platform.release()}"},
+    }  # fmt: skip
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (ValueError, OSError):
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that runs, with `+changes` where files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(git, root, "rev-parse", "HEAD")
+        return commit + ("+changes" if _git(git, root, "status", "--porcelain", "--untracked-files=no") else "")
+    except (subprocess.SubprocessError, OSError):
+        return None
+
+
+def _git(git: str, root: Path, *words: str) -> str:
+    # An absolute program and fixed words: nothing of the recipe reaches this line.
+    result = subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20)  # noqa: S603
+    return result.stdout.strip()
+
+
+HEARTBEAT_S = 10.0
+MANIFEST = "manifest.json"

@@ -38,25 +38,16 @@ _MOST = 4096  # characters that are read of a lock
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that holds a folder.
+    """A process that holds a folder."""
 
-    Args:
-        host: its machine's name, for people.
-        pid: its number in its namespace.
-        born: when it started, in clock ticks since boot: numbers of processes are given out again.
-        world: boot and process namespace; only in the same one do `pid` and `born` mean anything.
-        token: of this one time of holding.
-    """
-
-    host: str
-    pid: int
-    born: str
-    world: str
-    token: str = field(default_factory=lambda: uuid4().hex)
+    host: str  #: its machine's name, for people
+    pid: int  #: its number in its namespace
+    born: str  #: when it started, in clock ticks since boot: numbers of processes are given out again
+    world: str  #: boot and process namespace; only in the same one do `pid` and `born` mean anything
+    token: str = field(default_factory=lambda: uuid4().hex)  #: of this one time of holding
 
     @classmethod
     def me(cls) -> "Owner":
-        """This process."""
         return cls(socket.gethostname(), os.getpid(), _born(os.getpid()), _world())
 
     def is_dead(self) -> bool | None:
@@ -71,11 +62,7 @@ class Owner:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Hold a folder while the block runs.
-
-    Raises:
-        RunFolderError: another process holds it, or it cannot be written.
-    """
+    """Hold a folder while the block runs."""
     path, me = folder.absolute() / NAME, Owner.me()
     try:
         _take(path, me)
@@ -92,7 +79,9 @@ def lock(folder: Path) -> Iterator[None]:
         beat.join()
         lease_registry.release(str(folder))
         if folder.is_dir() and _is_mine(path, me):
-            _release(path, me)
+            with suppress(OSError, RunFolderError), _exclusively(path) as (file, _):
+                if _owner(file.read(_MOST)) == me:
+                    _overwrite(file, None)
 
 
 def holder(folder: Path) -> tuple[Owner | None, bool]:
@@ -197,12 +186,6 @@ def _overwrite(file: TextIO, owner: Owner | None) -> None:
     if owner is not None:
         file.write(json.dumps(asdict(owner)))
     file.flush()
-
-
-def _release(path: Path, me: Owner) -> None:
-    with suppress(OSError, RunFolderError), _exclusively(path) as (file, _):
-        if _owner(file.read(_MOST)) == me:
-            _overwrite(file, None)
 
 
 def _beat(path: Path, me: Owner, stop: threading.Event) -> None:

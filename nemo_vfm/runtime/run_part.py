@@ -16,18 +16,15 @@ from nemo_vfm.core.errors import FolderInUse, UserError
 from nemo_vfm.core.types.job import PARTS, Job, JobShard, Outcome, Run, ShardedJob, needs_of
 from nemo_vfm.runtime.run_folder import open_folder
 from nemo_vfm.runtime.run_lock import holder
-from nemo_vfm.workflow import Ask, OneStep, Turn, begin
+from nemo_vfm.workflow import OneStep, Turn, begin
+from nemo_vfm.workflow.step_folder import Ask
 
 _PATIENCE_S, _POLL_S = 120.0, 0.5  # for the others, who claim the run folder at the same moment
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})(?:@(\d))?")
 
 
 def part_of(text: str) -> JobShard:
-    """`3/8` is the fourth of eight, counted from 0; `3/8@1` the same of the second round.
-
-    Raises:
-        UserError: it is not of this form, or there is no such part.
-    """
+    """`3/8` is the fourth of eight, counted from 0; `3/8@1` the same of the second round."""
     match = _TEXT.fullmatch(text)
     if match is None or int(match[1]) >= int(match[2]):
         raise UserError(f"--part takes K/N, a number from 0 and the number of parts, such as 0/8 to 7/8, got {text}")
@@ -44,9 +41,6 @@ class Share:
         recipe: the composed recipe's text, without secrets.
         allowed: keys in which the recipe may differ from the one that the run folder holds.
         source: the recipe's file; None where it has none.
-
-    Raises:
-        UserError: the job's work cannot be shared out, or has fewer rounds.
     """
 
     def __init__(
@@ -69,11 +63,6 @@ class Share:
         return self._run_dir / PARTS / f"{self._part.round}-{self._part.number:05d}-of-{self._part.count:05d}"
 
     def run(self, run: Run) -> Outcome:
-        """Do the part.
-
-        Raises:
-            UserError: an earlier step of the workflow is not done, or another recipe's work lies there.
-        """
         self._claim(run)
         turn = self._turn(replace(run, folder=self._run_dir))
         if turn.is_done():

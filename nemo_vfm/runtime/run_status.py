@@ -25,38 +25,29 @@ _STEP = re.compile(r"[A-Za-z][\w-]*")
 
 @dataclass(slots=True)
 class Line:
-    """One run, as `nemo-vfm runs` shows it; None where it is not known.
-
-    Args:
-        state: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted,
-            between_phases, interrupted, submitted (it waits in a queue), prepared (nothing has run yet), damaged or
-            not a run.
-        at: of a workflow, the step that it is in or ended in.
-        steps_done: of a workflow, finished steps and all steps.
-        val_loss: its validation loss; else its recipe's own metric, where a small value of that is good.
-        not_finite: metrics that are NaN or infinite, each with the step since which it is; a loss among them is None.
-        error: what it ended with.
-        seconds: of the last start, until its last sign of life.
-        num_bytes: on disk; what links point to is not counted.
-        notes: what could not be read.
-    """
+    """One run, as `nemo-vfm runs` shows it; None where it is not known."""
 
     path: Path
+    #: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted,
+    #: between_phases, interrupted, submitted (it waits in a queue), prepared (nothing has run yet), damaged or not a
+    #: run.
     state: str
     recipe: str | None = None
-    at: str | None = None
-    steps_done: tuple[int, int] | None = None
+    at: str | None = None  #: of a workflow, the step that it is in or ended in
+    steps_done: tuple[int, int] | None = None  #: of a workflow, finished steps and all steps
     step: int | None = None
     loss: float | None = None
+    #: its validation loss; else its recipe's own metric, where a small value of that is good.
     val_loss: float | None = None
+    #: metrics that are NaN or infinite, each with the step since which it is; a loss among them is None.
     not_finite: dict[str, int] = field(default_factory=dict)
     started: str | None = None
-    seconds: float | None = None
+    seconds: float | None = None  #: of the last start, until its last sign of life
     seed: int | None = None
-    num_bytes: int = 0
-    error: str | None = None
+    num_bytes: int = 0  #: on disk; what links point to is not counted
+    error: str | None = None  #: what it ended with
     last: float = 0.0
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  #: what could not be read
 
 
 def find(root: Path) -> list[Path]:

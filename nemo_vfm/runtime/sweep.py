@@ -27,11 +27,7 @@ from nemo_vfm.runtime.sweep_points import SweepPlan, sweep_plan
 
 
 def run_sweep(arguments: argparse.Namespace) -> int:
-    """Check all, run all, print the table; 0 where every run ended with 0, else the status of the first that did not.
-
-    Raises:
-        UserError: the sweep is not understood, or a combination is wrong.
-    """
+    """Check all, run all, print the table; 0 where every run did well, else the status of the first that did not."""
     sweep = sweep_plan(arguments)
     sweep_table.read(sweep.folder)  # a damaged table is told before anything runs
     _check_all(sweep)
@@ -111,7 +107,6 @@ def _check_all(sweep: SweepPlan) -> None:
 
 
 def _run(sweep: SweepPlan, point: Point, heard: _Heard) -> Json:
-    """Run one combination to its end and say how it went."""
     began = time.monotonic()
     status = heard.wait(own_command("run", *sweep.words(point)))
     if -status in heard.signals:  # it came before the run could listen

@@ -19,28 +19,18 @@ _OF_HYDRA = re.compile(r"(?:^|,)\s*(range|choice|interval|glob|shuffle|sort|tag)
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that a sweep changes.
+    """One thing that a sweep changes."""
 
-    Args:
-        path: its dotted address, or a slot.
-        choices: the texts it takes, in order.
-    """
-
-    path: str
-    choices: tuple[str, ...]
+    path: str  #: its dotted address, or a slot
+    choices: tuple[str, ...]  #: the texts it takes, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Args:
-        name: its folder: a function of its choices alone, so that a sweep can grow.
-        choices: the value on each axis, by the axis's address.
-    """
-
-    name: str
-    choices: dict[str, str]
+    name: str  #: its folder: a function of its choices alone, so that a sweep can grow
+    choices: dict[str, str]  #: the value on each axis, by the axis's address
 
     def words(self) -> list[str]:
         """Its changes, as one would type them."""
@@ -48,11 +38,7 @@ class Point:
 
 
 def axes(words: Sequence[str]) -> list[Axis]:
-    """Read `path=choice,choice`; commas inside brackets and quotes do not separate.
-
-    Raises:
-        UserError: a word is not of that form, a choice is empty or given twice, or two words name one address.
-    """
+    """Read `path=choice,choice`; commas inside brackets and quotes do not separate."""
     found = [_axis(word) for word in words]
     if not found:
         raise UserError("--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4, got none")
@@ -63,11 +49,7 @@ def axes(words: Sequence[str]) -> list[Axis]:
 
 
 def points(swept: Sequence[Axis]) -> list[Point]:
-    """Every combination, the last axis turning fastest.
-
-    Raises:
-        UserError: there are more than MAX_POINTS.
-    """
+    """Every combination, the last axis turning fastest."""
     short = dict(zip((axis.path for axis in swept), _short([axis.path for axis in swept]), strict=True))
     if (count := math.prod(len(axis.choices) for axis in swept)) > MAX_POINTS:
         raise UserError(f"this sweep has {count:,} points, but at most {MAX_POINTS:,} are run; give fewer values, or "

@@ -13,21 +13,13 @@ from nemo_vfm.runtime.sweep_grid import Axis, Point, axes, points
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """A sweep that was understood.
+    """A sweep that was understood."""
 
-    Args:
-        arguments: of the verb; changes that sweep nothing are among its overrides.
-        axes: what is swept.
-        points: every combination.
-        folder: where the runs lie.
-        place: the same as it is written down: there variables of the environment stay names.
-    """
-
-    arguments: argparse.Namespace
-    axes: Sequence[Axis]
-    points: Sequence[Point]
-    folder: Path
-    place: Path
+    arguments: argparse.Namespace  #: of the verb; changes that sweep nothing are among its overrides
+    axes: Sequence[Axis]  #: what is swept
+    points: Sequence[Point]  #: every combination
+    folder: Path  #: where the runs lie
+    place: Path  #: the same as it is written down: there variables of the environment stay names
 
     def changes(self, point: Point) -> list[str]:
         """Of the recipe, for one combination: its values and its folder."""
@@ -49,11 +41,7 @@ class SweepPlan:
 
 
 def sweep_plan(arguments: argparse.Namespace) -> SweepPlan:
-    """Read `--sweep`.
-
-    Raises:
-        UserError: it cannot be meant, or its folder holds something else.
-    """
+    """Read `--sweep`."""
     words = swept(arguments.sweep)
     changes = [word for word in arguments.sweep if word not in words]
     own = argparse.Namespace(**{**vars(arguments), "overrides": [*arguments.overrides, *changes]})

@@ -32,11 +32,7 @@ def waiting(sweep: SweepPlan, point: Point) -> Json:
 
 
 def before(sweep: SweepPlan) -> Json:
-    """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays.
-
-    Raises:
-        RunFolderError: the file that is there is damaged.
-    """
+    """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays."""
     known = _listed(sweep.folder)
     return _file(sweep, known | {one.name: waiting(sweep, one) for one in sweep.points if one.name not in known})
 
@@ -47,7 +43,6 @@ def keep(sweep: SweepPlan, rows: Sequence[Json]) -> None:
 
 
 def _listed(folder: Path) -> dict[str, Json]:
-    """The rows that are there, by name."""
     there = read(folder)
     return {row["name"]: row for row in there["points"]} if there else {}
 
@@ -58,11 +53,7 @@ def _file(sweep: SweepPlan, rows: Mapping[str, Json]) -> Json:
 
 
 def read(folder: Path) -> Json:
-    """The file, or None where there is none.
-
-    Raises:
-        RunFolderError: it is damaged.
-    """
+    """The file, or None where there is none."""
     file = folder / SWEEP
     try:
         if not file.is_file():
@@ -76,11 +67,7 @@ def read(folder: Path) -> Json:
 
 
 def gathered(folder: Path) -> Json:
-    """The file anew, from what each run says of itself: a cluster's runs write no table.
-
-    Raises:
-        RunFolderError: there is none, or it is damaged.
-    """
+    """The file anew, from what each run says of itself: a cluster's runs write no table."""
     found = read(folder)
     if found is None:
         raise RunFolderError(f"{folder} holds no sweep: it has no {SWEEP}")
@@ -119,7 +106,11 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     from rich.console import Console
 
     measure, mode = measure_of(rows, [folder / row["name"] for row in rows])
-    figures, best = _figures(rows, measure), best_of(rows, measure, mode)
+    # Up to five figures that any run has: that which is compared, losses, then the others as the runs name them.
+    names = _names(rows)
+    first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
+    figures = [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
+    best = best_of(rows, measure, mode)
     room, shown = Console(file=sys.stdout).width, list(figures)
     while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
         shown.pop()
@@ -160,13 +151,6 @@ def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], be
 
 def _names(rows: Sequence[Json]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row["figures"]))
-
-
-def _figures(rows: Sequence[Json], measure: str) -> list[str]:
-    """Up to five figures that any run has: that which is compared, losses, then the others as the runs name them."""
-    names = _names(rows)
-    first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
-    return [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
 
 
 def measure_of(rows: Sequence[Json], folders: Sequence[Path]) -> tuple[str, Mode]:

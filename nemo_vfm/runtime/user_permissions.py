@@ -35,9 +35,6 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
     Args:
         words: what stands behind each `--allow-host`, and folders of `--allow-write` as `file:///FOLDER`.
         recipe: its file; an endpoints file that lies beside it is not the user's.
-
-    Raises:
-        UserError: an option is not understood.
     """
     try:
         typed = [allowed_host(word) for word in words]
@@ -81,11 +78,7 @@ def _home() -> Path:
 
 
 def _read(file: Path, recipe: Path | None) -> list[Allowed]:
-    """Its entries; none where there is no file.
-
-    Raises:
-        UserError: others could have written it, or it is not understood.
-    """
+    """Its entries; none where there is no file."""
     if not file.exists():
         return []
     real = file.resolve()
@@ -156,12 +149,8 @@ def _entry(name: str, node: object, source: str) -> Allowed:
     if variable is not None:
         require_variable(variable)
     if url.partition("://")[0] in (*SCHEMES, "ray"):
-        return _store(name, url, variable, source)
+        # A bucket or a Ray cluster; a folder of a bucket stands for the whole of it.
+        whole = url if url.startswith("ray://") else f"{Address(url).scheme}://{Address(url).bucket}"
+        return Allowed(allowed_place(whole, variable).place, source=source, name=name)
     where = service_url(url)
     return Allowed(where.origin, variable, bool(private), source, name, url)
-
-
-def _store(name: str, url: str, variable: str | None, source: str) -> Allowed:
-    """A bucket or a Ray cluster; a folder of a bucket stands for the whole of it."""
-    whole = url if url.startswith("ray://") else f"{Address(url).scheme}://{Address(url).bucket}"
-    return Allowed(allowed_place(whole, variable).place, source=source, name=name)

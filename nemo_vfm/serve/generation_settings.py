@@ -38,11 +38,7 @@ class GenerationSettings:
 
 
 def generation_settings(vocab: int, *folders: Path | None) -> GenerationSettings:
-    """Of the first folder that has the file: of a model, or of a tokenizer that lies with its model's files.
-
-    Raises:
-        DataError: the file is damaged, or has a token or number that cannot be.
-    """
+    """Of the first folder that has the file: of a model, or of a tokenizer that lies with its model's files."""
     found = generation_of(vocab, *folders)
     wanted = {name: value for name, value in found.items() if name not in _SILENT and _asks(name, value)}
     sampled = {name: wanted[name] for name in _SAMPLING if name in wanted} if found.get("do_sample") is True else {}

@@ -28,9 +28,6 @@ class LocalChat:
         seed: of the draws. The same messages asked again get other draws.
         room_gb: memory for keys and values.
         at_once: texts written at once; others wait.
-
-    Raises:
-        ValueError: a number below 1, or no room.
     """
 
     def __init__(
@@ -45,20 +42,11 @@ class LocalChat:
         self._times: Counter[str] = Counter()
 
     def ready(self) -> None:
-        """Load the model.
-
-        Raises:
-            UserError: it has no chat format, or cannot be loaded.
-        """
+        """Load the model."""
         self._engine.loaded()
 
     def say(self, messages: Sequence[Json]) -> Said:
-        """What the model says.
-
-        Raises:
-            DataError: the messages do not fit the model's chat format, context or room; others may.
-            NemoVfmError: the model has failed on them.
-        """
+        """What the model says."""
         began, (served, engine) = time.monotonic(), self._engine.loaded()
         request, done, pieces = self._request(served, messages), threading.Event(), list[Piece]()
 

@@ -19,9 +19,6 @@ class LocalEngine:
         load: the model; UserError where it is of another kind than is needed.
         room_gb: memory for keys and values.
         at_once: texts that run at once; any number of others wait.
-
-    Raises:
-        ValueError: nothing runs at once, or there is no room.
     """
 
     def __init__(self, load: Factory[[], ServedModel], room_gb: float, at_once: int) -> None:

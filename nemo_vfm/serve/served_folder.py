@@ -36,10 +36,6 @@ def served_folder(
         tokenizer: another folder of a tokenizer; None takes that of `folder`.
         context: tokens of a text at most; None takes what config.json says.
         precision: of weights and arithmetic: auto, bf16 or fp32.
-
-    Raises:
-        UserError: there is no such folder, or no tokenizer in it.
-        DataError: it is damaged, or of another architecture.
     """
     folder = local(folder, "the folder of a language model")
     config = read_mapping(folder / "config.json")

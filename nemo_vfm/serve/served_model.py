@@ -55,9 +55,6 @@ class ServedModel:
         revision: changes with the weights; empty where it is not known.
         reward: what the outputs of a reward model mean; None for a model that writes text.
         generation: what holds where a request says nothing.
-
-    Raises:
-        UserError: model and tokenizer do not fit.
     """
 
     name: str

@@ -14,7 +14,7 @@ from nemo_vfm.cli.verbs import run
 from nemo_vfm.config.difference import accept, differences, is_harmless
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.runtime import run_folder
-from nemo_vfm.runtime.run_manifest import manifest
+from nemo_vfm.runtime.run_folder import manifest
 from tests.support.run_options import every_option
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
@@ -340,7 +340,7 @@ def test_a_traceback_is_of_the_last_try_alone(kitchen):
 def test_a_manifest_tells_a_commit_with_changes_from_the_commit(tmp_path, monkeypatch):
     root = tmp_path / "checkout"
     (root / "a/b").mkdir(parents=True)
-    monkeypatch.setattr("nemo_vfm.runtime.run_manifest.__file__", str(root / "a/b/file.py"))
+    monkeypatch.setattr("nemo_vfm.runtime.run_folder.__file__", str(root / "a/b/file.py"))
     assert manifest("", 0)["commit"] is None
     (root / "code.py").write_text("1")
     for words in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")):

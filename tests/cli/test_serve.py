@@ -16,7 +16,7 @@ from nemo_vfm.serve.generation_settings import GenerationSettings, generation_se
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
 pytest.importorskip("starlette", reason="needs the extra serve")
-from nemo_vfm.serve.openai_api.completion_request import read_completion  # noqa: E402
+from nemo_vfm.serve.openai_api.completions import read_completion  # noqa: E402
 from tests.cli.test_convert_language_model import GENERATION, trained  # noqa: E402
 from tests.support.language_models import scores, words  # noqa: E402
 

@@ -10,8 +10,8 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.config import check, compose, trust_list
 from nemo_vfm.config.tree import Map, Seq, join
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.endpoint import leaked
 from nemo_vfm.core.network.permission import Permissions
-from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.optional import available
 from nemo_vfm.train.loggers import WeightsAndBiases

@@ -62,7 +62,7 @@ TARGETS = ("os.system", "posix.system", "builtins.eval", "builtins.exec", "built
     "nemo_vfm.config.emit.NOWHERE", "nemo_vfm.config.yaml_source.yaml.load", "nemo_vfm.config.values.TypeAdapter",
     "nemo_vfm.cli.main.main", "nemo_vfm.cli.main.traceback.print_exc", "nemo_vfm.cli.verbs.run.run",
     "nemo_vfm.cli.verbs.report.run", "nemo_vfm.runtime.run_lock.os.kill", "nemo_vfm.runtime.run_lock.lock",
-    "nemo_vfm.runtime.run_manifest._git", "nemo_vfm.__main__.main", "nemo_vfm.workflow.shutil.move",
+    "nemo_vfm.runtime.run_folder._git", "nemo_vfm.__main__.main", "nemo_vfm.workflow.step_folder.shutil.move",
     "nemo_vfm.workflow.perform", "nemo_vfm.report.page.write", "nemo_vfm.report.page.render",
     "nemo_vfm.curate.output.write_outputs.remove_others", "nemo_vfm.curate.output.write_outputs.replace_folder",
     "nemo_vfm.parallel.checkpoint.tensor_file.write", "nemo_vfm.parallel.checkpoint.tensor_file.read",

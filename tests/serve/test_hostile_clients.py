@@ -13,7 +13,7 @@ from typing import Any
 import h11
 import pytest
 
-from nemo_vfm.serve.openai_api import http_server, timed_protocol
+from nemo_vfm.serve.openai_api import http_server
 from tests.serve.test_leaving import wait_for
 from tests.support.served_http import Running, reward_folder, running
 
@@ -36,7 +36,7 @@ def connected(server: Running, sent: bytes) -> socket.socket:
 def test_a_head_that_does_not_end_is_answered_and_closed_although_more_of_it_comes(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(timed_protocol._LIMITS_S, h11.IDLE, 0.3)
+    monkeypatch.setitem(http_server._LIMITS_S, h11.IDLE, 0.3)
     with connected(server, HALF_HEAD) as connection:
         connection.settimeout(0.05)
         answer = b""
@@ -55,7 +55,7 @@ def test_a_head_that_does_not_end_is_answered_and_closed_although_more_of_it_com
 def test_a_body_that_never_ends_is_closed_also_after_its_answer(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(timed_protocol._LIMITS_S, h11.SEND_BODY, 0.3)
+    monkeypatch.setitem(http_server._LIMITS_S, h11.SEND_BODY, 0.3)
     with connected(server, head(1000).replace(b"localhost", b"elsewhere") + b"{") as connection:
         assert connection.recv(20).startswith(b"HTTP/1.1 421")
         with suppress(ConnectionError):
@@ -68,8 +68,8 @@ def test_requests_that_never_end_keep_no_other_out(
     folder: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(http_server, "_MOST_CONNECTIONS", 40)
-    monkeypatch.setattr(timed_protocol, "_CROWD", 20)
-    monkeypatch.setattr(timed_protocol, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(http_server, "_CROWD", 20)
+    monkeypatch.setattr(http_server, "_PATIENCE_S", 0.1)
     with running(folder[0]) as server, ExitStack() as open_connections:
         for _ in range(60):
             open_connections.enter_context(connected(server, sent))

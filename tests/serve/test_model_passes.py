@@ -11,10 +11,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
 from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
-from nemo_vfm.serve.continuous.model_passes import ModelPasses
-from nemo_vfm.serve.continuous.packed_modules import PackedLinear
+from nemo_vfm.serve.continuous.model_passes import ModelPasses, joint_rows, prompt_rows
+from nemo_vfm.serve.continuous.packed_block import PackedLinear
 from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
-from nemo_vfm.serve.continuous.row_counts import joint_rows, prompt_rows
 from nemo_vfm.serve.memory_settings import anonymous_ranges, collapse_pages
 from tests.support.language_models import FAMILIES, scores, words, written
 

@@ -14,11 +14,10 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.serve.generation_settings import generation_settings
-from nemo_vfm.serve.openai_api.access_guard import AccessGuard, names_of
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.chat_request import read_chat
-from nemo_vfm.serve.openai_api.completion_request import read_completion
-from nemo_vfm.serve.openai_api.http_server import Listen
+from nemo_vfm.serve.openai_api.completions import read_completion
+from nemo_vfm.serve.openai_api.http_server import AccessGuard, Listen, names_of
 from nemo_vfm.serve.served_folder import served_folder
 from tests.support.served_http import Running, running
 

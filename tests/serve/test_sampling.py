@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.serve.continuous.batch_engine import chosen
 from nemo_vfm.serve.continuous.token_rules import RuledText, TokenRules
-from nemo_vfm.serve.continuous.token_scores import chosen
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
 from nemo_vfm.serve.openai_api.sampling_fields import read_sampling
 from tests.support.served_http import Running

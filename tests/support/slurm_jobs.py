@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.render.container_setup import environment_folder
+from launcher.render.containers import environment_folder
 from launcher.render.job import SlurmJob
 from launcher.render.profile import Profile
 from launcher.render.script import script

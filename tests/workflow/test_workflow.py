@@ -10,7 +10,8 @@ import pytest
 from nemo_vfm import workflow
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Needs, Outcome, Run
-from nemo_vfm.workflow import Ask, OneStep, Workflow, _read_marker
+from nemo_vfm.workflow import OneStep, Workflow
+from nemo_vfm.workflow.step_folder import Ask, _read_marker
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
 run_dir: out

@@ -22,27 +22,16 @@ Ending = Literal["success", "truncated", "blocked"]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One answer of a model.
+    """One answer of a model."""
 
-    Args:
-        text: what it said, without what it thought; empty where it is blocked.
-        ending: success, truncated (a limit of tokens) or blocked (it declined, or a filter did).
-        model: as the service calls what answered.
-        revision: as the service calls the state of it; empty where it does not say.
-        tokens_in: of the question, 0 where the service does not count.
-        tokens_out: of the answer.
-        seconds: until it was there.
-        thought: of a reasoning model, which nobody is shown but whoever reads rows or the journal.
-    """
-
-    text: str
-    ending: Ending
-    model: str
-    revision: str
-    tokens_in: int
-    tokens_out: int
-    seconds: float
-    thought: str = ""
+    text: str  #: what it said, without what it thought; empty where it is blocked
+    ending: Ending  #: success, truncated (a limit of tokens) or blocked (it declined, or a filter did)
+    model: str  #: as the service calls what answered
+    revision: str  #: as the service calls the state of it; empty where it does not say
+    tokens_in: int  #: of the question, 0 where the service does not count
+    tokens_out: int  #: of the answer
+    seconds: float  #: until it was there
+    thought: str = ""  #: of a reasoning model, which nobody is shown but whoever reads rows or the journal
 
 
 class Chat:
@@ -84,7 +73,6 @@ class Chat:
         self.require_echo = require_echo
 
     def ready(self) -> None:
-        """See `Endpoint.ready`."""
         self.endpoint.ready()
 
     def say(self, messages: Sequence[Json]) -> Said:
@@ -159,7 +147,6 @@ class EndpointChat(Chat):
         )  # fmt: skip
 
     def recipients(self) -> tuple[Recipient, ...]:
-        """See `Sends.recipients`."""
         return self.endpoint.recipients()
 
 

@@ -2,13 +2,17 @@
 
 Built on the standard library's http.client, since the connection must go to an address that was checked
 (core/network/ssrf_guard.py). It is kept small. Each request has its own connection, so a late answer is never read as
-that of the next request. There are no redirects, proxies, compression or cookies.
+that of the next request. There are no redirects, proxies, compression or cookies. A request that holds a value of the
+environment is not sent: the last line of defence after `check`.
 """
 
+import base64
+import binascii
 import http.client
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -17,13 +21,10 @@ from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
 from nemo_vfm.core.network.retry import RETRIED, retry_after
-from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
-from nemo_vfm.core.secret import key_of
+from nemo_vfm.core.secret import forms, is_key, key_of
 from nemo_vfm.core.types.json_value import Json
 
-#: Every request's own name begins so; it is how an answer to somebody else's question is recognised.
-REQUEST_PREFIX = "nemo-vfm-"
 _ABOUT_ALL = frozenset({401, 402, 403, 404, 405, 407})
 _BUSY = frozenset({429, 503, 529})
 _CHUNK = 1 << 16
@@ -64,19 +65,12 @@ class EndpointDenied(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The HTTP response of a service.
+    """The HTTP response of a service."""
 
-    Args:
-        body: the JSON of it.
-        request_id: the name that our question bore.
-        echo: the name of a question that the answer bears; None where the service repeats none.
-        seconds: from the question to the answer.
-    """
-
-    body: Json
-    request_id: str
-    echo: str | None
-    seconds: float
+    body: Json  #: the JSON of it
+    request_id: str  #: the name that our question bore
+    echo: str | None  #: the name of a question that the answer bears; None where the service repeats none
+    seconds: float  #: from the question to the answer
 
 
 class Endpoint:
@@ -102,7 +96,6 @@ class Endpoint:
         self.timeout_s, self.max_response_mb, self._withheld = timeout_s, max_response_mb, permissions.withheld
 
     def recipients(self) -> tuple[Recipient, ...]:
-        """See `Sends.recipients`."""
         variables = () if self.allowed.variable is None else (self.allowed.variable,)
         return (Recipient(self.url.origin, "what it is asked", variables, self.allowed.source),)
 
@@ -255,3 +248,61 @@ def _json(data: bytes) -> Json:
         return json.loads(data)
     except (ValueError, RecursionError):
         raise EndpointFault(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None
+
+
+MIN_LENGTH = 4  # a request that may hold no `1` and no `en` cannot be asked
+_WHOLE_WORDS = 8  # shorter values are looked for as whole words: `cat` stands in `location`
+#: Words of the protocol, which a user or a machine may be called, too.
+_PROTOCOL = frozenset({"user", "system", "assistant", "text", "image_url", "video_url"})
+_DATA = re.compile(r"data:[\w/+.-]+;base64,")
+
+
+def leaked(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
+    """The name of the first variable whose value a request holds; empty where it holds none.
+
+    Args:
+        withheld: (variable, value) of what the recipe takes from the environment.
+    """
+    values = [(name, value.strip()) for name, value in withheld if len(value.strip()) >= MIN_LENGTH]
+    patterns = [(name, _pattern(value)) for name, value in values]
+    for text in _texts(question):
+        if head := _DATA.match(text):
+            data = _decoded(text[head.end() :])
+            found = (name for name, value in values if len(value) >= _WHOLE_WORDS and value.encode() in data)
+        else:
+            found = (name for name, pattern in patterns if text not in _PROTOCOL and pattern.search(text))
+        if name := next(found, "that holds a key" if not head and is_key(text) else ""):
+            return name
+    return ""
+
+
+def _pattern(value: str) -> re.Pattern[str]:
+    """The value in any of its spellings."""
+    if len(value) < _WHOLE_WORDS:
+        return re.compile(rf"(?<!\w){re.escape(value)}(?!\w)", re.IGNORECASE)
+    spelled = {form for form in forms(value) if len(form) >= _WHOLE_WORDS}
+    return re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))), re.IGNORECASE)
+
+
+def _texts(question: Json) -> Iterator[str]:
+    """Every text of a request but the names of its parts."""
+    if isinstance(question, dict):
+        for value in question.values():
+            yield from _texts(value)
+    elif isinstance(question, list | tuple):
+        for value in question:
+            yield from _texts(value)
+    elif isinstance(question, str):
+        yield question
+
+
+def _decoded(data: str) -> bytes:
+    """The bytes of a picture or a video."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return data.encode(errors="replace")
+
+
+#: Every request's own name begins so; it is how an answer to somebody else's question is recognised.
+REQUEST_PREFIX = "nemo-vfm-"

@@ -15,16 +15,11 @@ _MOST_HEADER_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """An HTTP proxy that opens tunnels by CONNECT.
+    """An HTTP proxy that opens tunnels by CONNECT."""
 
-    Args:
-        host: of the proxy.
-        port: of the proxy.
-        authorization: value of the Proxy-Authorization header; empty sends no header.
-    """
-
-    host: str
-    port: int
+    host: str  #: of the proxy
+    port: int  #: of the proxy
+    #: value of the Proxy-Authorization header; empty sends no header.
     authorization: str = field(default="", repr=False)
 
     def connect(self, timeout_s: float) -> socket.socket:

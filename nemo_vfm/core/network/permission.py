@@ -24,13 +24,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class UserOnly:
-    """Marks an argument that takes one value from the user alone, who types it; no recipe can give it.
+    """Marks an argument that takes one value from the user alone, who types it; no recipe can give it."""
 
-    Args:
-        value: which gives up a protection.
-    """
-
-    value: object
+    value: object  #: which gives up a protection
 
 
 #: A text that is sent to somebody: what comes from the environment is refused in it.
@@ -45,40 +41,24 @@ _BARE = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{1,5})?")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """One host or bucket that the user allows.
+    """One host or bucket that the user allows."""
 
-    Args:
-        place: `https://host:443`, `s3://bucket`, `ray://host:10001`, or `file:///folder` that may be written in.
-        variable: of the environment, whose value is the key; None sends none.
-        private: whether it may be on this machine or in its network.
-        source: where the user says so, in words.
-        name: in the user's file; empty for an option of the command line.
-        url: the whole address in the file; empty for an option.
-    """
-
-    place: str
-    variable: str | None = None
-    private: bool = False
-    source: str = "--allow-host"
-    name: str = ""
-    url: str = ""
+    place: str  #: `https://host:443`, `s3://bucket`, `ray://host:10001`, or `file:///folder` that may be written in
+    variable: str | None = None  #: of the environment, whose value is the key; None sends none
+    private: bool = False  #: whether it may be on this machine or in its network
+    source: str = "--allow-host"  #: where the user says so, in words
+    name: str = ""  #: in the user's file; empty for an option of the command line
+    url: str = ""  #: the whole address in the file; empty for an option
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who would get something from a run, for the list that `check` and `run` show.
+    """Who would get something from a run, for the list that `check` and `run` show."""
 
-    Args:
-        place: host or bucket.
-        gets: what, in words.
-        variables: of the environment, whose values sign or open the requests.
-        source: who says so, in words.
-    """
-
-    place: str
-    gets: str
-    variables: tuple[str, ...] = ()
-    source: str = ""
+    place: str  #: host or bucket
+    gets: str  #: what, in words
+    variables: tuple[str, ...] = ()  #: of the environment, whose values sign or open the requests
+    source: str = ""  #: who says so, in words
 
 
 @runtime_checkable

@@ -30,7 +30,6 @@ class RewardChat:
         self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
 
     def ready(self) -> None:
-        """See `Endpoint.ready`."""
         self.endpoint.ready()
 
     def say(self, messages: Sequence[Json]) -> Said:

@@ -28,21 +28,13 @@ _HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """Where a service is.
+    """Where a service is."""
 
-    Args:
-        scheme: http or https.
-        host: in its one spelling, without brackets.
-        port: given, or the scheme's own.
-        path: what stands before the paths of the service, without a slash at its end.
-        query: `api-version=...`, or empty.
-    """
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-    query: str
+    scheme: str  #: http or https
+    host: str  #: in its one spelling, without brackets
+    port: int  #: given, or the scheme's own
+    path: str  #: what stands before the paths of the service, without a slash at its end
+    query: str  #: `api-version=...`, or empty
 
     @property
     def authority(self) -> str:
@@ -157,13 +149,9 @@ def _unwrapped(ip: Ip) -> Ip:
     if ip in _NAT64:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-    if inside is None and _is_compatible(ip):
+    if inside is None and isinstance(_COMPATIBLE, IPv6Network) and ip in _COMPATIBLE and int(ip) > 0xFFFF:
         inside = IPv4Address(int(ip))
     return inside or ip
-
-
-def _is_compatible(ip: IPv6Address) -> bool:
-    return isinstance(_COMPATIBLE, IPv6Network) and ip in _COMPATIBLE and int(ip) > 0xFFFF
 
 
 def _shown(text: str) -> str:

@@ -36,17 +36,11 @@ _systems: dict[tuple[object, ...], Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One object below a listed address.
+    """One object below a listed address."""
 
-    Args:
-        name: its key relative to that address, with forward slashes.
-        size: bytes.
-        stamp: changes when the object is replaced.
-    """
-
-    name: str
-    size: int
-    stamp: str
+    name: str  #: its key relative to that address, with forward slashes
+    size: int  #: bytes
+    stamp: str  #: changes when the object is replaced
 
 
 @no_component

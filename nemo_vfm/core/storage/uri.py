@@ -32,14 +32,36 @@ class Address(str):
 
     def __new__(cls, text: str) -> Self:
         """Judge and keep it."""
-        return super().__new__(cls, _judged(text))
+        scheme, mark, rest = text.partition("://")
+        known = " or ".join(f"{name}://bucket/..." for name in SCHEMES)
+        if not mark or scheme not in SCHEMES:
+            hub = "; `nemo-vfm get hf://ORG/MODEL` downloads a model" if scheme == "hf" else ""
+            raise ValueError(f"{scheme[:40]!r} is not a supported URL scheme; use a local path, or {known}{hub}")
+        bucket, _, key = rest.rstrip("/").partition("/")
+        if "@" in bucket or ":" in bucket:
+            register(bucket.rpartition("@")[0].rpartition(":")[2])  # the complaint shows the line that it stands on
+            raise ValueError(
+                "the URL holds a user, password or port: docs/how-to/clusters/object-stores.md says where they go"
+            )
+        if is_key(text):  # whoever owns the bucket reads the names that are asked for
+            raise ValueError(
+                "the URL must not contain a secret: part of this one is the value of a variable such as a key"
+            )
+        if not _BUCKET.fullmatch(bucket):
+            raise ValueError(
+                f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 lower-case letters, digits, . - and _"
+            )
+        if _CONTROL.search(key) or {"", ".", ".."} & set(key.split("/") if key else ()):
+            raise ValueError(f"{scheme}://{bucket}/... has a part that is empty, a dot, or holds one of ? # \\")
+        if len(key.encode(errors="replace")) > _LONGEST_KEY:
+            raise ValueError(f"the key of an address has at most {_LONGEST_KEY} bytes, this one {len(key.encode())}")
+        return super().__new__(cls, f"{scheme}://{bucket}/{key}".rstrip("/"))
 
     def __truediv__(self, name: str) -> "Address":
         return Address(f"{self}/{name}")
 
     @property
     def scheme(self) -> str:
-        """What stands before `://`."""
         return self.partition("://")[0]
 
     @property
@@ -49,12 +71,10 @@ class Address(str):
 
     @property
     def bucket(self) -> str:
-        """The first part."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
-        """The last part."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -117,26 +137,3 @@ def local(value: str | PurePath, what: str) -> Path:
     if found is None:
         return Path(value)
     raise ValueError(f"{what} must be a local path, but this is a URL ({found[1]}://...)")
-
-
-def _judged(text: str) -> str:
-    scheme, mark, rest = text.partition("://")
-    known = " or ".join(f"{name}://bucket/..." for name in SCHEMES)
-    if not mark or scheme not in SCHEMES:
-        hub = "; `nemo-vfm get hf://ORG/MODEL` downloads a model" if scheme == "hf" else ""
-        raise ValueError(f"{scheme[:40]!r} is not a supported URL scheme; use a local path, or {known}{hub}")
-    bucket, _, key = rest.rstrip("/").partition("/")
-    if "@" in bucket or ":" in bucket:
-        register(bucket.rpartition("@")[0].rpartition(":")[2])  # the complaint shows the line that it stands on
-        raise ValueError(
-            "the URL holds a user, password or port: docs/how-to/clusters/object-stores.md says where they go"
-        )
-    if is_key(text):  # whoever owns the bucket reads the names that are asked for
-        raise ValueError("the URL must not contain a secret: part of this one is the value of a variable such as a key")
-    if not _BUCKET.fullmatch(bucket):
-        raise ValueError(f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 lower-case letters, digits, . - and _")
-    if _CONTROL.search(key) or {"", ".", ".."} & set(key.split("/") if key else ()):
-        raise ValueError(f"{scheme}://{bucket}/... has a part that is empty, a dot, or holds one of ? # \\")
-    if len(key.encode(errors="replace")) > _LONGEST_KEY:
-        raise ValueError(f"the key of an address has at most {_LONGEST_KEY} bytes, this one {len(key.encode())}")
-    return f"{scheme}://{bucket}/{key}".rstrip("/")

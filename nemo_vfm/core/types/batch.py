@@ -28,9 +28,7 @@ class Batch(Protocol):
         """The id of each sample."""
         ...
 
-    def __len__(self) -> int:
-        """How many samples."""
-        ...
+    def __len__(self) -> int: ...
 
     def cut(self, parts: int) -> "Sequence[Batch]":
         """The same samples as so many batches, one after the other; fewer where there are fewer samples."""

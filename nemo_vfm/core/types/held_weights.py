@@ -12,15 +12,10 @@ HELD = "encoders and codecs"
 
 @dataclass(frozen=True, slots=True)
 class HeldWeights:
-    """The weights of a network.
+    """The weights of a network."""
 
-    Args:
-        name: tells it from others; who gives the same name holds the same weights.
-        num_bytes: of them on a GPU.
-    """
-
-    name: str
-    num_bytes: int
+    name: str  #: tells it from others; who gives the same name holds the same weights
+    num_bytes: int  #: of them on a GPU
 
 
 @runtime_checkable
@@ -51,14 +46,10 @@ class MakesPartsLate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What stands beside a model on each GPU.
+    """What stands beside a model on each GPU."""
 
-    Args:
-        weights: bytes by name.
-        unknown: where something is held whose size cannot be known yet, with the reason.
-    """
-
-    weights: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)  #: bytes by name
+    #: where something is held whose size cannot be known yet, with the reason.
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property

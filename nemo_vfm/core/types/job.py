@@ -18,20 +18,14 @@ SWEEP = "sweep.json"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the command line tells a job: where to write, from which recipe, with which seed.
+    """What the command line tells a job: where to write, from which recipe, with which seed."""
 
-    Args:
-        folder: the run folder; it exists and is writable.
-        settings: the composed recipe as plain values, without secrets; of a workflow's step, its own part.
-        seed: the seed of all random numbers.
-        resume: True where the folder holds an unfinished run of this recipe.
-        before: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
-    """
-
-    folder: Path
+    folder: Path  #: the run folder; it exists and is writable
+    #: the composed recipe as plain values, without secrets; of a workflow's step, its own part.
     settings: Mapping[str, Json] = field(default_factory=dict)
-    seed: int = 0
-    resume: bool = False
+    seed: int = 0  #: the seed of all random numbers
+    resume: bool = False  #: True where the folder holds an unfinished run of this recipe
+    #: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
     before: str = ""
 
     def step(self, name: str) -> "Run":
@@ -42,17 +36,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended.
+    """How a job ended."""
 
-    Args:
-        summary: one line for the user.
-        figures: numbers worth keeping, `{name: number}`.
-        did_nothing: True where the work had been done before.
-    """
-
-    summary: str
-    figures: Mapping[str, float] = field(default_factory=dict)
-    did_nothing: bool = False
+    summary: str  #: one line for the user
+    figures: Mapping[str, float] = field(default_factory=dict)  #: numbers worth keeping, `{name: number}`
+    did_nothing: bool = False  #: True where the work had been done before
 
 
 @runtime_checkable
@@ -75,17 +63,11 @@ class MultiRankJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobShard:
-    """One of several shares of a job's work.
+    """One of several shares of a job's work."""
 
-    Args:
-        number: which, from 0.
-        count: of so many.
-        round: of the job's rounds, from 0: the second begins when all parts of the first are done.
-    """
-
-    number: int
-    count: int
-    round: int = 0
+    number: int  #: which, from 0
+    count: int  #: of so many
+    round: int = 0  #: of the job's rounds, from 0: the second begins when all parts of the first are done
 
     def has(self, name: str) -> bool:
         """Whether the thing of this name is this part's: a function of the name alone, so none is left over."""
@@ -103,61 +85,39 @@ class ShardedJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What a job would do with a number of GPUs, as far as is known without one.
+    """What a job would do with a number of GPUs, as far as is known without one."""
 
-    Args:
-        num_used: how many of them would work.
-        parameters: of the model.
-        state_bytes: `{what: bytes}` that each working GPU holds all the time, activations apart.
-        notes: sentences about what will not go as the number of GPUs suggests.
-    """
-
-    num_used: int
-    parameters: int
-    state_bytes: Mapping[str, int]
-    notes: tuple[str, ...] = ()
+    num_used: int  #: how many of them would work
+    parameters: int  #: of the model
+    state_bytes: Mapping[str, int]  #: `{what: bytes}` that each working GPU holds all the time, activations apart
+    notes: tuple[str, ...] = ()  #: sentences about what will not go as the number of GPUs suggests
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseNeeds:
-    """One of the phases of a job whose number of ranks may change, which raises `NextPhase` where it does.
+    """One of the phases of a job whose number of ranks may change, which raises `NextPhase` where it does."""
 
-    Args:
-        name: of the phase.
-        ranks: it works on.
-        degrees: of parallelism, by axis.
-    """
-
-    name: str
-    ranks: int
-    degrees: Mapping[str, int]
+    name: str  #: of the phase
+    ranks: int  #: it works on
+    degrees: Mapping[str, int]  #: of parallelism, by axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a job needs, as far as its recipe says.
+    """What a job needs, as far as its recipe says."""
 
-    Args:
-        ranks: processes that work at once: of the widest phase, or of the next one in a run folder that is asked about.
-        whole_nodes: machines of which it takes all GPUs, so that only they say how many ranks there are; 0 where the
-            recipe says it.
-        phases: in order; none where there is one.
-        degrees: of the widest layout, by axis.
-        engine: what carries a training out: torch or megatron; empty where nothing is trained.
-        ray: whether its work is spread by Ray.
-        rounds: how often all parts of a `ShardedJob` are gone through; 0 where it has no parts.
-        names_read: `{argument: names}`: of the argument's mapping, nothing reads any other name.
-        plan: for the number of GPUs that was asked about; None where none was, or nothing is known.
-    """
-
+    #: processes that work at once: of the widest phase, or of the next one in a run folder that is asked about.
     ranks: int = 1
+    #: machines of which it takes all GPUs, so that only they say how many ranks there are; 0 where the recipe says it.
     whole_nodes: int = 0
-    phases: tuple[PhaseNeeds, ...] = ()
-    degrees: Mapping[str, int] = field(default_factory=dict)
-    engine: str = ""
-    ray: bool = False
-    rounds: int = 0
+    phases: tuple[PhaseNeeds, ...] = ()  #: in order; none where there is one
+    degrees: Mapping[str, int] = field(default_factory=dict)  #: of the widest layout, by axis
+    engine: str = ""  #: what carries a training out: torch or megatron; empty where nothing is trained
+    ray: bool = False  #: whether its work is spread by Ray
+    rounds: int = 0  #: how often all parts of a `ShardedJob` are gone through; 0 where it has no parts
+    #: `{argument: names}`: of the argument's mapping, nothing reads any other name.
     names_read: Mapping[str, Collection[str]] = field(default_factory=dict)
+    #: for the number of GPUs that was asked about; None where none was, or nothing is known.
     plan: DevicePlan | None = None
 
 

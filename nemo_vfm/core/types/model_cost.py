@@ -7,22 +7,15 @@ from typing import Literal, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One piece of arithmetic of a forward pass.
+    """One piece of arithmetic of a forward pass."""
 
-    Args:
-        kind: linear (weights times activations), attention (activations times activations) or lookup (rows of embedding
-            tables, with bytes in place of FLOPs).
-        flops: multiply and add counted as two, for the whole batch, forward only.
-        name: which part of the model.
-        causal: attention of which the later half of the keys is masked, although `flops` has it.
-        bytes: of memory that a lookup reads; FLOPs of the others say enough.
-    """
-
+    #: linear (weights times activations), attention (activations times activations) or lookup (rows of embedding
+    #: tables, with bytes in place of FLOPs).
     kind: Literal["linear", "attention", "lookup"]
-    flops: float
-    name: str
-    causal: bool = False
-    bytes: float = 0.0
+    flops: float  #: multiply and add counted as two, for the whole batch, forward only
+    name: str  #: which part of the model
+    causal: bool = False  #: attention of which the later half of the keys is masked, although `flops` has it
+    bytes: float = 0.0  #: of memory that a lookup reads; FLOPs of the others say enough
 
 
 @runtime_checkable

@@ -29,13 +29,11 @@ class SampleBatch:
         return len(self.keys)
 
     def cut(self, parts: int) -> "Sequence[SampleBatch]":
-        """See `Batch.cut`."""
         count = max(1, min(parts, len(self)))
         borders = [len(self) * n // count for n in range(count + 1)]
         return [replace(self, **_between(self, begin, end)) for begin, end in itertools.pairwise(borders)]
 
     def to(self, device: "torch.device | str") -> Self:
-        """See `Batch.to`."""
         import torch
 
         present = {name: getattr(self, name) for name in self.__dataclass_fields__}

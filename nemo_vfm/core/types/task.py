@@ -27,18 +27,13 @@ class HasShapes(Protocol):
 
 @dataclass(slots=True)
 class ModelInputs:
-    """One batch made ready: what the model is called with, and what the criterion needs besides.
+    """One batch made ready: what the model is called with, and what the criterion needs besides."""
 
-    Args:
-        inputs: keyword arguments of the model: tensors, or objects that tell the shapes of theirs.
-        targets: tensors for the criterion.
-        weight_B: what each sample's loss counts; the mean over a global batch is by these.
-        tags: per-sample numbers worth logging by, such as the noise level, each (B,).
-    """
-
+    #: keyword arguments of the model: tensors, or objects that tell the shapes of theirs.
     inputs: "Mapping[str, Tensor | HasShapes]"
-    targets: dict[str, "Tensor"]
-    weight_B: "Tensor"
+    targets: dict[str, "Tensor"]  #: tensors for the criterion
+    weight_B: "Tensor"  #: what each sample's loss counts; the mean over a global batch is by these
+    #: per-sample numbers worth logging by, such as the noise level, each (B,).
     tags: dict[str, "Tensor"] = field(default_factory=dict)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

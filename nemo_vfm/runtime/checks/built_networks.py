@@ -14,15 +14,10 @@ Address = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class BuiltNetwork:
-    """A network without memory.
+    """A network without memory."""
 
-    Args:
-        module: None where it cannot be known yet.
-        is_pretrained: whether a folder says what it is; its sizes can then not be changed.
-    """
-
-    module: "nn.Module | None" = None
-    is_pretrained: bool = False
+    module: "nn.Module | None" = None  #: None where it cannot be known yet
+    is_pretrained: bool = False  #: whether a folder says what it is; its sizes can then not be changed
 
     def instead(self, key: str, value: int, beyond: str = "") -> tuple[Address, str]:
         """Where another number is to be given for `key`, and what to give there, or what `beyond` adds."""

@@ -21,11 +21,7 @@ _NEEDS_VALUES = ("meta tensor", "Meta tensor", "'meta'")  # of a class that read
 
 
 def built(composed: "Composed", trust: "Sequence[str]", permissions: "Permissions") -> Job:
-    """The job of a recipe that is right as far as it can be known without running it.
-
-    Raises:
-        RecipeError: something is wrong or missing, a constructor refused its arguments, or parts do not fit together.
-    """
+    """The job of a recipe that is right as far as it can be known without running it."""
     job: Job = build(composed, trust, permissions)
     if problems := unfit(composed, job, trust, permissions):
         raise RecipeError(problems)

@@ -21,23 +21,14 @@ _NEIGHBOURS = 1000  # names of a folder among which the one that was meant is lo
 
 @dataclass(frozen=True, slots=True)
 class PathsSeen:
-    """What became of a recipe's paths.
+    """What became of a recipe's paths."""
 
-    Args:
-        problems: a path that is not there, or cannot be read.
-        unseen: a sentence for each that was not looked at.
-    """
-
-    problems: list[Problem] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)  #: a path that is not there, or cannot be read
+    unseen: list[str] = field(default_factory=list)  #: a sentence for each that was not looked at
 
 
 def mounts_of(words: Sequence[str]) -> dict[PurePosixPath, Path] | None:
-    """Folders of a container -> folders here, of `OUTSIDE:INSIDE`; None where the recipe runs in none.
-
-    Raises:
-        UserError: a word is no such pair.
-    """
+    """Folders of a container -> folders here, of `OUTSIDE:INSIDE`; None where the recipe runs in none."""
     found = {}
     for word in words:
         outside, _, inside = word.partition(":")
@@ -100,7 +91,7 @@ def _wrong(composed: Composed, one: NamedPath, path: Path | None) -> str:
     try:
         is_folder = path.is_dir() if path.exists() else None
         if is_folder and not any(os.scandir(path)):
-            return "" if _is_made(composed, one) else f"{_shown(one)} is an empty folder"
+            return "" if _maker(composed, one) is not None else f"{_shown(one)} is an empty folder"
     except OSError as error:
         return f"{_shown(one)} cannot be accessed: {error.strerror}"
     if is_folder is None:
@@ -109,7 +100,8 @@ def _wrong(composed: Composed, one: NamedPath, path: Path | None) -> str:
 
 
 def _of_missing(composed: Composed, one: NamedPath, path: Path) -> str:
-    made, own = _maker(composed, one), _step(one.key)
+    head, _, rest = one.key.partition(".")
+    made, own = _maker(composed, one), (rest.partition(".")[0] if head == "steps" else "")
     if made is not None:
         steps = _steps(composed)
         if own not in steps or made not in steps or steps.index(made) <= steps.index(own):
@@ -119,10 +111,6 @@ def _of_missing(composed: Composed, one: NamedPath, path: Path) -> str:
         return f"nothing exists at {_shown(one)}"
     relative = "" if Path(one.place).is_absolute() else f" (relative paths begin in {Path.cwd()})"
     return f"there is no {one.place} on this machine{relative}{_meant(path)}"
-
-
-def _is_made(composed: Composed, one: NamedPath) -> bool:
-    return _maker(composed, one) is not None
 
 
 def _maker(composed: Composed, one: NamedPath) -> str | None:
@@ -141,11 +129,6 @@ def _maker(composed: Composed, one: NamedPath) -> str | None:
 def _steps(composed: Composed) -> list[str]:
     node = composed.root.items.get("steps")
     return list(node.items) if isinstance(node, Map) else []
-
-
-def _step(key: str) -> str:
-    head, _, rest = key.partition(".")
-    return rest.partition(".")[0] if head == "steps" else ""
 
 
 def _meant(path: Path) -> str:

@@ -1,17 +1,16 @@
-"""Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, tokens."""
+"""Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, weights."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
-from nemo_vfm.runtime.checks.brought_weights import without_weights
-from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
-from nemo_vfm.runtime.checks.first_frames import without_image, without_pixels
-from nemo_vfm.runtime.checks.job_kinds import trains
+from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks, is_of_folder
+from nemo_vfm.runtime.checks.job_kinds import samples, trains
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.table_sizes import wrong_tables
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
@@ -280,3 +279,60 @@ def _of_phases(job: "Train") -> Iterator[Misfit]:
             job.data.in_phase(batch_size=one.phase.batch_size, blend=one.phase.blend, read={})
         except ValueError as error:
             yield ("phases", one.name, "blend"), str(error)
+
+
+def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iterator[Misfit]:
+    """Sources of latents alone, where the network's given frames are encoded from pixels."""
+    from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
+
+    if isinstance(getattr(job.task, "frame_conditioning", None), GivenInChannels):
+        from nemo_vfm.data.sources.cached_latents import gives_latents
+
+        if (at := next((at for data, at in sources if gives_latents(data)), None)) is not None:
+            yield at, ("this network encodes given frames from pixels, but this data yields cached latents; "
+                           "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
+
+
+def without_image(user: Any, at: Address) -> Iterator[Misfit]:
+    """Of a job or callback that draws videos: none where its network needs an image, or one that it cannot take.
+
+    A network whose frames are given in time can draw without them. A training that always gives some does not learn to.
+    """
+    from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
+    from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
+
+    if not hasattr(user, "pipeline"):
+        return
+    conditioning, source, key = user.pipeline.frame_conditioning, user, "given"
+    if samples(user):
+        source, key = user.prompts, "prompts.given"
+    given, address = getattr(source, "given", ()), (*at, key.partition(".")[0])
+    if given and conditioning is None:
+        yield address, "first frames are given, but this pipeline's network takes none; set its frame_conditioning"
+    if given or getattr(conditioning, "none_given", 1) > 0 or not type(source).__module__.startswith("nemo_vfm."):
+        return
+    if isinstance(conditioning, GivenInChannels):
+        yield address, (f"this network starts from an image, but the samples have none; set {key} to an "
+                        f"image or clip for each prompt, or to one for all")  # fmt: skip
+    if isinstance(conditioning, GivenInTime) and conditioning.least.count and not samples(user) and user.num_frames > 1:
+        yield address, (f"every training sample starts with given frames, but the samples here have none, which the "
+                        f"model does not learn; set {key} to an image or clip for each prompt, or to one for all. "
+                        f"To learn from text alone, too, name the pipeline, task.pipeline={user.pipeline.family}, and "
+                        f"set its frame_conditioning.none_given above 0")  # fmt: skip
+
+
+def without_weights(job: Any) -> Iterator[tuple[Address, str]]:
+    """Of a job with a model: the address of what is to be changed, and why."""
+    from nemo_vfm.parallel.checkpoint.checkpoint import adapters_alone
+
+    key = "start_from" if trains(job) else "checkpoint"
+    given = getattr(job, key, job)
+    if given is job:
+        return
+    # Videos are also drawn without weights, as a baseline that the recipe asks for.
+    if given is None and is_of_folder(job) and not samples(job):
+        yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
+                           f"{key} to the same folder")  # fmt: skip
+    place = given.path if trains(job) and given is not None else given
+    if isinstance(place, Path) and (text := adapters_alone(place)):
+        yield (key,), text

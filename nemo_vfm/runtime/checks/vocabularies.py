@@ -13,15 +13,10 @@ from nemo_vfm.workflow import Workflow
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a step makes.
+    """What a step makes."""
 
-    Args:
-        step: its name.
-        size: tokens at most: of a small text, a tokenizer may learn fewer.
-    """
-
-    step: str
-    size: int
+    step: str  #: its name
+    size: int  #: tokens at most: of a small text, a tokenizer may learn fewer
 
 
 def vocabularies(job: Job, run_dir: Path) -> dict[str, Vocabulary]:

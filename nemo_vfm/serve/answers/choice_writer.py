@@ -4,45 +4,60 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.network.thought import ThoughtSplit
-from nemo_vfm.serve.answers.stop_strings import StopStrings
 from nemo_vfm.serve.answers.token_text import TokenText
 from nemo_vfm.serve.continuous.text_request import TextEnding, TokenResult
+
+
+class StopStrings:
+    """A growing text that ends before the first of some strings, none empty; what may become one is held back."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._waiting = ""
+
+    def add(self, piece: str) -> tuple[str, bool]:
+        """(text that is certain now, whether a stop string ended it)."""
+        text = self._waiting + piece
+        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        if places:
+            self._waiting = ""
+            return text[: min(places)], True
+        kept = self._unsure(text)
+        self._waiting = text[len(text) - kept :]
+        return text[: len(text) - kept], False
+
+    def rest(self) -> str:
+        """What waited for more, at the end."""
+        return self._waiting
+
+    def _unsure(self, text: str) -> int:
+        """Length of the longest end of the text with which a stop string begins."""
+        longest = min(len(text), max(map(len, self._stops), default=0))
+        return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
+
 
 _BEFORE = 6  # tokens of the prompt that the first word's spelling may depend on
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenToken:
-    """A token, and where the text that it completes begins.
+    """A token, and where the text that it completes begins."""
 
-    Args:
-        result: with log-probabilities where they were wanted.
-        offset: characters of the choice's new text before the text that it completes.
-    """
-
-    result: TokenResult
-    offset: int
+    result: TokenResult  #: with log-probabilities where they were wanted
+    offset: int  #: characters of the choice's new text before the text that it completes
 
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a choice; the parts together are the choice.
+    """A part of a choice; the parts together are the choice."""
 
-    Args:
-        text: new.
-        thought: new, where thoughts are split off; it is no part of the text.
-        tokens: those whose text begins in it.
-        given: of the prompt, with log-probabilities; in the first part only.
-        ending: of the last part.
-        num_tokens: written so far, those of a stop string among them.
-    """
-
-    text: str = ""
-    thought: str = ""
-    tokens: list[WrittenToken] = field(default_factory=list)
+    text: str = ""  #: new
+    thought: str = ""  #: new, where thoughts are split off; it is no part of the text
+    tokens: list[WrittenToken] = field(default_factory=list)  #: those whose text begins in it
+    #: of the prompt, with log-probabilities; in the first part only.
     given: list[TokenResult] = field(default_factory=list)
-    ending: TextEnding | None = None
-    num_tokens: int = 0
+    ending: TextEnding | None = None  #: of the last part
+    num_tokens: int = 0  #: written so far, those of a stop string among them
 
 
 class ChoiceWriter:
@@ -69,7 +84,6 @@ class ChoiceWriter:
         self._stopped = False
 
     def prompt(self, results: list[TokenResult]) -> None:
-        """See `TextListener`."""
         self._next.given += results
 
     def token(self, result: TokenResult) -> bool:
@@ -82,7 +96,6 @@ class ChoiceWriter:
         return not self._stopped
 
     def ended(self, ending: TextEnding) -> None:
-        """See `TextListener`."""
         if not self._stopped:
             self._release(self._text.rest())
         if not self._stopped:

@@ -32,15 +32,12 @@ class TokenText:
             piece, self._shown = text[self._shown :], max(self._shown, len(text))
             return piece
         piece = text[self._shown :]
-        self._advance()
+        # All is out: forget the tokens before the last call of this; those since are the next window's beginning.
+        self._tokens = self._tokens[self._num_old :]
+        self._num_old = len(self._tokens)
+        self._shown = len(self._decode(self._tokens))
         return piece
 
     def rest(self) -> str:
         """What still waits, at the end."""
         return self._decode(self._tokens)[self._shown :]
-
-    def _advance(self) -> None:
-        """All is out: forget the tokens before the last call of this; those since are the next window's beginning."""
-        self._tokens = self._tokens[self._num_old :]
-        self._num_old = len(self._tokens)
-        self._shown = len(self._decode(self._tokens))

@@ -3,6 +3,7 @@
 Each step reads a piece of the prompts that are new, and then gives every running text its next token. Texts are
 admitted in the order of their arrival, once their whole length fits into the room for keys and values. So no running
 text is ever turned out, and the room is never exceeded.
+Shape letters: N texts or places, V vocabulary.
 """
 
 import math
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import generator
+from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.span_allocator import Span
 from nemo_vfm.serve.continuous.text_request import TakesOutputs, TextEnding, TextListener, TextRequest, TokenResult
 from nemo_vfm.serve.continuous.token_rules import RuledText
-from nemo_vfm.serve.continuous.token_scores import chosen, finite_rows, token_results
+
+_GREEDY = (0.0, None, 1.0, 0.0)
 
 
 class ServedText:
@@ -54,9 +57,6 @@ class BatchEngine:
         most_running: texts that are continued at once.
         piece: tokens of a prompt that are read in one pass; a text's pieces do not depend on its neighbours. Running
             texts wait for about one piece a step.
-
-    Raises:
-        ValueError: one of them is below 1.
     """
 
     def __init__(self, passes: ModelPasses, *, most_running: int = 16, piece: int = 128) -> None:
@@ -90,8 +90,10 @@ class BatchEngine:
         """Give every running text a token; False where there was nothing to do."""
         self._admit()
         worked = bool(self._reading or self._running)
-        groups, budget = self._groups(), self.piece
-        if groups and self._reading and self._can_join(groups[0]):
+        most = self.passes.most_rows
+        groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
+        budget = self.piece
+        if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
             budget -= self._read_and_decode(groups.pop(0))
         self._read_prompts(budget)
         for group in groups:
@@ -132,9 +134,6 @@ class BatchEngine:
             assert text.span is not None, "a text is read after it was admitted"
             self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
             budget -= len(tokens)
-
-    def _can_join(self, group: list[ServedText]) -> bool:
-        return self.passes.can_join(len(group), len(self._next_piece()[1]))
 
     def _read_and_decode(self, group: list[ServedText]) -> int:
         """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
@@ -186,10 +185,6 @@ class BatchEngine:
             results += token_results(scores, following, text.request.num_top or 0)
         text.listener.prompt(results)
         return None
-
-    def _groups(self) -> list[list[ServedText]]:
-        most = self.passes.most_rows
-        return [self._running[start : start + most] for start in range(0, len(self._running), most)]
 
     def _decode(self, texts: list[ServedText]) -> None:
         spans = [(text.span, text.done) for text in texts if text.span is not None]
@@ -247,3 +242,50 @@ def _ruled(texts: Sequence[ServedText], scores_NV: Tensor) -> Tensor:
         return scores_NV
     rows = zip(texts, scores_NV.float(), strict=True)
     return torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])
+
+
+def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
+    """The next token of each text; texts with the same settings are drawn in one call.
+
+    Args:
+        scores_NV: finite.
+        choices: one for each text.
+        chances: a number from [0, 1) for each text.
+    """
+    groups: dict[tuple[float, int | None, float, float], list[int]] = {}
+    for row, choice in enumerate(choices):
+        groups.setdefault(_settings(choice), []).append(row)
+    tokens = [0] * len(choices)
+    for rows in groups.values():
+        scores = scores_NV if len(rows) == len(choices) else scores_NV[rows]
+        uniform = torch.tensor([chances[row] for row in rows], device=scores.device)
+        for row, token in zip(rows, _drawn(choices[rows[0]], scores, uniform), strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _drawn(choice: Choice, scores: Tensor, uniform: Tensor) -> list[int]:
+    found = scores.argmax(1) if choice.temperature == 0 else choice.drawn(scores, uniform)
+    return [int(token) for token in found.tolist()]
+
+
+def _settings(choice: Choice) -> tuple[float, int | None, float, float]:
+    if choice.temperature == 0:
+        return _GREEDY
+    return choice.temperature, choice.top_k, choice.top_p, choice.min_p
+
+
+def token_results(scores_NV: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenResult]:
+    """Each place's token with its log-probability, log softmax(scores), and the likeliest of all."""
+    logs_NV = scores_NV.float().log_softmax(1)
+    own = logs_NV.gather(1, torch.tensor(tokens, device=logs_NV.device)[:, None])[:, 0].tolist()
+    values, words = (found.tolist() for found in logs_NV.topk(min(num_top, logs_NV.shape[1]), dim=1))
+    return [
+        TokenResult(token, logprob, tuple(zip(top_words, top_values, strict=True)))
+        for token, logprob, top_words, top_values in zip(tokens, own, words, values, strict=True)
+    ]
+
+
+def finite_rows(scores_NV: Tensor) -> list[bool]:
+    """Which rows have a finite largest score; a row with NaN has none."""
+    return [bool(finite) for finite in scores_NV.amax(1).isfinite().tolist()]

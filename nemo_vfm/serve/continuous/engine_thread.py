@@ -45,12 +45,7 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, requests: Sequence[tuple[TextRequest, TextListener]]) -> list[ServedText]:
-        """Take all of them, or none.
-
-        Raises:
-            ValueError: one is longer than the whole room.
-            QueueFull: there is no place in the queue.
-        """
+        """Take all of them, or none."""
         for request, _ in requests:
             if not self._engine.fits(request):
                 raise ValueError(f"the text needs room for {request.places:,} tokens, but there is room for "

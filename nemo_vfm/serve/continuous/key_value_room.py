@@ -24,9 +24,6 @@ class KeyValueRoom:
         model: says how many layers and heads there are, and gives dtype and device.
         room_gb: its size, in 10^9 bytes.
         tensor: ranks that the model is split over; this one has its share of the heads, and so room for more tokens.
-
-    Raises:
-        UserError: not even two tokens fit.
     """
 
     def __init__(self, model: GPT, room_gb: float, tensor: int = 1) -> None:

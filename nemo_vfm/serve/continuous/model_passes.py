@@ -1,22 +1,26 @@
 """Runs the model over a piece of one prompt, or over one new token of each of several texts.
 
-Shape letters: S tokens of a piece, N texts, R rows of a pass, D width, V vocabulary.
+Shape letters: S tokens of a piece, N texts, R rows of a pass, D width, V vocabulary, E the rotated part of a head.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nemo_vfm.models.blocks.text.decoder import AttentionCache, TextContext
+from nemo_vfm.models.blocks.text.decoder import AttentionCache, Rotation, TextContext
+from nemo_vfm.models.blocks.text.rope_scaling import LongRope
+from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
 from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, JointAttention, KeyValueRoom, PromptAttention
 from nemo_vfm.serve.continuous.packed_block import pack_modules
-from nemo_vfm.serve.continuous.rotary_table import RotaryTable
-from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, joint_rows, prompt_rows, rows_for
 from nemo_vfm.serve.continuous.span_allocator import Span
+
+#: Takes the numbers of rows in a batch, in their order; returns the scores of each.
+Probe = Callable[[list[int]], Tensor]
 
 
 class ModelPasses:
@@ -131,3 +135,109 @@ class ModelPasses:
         """Scores of texts of one token each, as one batch without filling."""
         tokens = [(7 * number + 1) % self.model.vocab for number in order]
         return self._decoded([(Span(number, 1), 0) for number in order], tokens, len(order))
+
+
+def candidates(most: int) -> list[int]:
+    """Numbers of rows to choose from, ascending: fine steps below 32, where a row more costs most."""
+    steps = [1, 2, 4, 6, 8, 10, 12, 14, *range(16, 32, 4), *range(32, 64, 8), *range(64, 4096, 32)]
+    return [*(step for step in steps if step < most), most]
+
+
+def invariant_row_counts(probe: Probe, most: int) -> tuple[int, ...]:
+    """Numbers of rows, ascending, in which every row has the same bits; the last is the largest batch to use.
+
+    A library of matrix products chooses its kernel by the number of rows, and kernels sum in different orders. Where 1
+    row and 16 rows take different ones, a text alone is filled up to the smallest number that agrees with the largest.
+
+    Args:
+        probe: runs texts as one batch.
+        most: rows wanted at once; fewer are returned only where a row's place in such a batch matters.
+    """
+    for largest in reversed(candidates(most)):
+        expected = probe(list(range(largest)))
+        if torch.equal(probe(list(reversed(range(largest)))).flip(0), expected):
+            smaller = candidates(largest)[:-1]
+            return (*(n for n in smaller if torch.equal(probe(list(range(n))), expected[:n])), largest)
+    return (1,)
+
+
+def prompt_rows(tokens: int) -> int:
+    """How many rows a piece of a prompt is filled up to.
+
+    oneDNN keeps compiled code for every number of rows that it meets. A server of 136 MB of weights held 90 MB of it
+    after prompts of all lengths up to 128.
+    """
+    step = 8 if tokens <= 32 else 16 if tokens <= 128 else 64
+    return -(-tokens // step) * step
+
+
+def joint_rows(probe: Probe, counts: tuple[int, ...], most: int) -> int:
+    """The largest number of rows up to which every number of `prompt_rows` gives a row the bits that `counts` give it.
+
+    Args:
+        probe: see `invariant_row_counts`.
+        counts: what that found.
+        most: not beyond this.
+    """
+    expected, found = probe(list(range(counts[-1]))), 0
+    for rows in dict.fromkeys(map(prompt_rows, range(1, most + 1))):
+        common = min(rows, counts[-1])
+        if rows > most or not torch.equal(probe(list(range(rows)))[:common], expected[:common]):
+            break
+        found = rows
+    return found
+
+
+def rows_for(counts: tuple[int, ...], texts: int) -> int:
+    """The smallest of the counts that holds so many texts."""
+    return counts[bisect_left(counts, texts)]
+
+
+_BLOCK = 1024
+
+
+class RotaryTable:
+    """Cosines and sines of rotary positions, computed as far as texts have come, in blocks of a fixed size.
+
+    A vectorised cosine and a scalar one differ in the last bit, and how many values are computed at once decides which
+    is taken. Blocks of one size give a position the same bits in every batch. Where positions depend on the length of a
+    text (LongRoPE), that is the length of its room from its first token on, so its keys stay valid however long it
+    gets.
+
+    Args:
+        rope: whose they are.
+        rotated: E.
+        device: where they are wanted.
+    """
+
+    def __init__(self, rope: TextRope, rotated: int, device: torch.device) -> None:
+        self._rope, self._rotated, self._device = rope, rotated, device
+        scaling = rope.long_context
+        self._trained_on = scaling.trained_on if isinstance(scaling, LongRope) else None
+        #: Of a text of each kind: usual ones and, where these differ, longer ones.
+        self._lengths = [1] if self._trained_on is None else [1, self._trained_on + 1]
+        self._known = [self._block(0, length) for length in self._lengths]
+
+    def at(self, places_R: Tensor, lengths_R: Tensor) -> Rotation:
+        """(1, R, 1, E) each.
+
+        Args:
+            places_R: positions, on the CPU.
+            lengths_R: of the texts they are in, on the CPU.
+        """
+        while len(self._known[0][0]) <= int(places_R.max()):
+            for kind, (cos, sin) in enumerate(self._known):
+                more_cos, more_sin = self._block(len(cos), self._lengths[kind])
+                self._known[kind] = torch.cat([cos, more_cos]), torch.cat([sin, more_sin])
+        places = places_R.to(self._device)
+        cos, sin = (one[places][None] for one in self._known[0])
+        if self._trained_on is None:
+            return cos, sin
+        is_long = (lengths_R > self._trained_on).to(self._device)[None, :, None, None]
+        long_cos, long_sin = (one[places][None] for one in self._known[1])
+        return torch.where(is_long, long_cos, cos), torch.where(is_long, long_sin, sin)
+
+    def _block(self, first: int, length: int) -> Rotation:
+        places = torch.arange(first, first + _BLOCK, device=self._device)[None]
+        cos, sin = self._rope.table(self._rotated, places, places.new_full((1, 1), length))
+        return cos[0], sin[0]

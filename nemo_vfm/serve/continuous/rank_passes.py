@@ -45,28 +45,23 @@ class LeadingPasses(ModelPasses):
         self._told, self._on_broken = ranks, on_broken
 
     def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
-        """See `ModelPasses`."""
         order: Json = ["prompt", [span.start, span.length], done, list(tokens)]
         return self._together(order, lambda: ModelPasses.prompt(self, span, done, tokens))
 
     def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
-        """See `ModelPasses`."""
         order: Json = ["decode", _plain(texts), list(tokens)]
         return self._together(order, lambda: ModelPasses.decode(self, texts, tokens))
 
     def joint(
         self, texts: Sequence[tuple[Span, int]], new: Sequence[int], span: Span, done: int, tokens: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """See `ModelPasses`."""
         order: Json = ["joint", _plain(texts), list(new), [span.start, span.length], done, list(tokens)]
         return self._together(order, lambda: ModelPasses.joint(self, texts, new, span, done, tokens))
 
     def last_scores(self, x_D: Tensor) -> Tensor:
-        """See `ModelPasses`."""
         return self._together(["last_scores"], lambda: ModelPasses.last_scores(self, self._told.from_first(x_D)))
 
     def scores(self, x_SD: Tensor) -> Tensor:
-        """See `ModelPasses`."""
         return self._together(["scores", len(x_SD)], lambda: ModelPasses.scores(self, self._told.from_first(x_SD)))
 
     def rest(self) -> None:

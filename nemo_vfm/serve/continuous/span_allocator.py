@@ -9,15 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Places `start` to `start + length` of a room.
+    """Places `start` to `start + length` of a room."""
 
-    Args:
-        start: the first place.
-        length: how many places.
-    """
-
-    start: int
-    length: int
+    start: int  #: the first place
+    length: int  #: how many places
 
     @property
     def end(self) -> int:

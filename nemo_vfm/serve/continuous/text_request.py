@@ -12,26 +12,17 @@ TextEnding = Literal["stop", "length", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """One text to continue, to score, or both.
+    """One text to continue, to score, or both."""
 
-    Args:
-        tokens: at least one.
-        most_new: tokens that are added at most; 0 only scores.
-        choice: how the next token is chosen.
-        seed: of the draws.
-        stop: tokens that end the text; they are no part of it.
-        score_prompt: whether the log-probabilities of the given tokens are wanted, too.
-        num_top: how many of the likeliest tokens are named at each place; None wants no log-probabilities at all.
-        rules: change scores before the choice; log-probabilities are of those that the model gave.
-    """
-
-    tokens: tuple[int, ...]
-    most_new: int
-    choice: Choice
-    seed: int
-    stop: frozenset[int] = frozenset()
-    score_prompt: bool = False
+    tokens: tuple[int, ...]  #: at least one
+    most_new: int  #: tokens that are added at most; 0 only scores
+    choice: Choice  #: how the next token is chosen
+    seed: int  #: of the draws
+    stop: frozenset[int] = frozenset()  #: tokens that end the text; they are no part of it
+    score_prompt: bool = False  #: whether the log-probabilities of the given tokens are wanted, too
+    #: how many of the likeliest tokens are named at each place; None wants no log-probabilities at all.
     num_top: int | None = None
+    #: change scores before the choice; log-probabilities are of those that the model gave.
     rules: TokenRules = field(default_factory=TokenRules)
 
     @property
@@ -42,18 +33,12 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenResult:
-    """One token of a text.
+    """One token of a text."""
 
-    Args:
-        token: its number.
-        logprob: natural logarithm of its probability at temperature 1; None for a text's first token, or where none
-            was wanted.
-        top: (token, log-probability) of the likeliest, in falling order.
-    """
-
-    token: int
+    token: int  #: its number
+    #: natural logarithm of its probability at temperature 1; None for a text's first token, or where none was wanted.
     logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[tuple[int, float], ...] = ()  #: (token, log-probability) of the likeliest, in falling order
 
 
 class TextListener(Protocol):

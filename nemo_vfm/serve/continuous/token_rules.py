@@ -14,22 +14,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """How scores are changed, in the order of the arguments, before the temperature.
+    """How scores are changed, in the order of the arguments, before the temperature."""
 
-    Args:
-        bias: token -> what is added to its score.
-        repetition_penalty: scores above 0 of tokens that the prompt or the text has are divided by it, and those below
-            0 multiplied (Keskar et al. 2019, arXiv 1909.05858); 1 leaves them.
-        frequency_penalty: is subtracted for each time that the text has a token; the prompt does not count.
-        presence_penalty: is subtracted once where the text has a token.
-        min_tokens: before so many, no token ends the text.
-    """
-
-    bias: Mapping[int, float] = field(default_factory=dict)
+    bias: Mapping[int, float] = field(default_factory=dict)  #: token -> what is added to its score
+    #: scores above 0 of tokens that the prompt or the text has are divided by it, and those below 0 multiplied (Keskar
+    #: et al. 2019, arXiv 1909.05858); 1 leaves them.
     repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    min_tokens: int = 0
+    frequency_penalty: float = 0.0  #: is subtracted for each time that the text has a token; the prompt does not count
+    presence_penalty: float = 0.0  #: is subtracted once where the text has a token
+    min_tokens: int = 0  #: before so many, no token ends the text
 
     def change_nothing(self) -> bool:
         """Whether every text would be the same without them."""

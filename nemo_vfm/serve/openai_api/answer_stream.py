@@ -17,19 +17,12 @@ from nemo_vfm.serve.served_model import ServedModel
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """What a request makes of the model.
+    """What a request makes of the model."""
 
-    Args:
-        texts: one for each choice.
-        stops: strings that end a choice.
-        stream: whether pieces are wanted as they come.
-        split_thoughts: whether a piece has its thought apart from its text.
-    """
-
-    texts: tuple[TextRequest, ...]
-    stops: tuple[str, ...]
-    stream: bool
-    split_thoughts: bool = False
+    texts: tuple[TextRequest, ...]  #: one for each choice
+    stops: tuple[str, ...]  #: strings that end a choice
+    stream: bool  #: whether pieces are wanted as they come
+    split_thoughts: bool = False  #: whether a piece has its thought apart from its text
 
 
 class AnswerStream:
@@ -39,9 +32,6 @@ class AnswerStream:
         served: the model.
         engine: runs it.
         plan: of the request.
-
-    Raises:
-        ApiError: 400 where a text is too long for the room, 429 where the queue is full.
     """
 
     def __init__(self, served: ServedModel, engine: EngineThread, plan: AnswerPlan) -> None:
@@ -66,11 +56,7 @@ class AnswerStream:
         self._engine.cancel([text for text in self._texts if not text.ended])
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-        """(number of the choice, its next piece) until all have ended.
-
-        Raises:
-            ApiError: 500 where a text has failed.
-        """
+        """(number of the choice, its next piece) until all have ended."""
         missing = self._count
         while missing:
             number, piece = await self._pieces.get()
@@ -99,9 +85,6 @@ def admitted(
         texts: each with who is told about it.
         advice: what to do where one is too long for the room.
         param: the field that is at fault there.
-
-    Raises:
-        ApiError: 400 where a text is too long for the room, 429 where the queue is full.
     """
     try:
         return engine.submit(texts)

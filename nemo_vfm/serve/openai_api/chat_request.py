@@ -21,21 +21,13 @@ NOT_HONOURED: dict[str, tuple[Json, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What is asked.
+    """What is asked."""
 
-    Args:
-        messages: each with a role and content.
-        max_tokens: of an answer; None lets it fill the model's context.
-        sampling: how tokens are chosen.
-        num_top: likeliest tokens named at each place; None for no log-probabilities.
-        variables: of the chat template, such as enable_thinking.
-    """
-
-    messages: tuple[Mapping[str, Json], ...]
-    max_tokens: int | None
-    sampling: SamplingFields
-    num_top: int | None
-    variables: Mapping[str, Json]
+    messages: tuple[Mapping[str, Json], ...]  #: each with a role and content
+    max_tokens: int | None  #: of an answer; None lets it fill the model's context
+    sampling: SamplingFields  #: how tokens are chosen
+    num_top: int | None  #: likeliest tokens named at each place; None for no log-probabilities
+    variables: Mapping[str, Json]  #: of the chat template, such as enable_thinking
 
 
 def read_chat(body: Mapping[str, Json], vocab: int, default: GenerationSettings = GenerationSettings()) -> ChatRequest:
@@ -45,36 +37,28 @@ def read_chat(body: Mapping[str, Json], vocab: int, default: GenerationSettings 
         body: JSON; `model` has been read.
         vocab: tokens are below it.
         default: how tokens are chosen where it says nothing.
-
-    Raises:
-        ApiError: 400, naming the field.
     """
     fields = RequestFields(body)
     fields.value("model")
     for name, values in NOT_HONOURED.items():
         fields.neutral(name, *values)
+    value = fields.value("chat_template_kwargs")
+    found = {} if value is None else value
+    if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
+        raise fields.wrong("chat_template_kwargs", "an object whose keys are names of variables")
+    wanted, count = fields.flag("logprobs"), fields.integer("top_logprobs", None, 0, MOST_TOP)
+    if count is not None and not wanted:
+        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields),
-                          read_sampling(fields, vocab, default), _num_top(fields), _variables(fields))  # fmt: skip
+                          read_sampling(fields, vocab, default), (count or 0) if wanted else None, found)  # fmt: skip
     fields.name("user")
     fields.require_all_read()
     require_room_for(request.sampling, request.max_tokens)
     return request
 
 
-def _variables(fields: RequestFields) -> dict[str, Json]:
-    value = fields.value("chat_template_kwargs")
-    found = {} if value is None else value
-    if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
-        raise fields.wrong("chat_template_kwargs", "an object whose keys are names of variables")
-    return found
-
-
 def read_messages(value: Json) -> tuple[Mapping[str, Json], ...]:
-    """A conversation.
-
-    Raises:
-        ApiError: 400: it is none.
-    """
+    """A conversation."""
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
         raise ApiError(400, "messages must be a list of objects with role and content, at least one", param="messages")
     return tuple(value)
@@ -87,10 +71,3 @@ def _max_tokens(fields: RequestFields) -> int | None:
         raise ApiError(400, "max_tokens and max_completion_tokens are the same setting; give only one",
                        param="max_tokens")  # fmt: skip
     return older if newer is None else newer
-
-
-def _num_top(fields: RequestFields) -> int | None:
-    wanted, count = fields.flag("logprobs"), fields.integer("top_logprobs", None, 0, MOST_TOP)
-    if count is not None and not wanted:
-        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    return (count or 0) if wanted else None

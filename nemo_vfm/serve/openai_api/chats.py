@@ -16,7 +16,6 @@ from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.openai_api.answer_names import AnswerNames
 from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
 from nemo_vfm.serve.openai_api.api_error import ApiError
-from nemo_vfm.serve.openai_api.chat_answer import chat_choice, chat_delta
 from nemo_vfm.serve.openai_api.chat_request import ChatRequest, read_chat
 from nemo_vfm.serve.openai_api.completion_answer import usage
 from nemo_vfm.serve.openai_api.completions import require_countable, require_places
@@ -51,11 +50,7 @@ class Chats:
         self._served, self._engine, self._threads, self._split_thoughts = served, engine, threads, split_thoughts
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
-        """As JSON or as a stream.
-
-        Raises:
-            ApiError: the request cannot be answered.
-        """
+        """As JSON or as a stream."""
         work = await self._threads.run(request, partial(self._read, body))
         names = AnswerNames(request, self._served.name, self._served.revision)
         stream = AnswerStream(self._served, self._engine, work.plan)
@@ -93,11 +88,7 @@ class Chats:
 
 
 def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -> TextRequest:
-    """The text that the first choice of a chat continues.
-
-    Raises:
-        ApiError: 400 where the model has no chat format, the messages do not fit it, or they are too long.
-    """
+    """The text that the first choice of a chat continues."""
     if served.chat is None:
         raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use /v1/completions")
     require_readable([*request.messages, dict(request.variables)], served.context, "messages")
@@ -110,3 +101,35 @@ def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -
     stop = served.stop | served.chat.stop_tokens() | request.sampling.stop_tokens
     return TextRequest(tokens, request.max_tokens or max(1, most), request.sampling.choice, request.sampling.seed, stop,
                        num_top=request.num_top, rules=request.sampling.rules)  # fmt: skip
+
+
+def chat_choice(index: int, piece: Piece, names: TokenNames | None) -> dict[str, Json]:
+    """A whole choice; `names` are of its tokens, where log-probabilities are wanted."""
+    message = {"role": "assistant", "content": piece.text, "refusal": None}
+    message |= {"reasoning_content": piece.thought} if piece.thought else {}
+    return {"index": index, "message": message, "finish_reason": piece.ending,
+            "logprobs": None if names is None else _logprobs(piece, names)}  # fmt: skip
+
+
+def chat_delta(index: int, piece: Piece, names: TokenNames | None, *, first: bool) -> dict[str, Json]:
+    """A part of one; the first says who speaks."""
+    delta = ({"role": "assistant"} if first else {}) | ({"reasoning_content": piece.thought} if piece.thought else {})
+    delta |= {"content": piece.text} if piece.text or not piece.thought else {}
+    return {"index": index, "delta": delta, "finish_reason": piece.ending,
+            "logprobs": None if names is None else _logprobs(piece, names)}  # fmt: skip
+
+
+def _logprobs(piece: Piece, names: TokenNames) -> dict[str, Json]:
+    results = [token.result for token in piece.tokens]
+    return {
+        "content": [
+            {**_named(result.token, result.logprob, names),
+             "top_logprobs": [_named(token, logprob, names) for token, logprob in result.top]}
+            for result in results
+        ]
+    }  # fmt: skip
+
+
+def _named(token: int, logprob: float | None, names: TokenNames) -> dict[str, Json]:
+    own = names.bytes_of(token)
+    return {"token": names.name(token), "logprob": logprob, "bytes": None if own is None else list(own)}

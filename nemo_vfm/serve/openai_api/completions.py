@@ -1,7 +1,7 @@
-"""Answers `/v1/completions`."""
+"""Reads requests for `/v1/completions` and answers them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,14 +13,75 @@ from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
 from nemo_vfm.serve.answers.token_names import TokenNames
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.generation_settings import GenerationSettings
 from nemo_vfm.serve.openai_api.answer_names import AnswerNames
 from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.completion_answer import completion_choice, echoed, usage
-from nemo_vfm.serve.openai_api.completion_request import CompletionRequest, read_completion
 from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads, require_readable
+from nemo_vfm.serve.openai_api.request_fields import RequestFields
 from nemo_vfm.serve.openai_api.respond import respond
+from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling, require_room_for
 from nemo_vfm.serve.served_model import ServedModel
+
+_MOST_TOKENS = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """What is asked."""
+
+    prompts: tuple[str | tuple[int, ...], ...]  #: texts, or lists of tokens
+    max_tokens: int  #: new ones for each choice; 0 only scores
+    sampling: SamplingFields  #: how tokens are chosen
+    echo: bool  #: whether the prompt is part of the answer
+    num_top: int | None  #: likeliest tokens named at each place; None for no log-probabilities
+
+
+def read_completion(
+    body: Mapping[str, Json], vocab: int, default: GenerationSettings = GenerationSettings()
+) -> CompletionRequest:
+    """Read it.
+
+    Args:
+        body: JSON; `model` has been read.
+        vocab: tokens are below it.
+        default: how tokens are chosen where it says nothing.
+    """
+    fields = RequestFields(body)
+    fields.value("model")
+    sampling = read_sampling(fields, vocab, default)
+    fields.neutral("suffix", "")
+    fields.name("user")
+    fields.neutral("best_of", sampling.num_choices)
+    # One prompt or several; a list of numbers is one.
+    value = fields.value("prompt")
+    if isinstance(value, str) or (isinstance(value, list) and value and _is_number(value[0])):
+        value = [value]
+    if not isinstance(value, list) or not value:
+        raise ApiError(400, "prompt must be a text, a list of tokens, or a list of either", param="prompt")
+    request = CompletionRequest(
+        tuple(_prompt(one, vocab) for one in value), fields.integer("max_tokens", 16, 0, _MOST_TOKENS) or 0, sampling,
+        fields.flag("echo"), fields.integer("logprobs", None, 0, MOST_TOP),
+    )  # fmt: skip
+    fields.require_all_read()
+    require_room_for(sampling, request.max_tokens)
+    if not request.max_tokens and not request.echo:
+        raise ApiError(400, "max_tokens: 0 generates nothing; add echo: true to score the prompt", param="max_tokens")
+    return request
+
+
+def _prompt(value: Json, vocab: int) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value or not all(_is_number(one) and 0 <= one < vocab for one in value):
+        raise ApiError(400, f"prompt must be a text, or a list of whole numbers from 0 to {vocab - 1}, at least one",
+                       param="prompt")  # fmt: skip
+    return tuple(value)
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +110,7 @@ class Completions:
         self._served, self._engine, self._threads = served, engine, threads
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
-        """As JSON or as a stream.
-
-        Raises:
-            ApiError: the request cannot be answered.
-        """
+        """As JSON or as a stream."""
         work = await self._read(body, request)
         names = AnswerNames(request, self._served.name, self._served.revision)
         stream = AnswerStream(self._served, self._engine, work.plan)

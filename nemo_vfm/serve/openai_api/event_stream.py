@@ -20,11 +20,7 @@ class ClientGone(Exception):
 
 
 async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
-    """The result of some work, which is cancelled once the client hangs up.
-
-    Raises:
-        ClientGone: the client hung up.
-    """
+    """The result of some work, which is cancelled once the client hangs up."""
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_hangs_up(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)

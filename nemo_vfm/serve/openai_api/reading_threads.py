@@ -28,9 +28,6 @@ class ReadingThreads:
         Args:
             request: whose client is watched, and whose body has `request.state.num_bytes`.
             work: takes at most about a second; requests that wait take turns between such pieces.
-
-        Raises:
-            ClientGone: the client hung up.
         """
         pool = self._short if request.state.num_bytes <= _SHORT_BYTES else self._long
         return await unless_gone(request.receive, asyncio.get_running_loop().run_in_executor(pool, work))
@@ -43,9 +40,6 @@ def require_readable(value: Json, context: int, field: str) -> None:
         value: a text, or messages: names and numbers in them count, too.
         context: of the model, in tokens.
         field: of the request.
-
-    Raises:
-        ApiError: 400: there are more than eight characters for each token of the context.
     """
     most, count, waiting = _CHARACTERS_PER_TOKEN * context, 0, [value]
     while waiting and count <= most:

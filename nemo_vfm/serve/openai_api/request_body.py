@@ -15,11 +15,7 @@ BODY_TIMEOUT_S = 60.0
 
 
 async def json_body(request: Request, most_bytes: int, threads: ReadingThreads) -> dict[str, Json]:
-    """The object; `request.state.num_bytes` is its length from then on.
-
-    Raises:
-        ApiError: 413, 408, 415 or 400.
-    """
+    """The object; `request.state.num_bytes` is its length from then on."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # a page in a browser may send anything else without asking first
         raise ApiError(415, f"the body must be application/json, got {kind[:60] or 'no Content-Type'}")

@@ -14,9 +14,6 @@ class RequestFields:
 
     Args:
         body: the object.
-
-    Raises:
-        ApiError: 400 from every method, naming the field.
     """
 
     def __init__(self, body: Mapping[str, Json]) -> None:

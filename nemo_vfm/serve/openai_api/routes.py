@@ -17,7 +17,7 @@ from nemo_vfm.serve.openai_api.completions import Completions
 from nemo_vfm.serve.openai_api.event_stream import ClientGone
 from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads
 from nemo_vfm.serve.openai_api.request_body import json_body
-from nemo_vfm.serve.rewards.score_endpoints import Scores
+from nemo_vfm.serve.openai_api.score_endpoints import Scores
 from nemo_vfm.serve.served_model import ServedModel
 
 _Answer = Callable[[dict[str, Json], Request], Awaitable[Response]]

@@ -19,27 +19,16 @@ _MOST_TOKENS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class SamplingFields:
-    """Of one request.
+    """Of one request."""
 
-    Args:
-        choice: how the next token is chosen.
-        seed: of the first choice.
-        rules: change scores before the choice.
-        stops: strings that end a text.
-        stop_tokens: tokens that end it, besides the model's own.
-        num_choices: for each prompt.
-        stream: whether the answer is sent as it is written.
-        include_usage: whether a stream ends with the numbers of tokens.
-    """
-
-    choice: Choice
-    seed: int
-    rules: TokenRules
-    stops: tuple[str, ...]
-    stop_tokens: frozenset[int]
-    num_choices: int
-    stream: bool
-    include_usage: bool
+    choice: Choice  #: how the next token is chosen
+    seed: int  #: of the first choice
+    rules: TokenRules  #: change scores before the choice
+    stops: tuple[str, ...]  #: strings that end a text
+    stop_tokens: frozenset[int]  #: tokens that end it, besides the model's own
+    num_choices: int  #: for each prompt
+    stream: bool  #: whether the answer is sent as it is written
+    include_usage: bool  #: whether a stream ends with the numbers of tokens
 
     def seed_of(self, number: int) -> int:
         """Of a prompt's choice by its number; other prompts of the request do not matter."""
@@ -59,9 +48,13 @@ def read_sampling(
     num_choices = fields.integer("n", 1, 1, MOST_CHOICES) or 1
     stream = fields.flag("stream")
     seed = fields.integer("seed", None, -_LARGEST_SEED - 1, _LARGEST_SEED)
+    value = fields.value("stop_token_ids")
+    found = [] if value is None else value
+    if not isinstance(found, list) or not all(type(one) is int and 0 <= one < vocab for one in found):
+        raise fields.wrong("stop_token_ids", f"a list of whole numbers from 0 to {vocab - 1}")
     return SamplingFields(
         _choice(fields, default.choice), secrets.randbits(62) if seed is None else seed,
-        _rules(fields, vocab, default), fields.texts("stop", MOST_STOPS), _stop_tokens(fields, vocab),
+        _rules(fields, vocab, default), fields.texts("stop", MOST_STOPS), frozenset(found),
         num_choices, stream, _include_usage(fields, stream),
     )  # fmt: skip
 
@@ -79,8 +72,12 @@ def _choice(fields: RequestFields, default: Choice) -> Choice:
 
 
 def _rules(fields: RequestFields, vocab: int, default: GenerationSettings) -> TokenRules:
+    value = fields.value("logit_bias")
+    found = {} if value is None else value
+    if not isinstance(found, dict) or not all(_is_bias(*one, vocab) for one in found.items()):
+        raise fields.wrong("logit_bias", f"an object of tokens from 0 to {vocab - 1} and numbers from -100 to 100")
     return TokenRules(
-        bias=_bias(fields, vocab),
+        bias={int(name): float(bias) for name, bias in found.items()},
         repetition_penalty=fields.number("repetition_penalty", default.repetition_penalty, *REPETITION_PENALTIES),
         frequency_penalty=fields.number("frequency_penalty", 0.0, -2, 2),
         presence_penalty=fields.number("presence_penalty", 0.0, -2, 2),
@@ -88,25 +85,9 @@ def _rules(fields: RequestFields, vocab: int, default: GenerationSettings) -> To
     )
 
 
-def _bias(fields: RequestFields, vocab: int) -> dict[int, float]:
-    value = fields.value("logit_bias")
-    found = {} if value is None else value
-    if not isinstance(found, dict) or not all(_is_bias(*one, vocab) for one in found.items()):
-        raise fields.wrong("logit_bias", f"an object of tokens from 0 to {vocab - 1} and numbers from -100 to 100")
-    return {int(name): float(bias) for name, bias in found.items()}
-
-
 def _is_bias(name: str, value: Json, vocab: int) -> bool:
     is_token = name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < vocab
     return is_token and isinstance(value, int | float) and not isinstance(value, bool) and -100 <= value <= 100
-
-
-def _stop_tokens(fields: RequestFields, vocab: int) -> frozenset[int]:
-    value = fields.value("stop_token_ids")
-    found = [] if value is None else value
-    if not isinstance(found, list) or not all(type(one) is int and 0 <= one < vocab for one in found):
-        raise fields.wrong("stop_token_ids", f"a list of whole numbers from 0 to {vocab - 1}")
-    return frozenset(found)
 
 
 def require_room_for(sampling: SamplingFields, max_tokens: int | None) -> None:

@@ -12,11 +12,7 @@ _NO_CHOICE = Choice(temperature=0)
 
 
 def text_to_score(served: ServedModel, messages: Sequence[Mapping[str, Json]]) -> TextRequest:
-    """What the engine reads: a conversation up to the token whose state is scored.
-
-    Raises:
-        DataError: it does not end with what the assistant said, does not fit the model's format, or is too long.
-    """
+    """What the engine reads: a conversation up to the token whose state is scored."""
     assert served.chat is not None and served.reward is not None, "served_reward gives both"
     if (role := messages[-1].get("role") if messages else "none") != "assistant":
         raise DataError("the answer of the assistant is scored, so the last message must be the assistant's; it has "
@@ -46,9 +42,7 @@ class OutputListener:
         return False
 
     def outputs(self, values: list[float]) -> None:
-        """See `TakesOutputs`."""
         self._outputs = values
 
     def ended(self, ending: TextEnding) -> None:
-        """See `TextListener`."""
         self._publish(self._outputs)

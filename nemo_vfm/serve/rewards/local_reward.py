@@ -22,9 +22,6 @@ class LocalReward:
         model: loads it at the first use, such as `served_reward`.
         room_gb: memory for keys and values.
         at_once: conversations that run at once; others wait.
-
-    Raises:
-        ValueError: nothing runs at once, or there is no room.
     """
 
     def __init__(self, *, model: Factory[[], ServedModel], room_gb: float = 2.0, at_once: int = 16) -> None:
@@ -32,21 +29,11 @@ class LocalReward:
         self._engine = LocalEngine(self._load, room_gb, at_once)
 
     def ready(self) -> None:
-        """Load the model.
-
-        Raises:
-            UserError: it is no reward model, or cannot be loaded.
-        """
+        """Load the model."""
         self._engine.loaded()
 
     def say(self, messages: Sequence[Json]) -> Said:
-        """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order.
-
-        Raises:
-            DataError: the messages do not end with the assistant's, do not fit the model's chat format, or are longer
-                than its context or the room.
-            NemoVfmError: the model has failed on them.
-        """
+        """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order."""
         began, (served, engine) = time.monotonic(), self._engine.loaded()
         request, done, found = text_to_score(served, messages), threading.Event(), list[list[float] | None]()
 

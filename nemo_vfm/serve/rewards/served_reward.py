@@ -33,10 +33,6 @@ def served_reward(
         precision: of weights and arithmetic: auto, bf16 or fp32.
         attributes: names of the head's outputs, in its order, where "_" leaves one out; None takes `id2label`.
         weights: of attributes in the one score; None gives none, unless there is one attribute.
-
-    Raises:
-        UserError: there is no such folder, no tokenizer or no chat template; or attributes do not fit the head.
-        DataError: it is damaged, or of another architecture.
     """
     folder = local(folder, "the folder of a reward model")
     loaded = load_reward(folder, Precision(precision).resolved()[0])

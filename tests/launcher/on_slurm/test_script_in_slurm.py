@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.plan.signal_lead_time import limit_s
+from launcher.plan.launch import limit_s
 from launcher.render.job import SlurmJob
 from launcher.render.script import script
 from tests.launcher.render.test_quoting import HOSTILE, PRINTABLE

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.plan import preflight
-from launcher.plan.signal_lead_time import lead_s, limit_s
+from launcher.plan.launch import lead_s, limit_s
 from launcher.request.cluster import Slurm
 from nemo_vfm.core import progress
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
+from launcher.plan.chain import shared
 from launcher.plan.recipe_info import Point, Step, Work
-from launcher.plan.sweep import shared
 from launcher.request.cluster import Slurm
 from nemo_vfm.cli.main import main as nemo_vfm_main
 from tests.launcher.render.test_quoting import HOSTILE

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.render import setup_program
-from launcher.render.container_setup import environment_folder
+from launcher.render.containers import environment_folder
 from launcher.request.cluster import Apptainer, Pyxis, Slurm
 from launcher.state.snapshot import requirements
 from tests.support.slurm_jobs import run, small_job

@@ -9,7 +9,7 @@ NODE = {"gpus_per_node": 8, "cpus_per_task": 14}
 
 def found(gpu: str | None = "h100", engine: str = "torch", **degrees: int) -> dict[str, str]:
     """Name -> value."""
-    settings = environment(gpu=gpu, degrees=degrees, engine=engine, **NODE)
+    settings = [*environment(gpu=gpu, degrees=degrees, engine=engine, **NODE)]
     return {setting.name: setting.value for setting in settings}
 
 
@@ -17,7 +17,7 @@ def test_every_variable_has_one_value_and_a_reason():
     for engine in ("torch", "megatron", ""):
         for gpu in ("a100", "h100", "gb200", None):
             degrees = {"tensor": 2, "context": 2, "pipeline": 8, "virtual": 2, "shard": 4}
-            settings = environment(gpu=gpu, degrees=degrees, engine=engine, **NODE)
+            settings = [*environment(gpu=gpu, degrees=degrees, engine=engine, **NODE)]
             assert len({setting.name for setting in settings}) == len(settings) >= 4
             assert all(len(setting.reason) > 15 for setting in settings)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.render.node_check import text
-from launcher.render.script import script
+from launcher.render.script import check_text, script
 from launcher.request.cluster import NodeCheck, Slurm
 from tests.support.slurm_jobs import run, small_job
 
@@ -22,7 +21,7 @@ def checked(folder: Path, check: NodeCheck, *, gpus: int = 0, seen: int = 0, lin
     smi.chmod(0o755)
     job = small_job(folder, Slurm(node_check=check), gpus_per_node=gpus)
     environment = {**os.environ, "PATH": f"{smi.parent}:{os.environ['PATH']}", "SLURMD_NODENAME": "n7"}
-    done = subprocess.run(["bash", "-uc", text(job)], env=environment, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-uc", check_text(job)], env=environment, capture_output=True, text=True)
     return f"{done.returncode} {done.stdout}{done.stderr}".strip()
 
 

@@ -7,9 +7,8 @@ import pytest
 from launcher.render.job import SlurmJob
 from launcher.render.script import script
 from launcher.request.cluster import Slurm
-from launcher.slurm.job_status import run_states, states
-from launcher.slurm.successors import line_of, successors
-from launcher.state.progress import progress
+from launcher.slurm.job_status import progress, run_states, states
+from launcher.state.launch_folder import line_of, successors
 from nemo_vfm.core.storage import checkpoint_names
 from tests.launcher.state.test_job_status import attempt, in_queue, job, kept
 from tests.support.slurm_jobs import Done, run, small_job

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.job_status import looked_at, silent, states
+from launcher.slurm.job_status import looked_at, progress, silent, states
 from launcher.slurm.slurm import Queued
 from launcher.state import logs
 from launcher.state.launch_folder import KeptLaunch, read
 from launcher.state.logs import Tail
-from launcher.state.progress import progress
 from nemo_vfm.core.errors import UserError
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.state.key_files import what_it_is
-from launcher.state.snapshot import take
+from launcher.state.snapshot import take, what_it_is
 from tests.launcher.state.test_snapshot import git
 from tests.support.repository import ROOT
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import local_log
 from launcher.cli import main
+from launcher.state import logs
 from tests.support.repository import ROOT
 
 TALKS = """\
@@ -127,7 +127,7 @@ def test_a_terminal_is_left_to_the_run_and_no_log_is_kept(desk, capsys):
 
 def test_a_letter_that_comes_in_two_pieces_is_one(tmp_path, capsys):
     (tmp_path / "logs").mkdir()
-    with local_log.LocalLog(tmp_path) as log:
+    with logs.LocalLog(tmp_path) as log:
         os.write(log.out, b"\xc3")
         log.show()
         os.write(log.out, b"\xa9\r12")
@@ -143,16 +143,16 @@ class _Closed(io.StringIO):
 def test_nobody_listening_harms_no_run(tmp_path, monkeypatch):
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(sys, "stdout", _Closed())
-    with local_log.LocalLog(tmp_path) as log:
+    with logs.LocalLog(tmp_path) as log:
         os.write(log.out, b"heard by nobody")
         log.show()
-    assert local_log.latest(tmp_path)[0].read_bytes() == b"heard by nobody"
+    assert logs.latest(tmp_path)[0].read_bytes() == b"heard by nobody"
 
 
 def test_a_log_is_its_owners_and_is_over_when_nobody_writes_it(tmp_path):
     (tmp_path / "logs").mkdir()
-    assert local_log.is_over(tmp_path) and local_log.latest(tmp_path) == []
-    with local_log.LocalLog(tmp_path):
-        assert not local_log.is_over(tmp_path)
-    assert local_log.is_over(tmp_path)
-    assert {file.stat().st_mode & 0o777 for file in local_log.latest(tmp_path)} == {0o600}
+    assert logs.is_over(tmp_path) and logs.latest(tmp_path) == []
+    with logs.LocalLog(tmp_path):
+        assert not logs.is_over(tmp_path)
+    assert logs.is_over(tmp_path)
+    assert {file.stat().st_mode & 0o777 for file in logs.latest(tmp_path)} == {0o600}

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli import main
-from launcher.local_log import OnTerminal
+from launcher.state.logs import OnTerminal
 from tests.support import preloaded
 from tests.support.repository import ROOT
 

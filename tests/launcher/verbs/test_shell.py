@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli import main
-from launcher.render.interactive import shell_script
+from launcher.render.script import shell_script
 from launcher.request.cluster import Apptainer, Pyxis
 from launcher.request.cluster import Slurm as Cluster
 from launcher.verbs.shell import _job
