@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.perf.bubble import waiting
 from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
-from nemo_vfm.perf.gpu_specs import Gpu
-from nemo_vfm.perf.kernels import Kernels, Published
+from nemo_vfm.perf.fp8_time import Casts, fp8_flops_per_s, share_in_fp8
+from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
 from nemo_vfm.perf.layouts import Degrees
-from nemo_vfm.perf.low_precision.quantise_traffic import Casts, fp8_flops_per_s, share_in_fp8
 from nemo_vfm.perf.model_work import Product, Split, Work
 from nemo_vfm.perf.network import Network
 
@@ -338,3 +336,9 @@ def _here(product: Product, split: Split, plan: ParallelPlan) -> float:
 def _exchanging(plan: ParallelPlan) -> int:
     """Context ranks that exchange heads."""
     return {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
+
+
+def waiting(plan: ParallelPlan) -> float:
+    """What a device waits in a step, over what it works."""
+    wait = (plan.pipeline - 1) / (plan.virtual * plan.microbatches)
+    return wait / 3 if plan.schedule == "zero_bubble" else wait

@@ -22,10 +22,8 @@ from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
 from nemo_vfm.parallel.plan.param_shards import split_axis
-from nemo_vfm.perf.emulated import Kernels, exchanging
 from nemo_vfm.perf.live import LiveBytes
-from nemo_vfm.perf.low_precision.fp8_stand_in import fp8_products_of
-from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
+from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchanging, fake_inputs, fp8_products_of
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
 _RUNS = 512
