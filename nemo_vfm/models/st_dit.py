@@ -16,7 +16,7 @@ from nemo_vfm.models.blocks.dit_block import BlockContext
 from nemo_vfm.models.blocks.rope import Grid
 from nemo_vfm.models.blocks.space_time import Reach, SpaceTime, SpaceTimeBlock
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.context.temporal_all_to_all import frame_order
+from nemo_vfm.parallel.layers.temporal_all_to_all import frame_order
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 

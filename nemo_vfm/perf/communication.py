@@ -7,7 +7,7 @@ replicate, pipeline. Bytes of attention over context ranks come from `parallel/c
 from dataclasses import dataclass
 
 from nemo_vfm.parallel.context.traffic_formulas import Sizes, backward_bytes, forward_bytes
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Work

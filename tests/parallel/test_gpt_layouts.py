@@ -17,7 +17,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.context import shared_heads
+from nemo_vfm.parallel.layers import shared_heads
 from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.layers import vocab_parallel_loss

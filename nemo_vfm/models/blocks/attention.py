@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nemo_vfm.models.blocks.norm import RMSNorm, RMSNormAcrossHeads
 from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.parallel.context.distributed_attention import attention, packed_attention, self_attention
+from nemo_vfm.parallel.layers.attention import attention, packed_attention, self_attention
 from nemo_vfm.parallel.layers.linear import Linear
 
 Across = Literal["head", "heads"]

@@ -12,7 +12,7 @@ partial sums of their gradients travel back to their rank. `all_gather` moves wh
 
 from dataclasses import dataclass
 
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True)

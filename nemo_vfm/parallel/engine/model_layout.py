@@ -17,7 +17,7 @@ def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
     shared = _shared_head(mesh, model)
     if mesh.tokens is None and mesh.context is None:
         return Layout(tensor=mesh.tensor, shared_head=shared)
-    from nemo_vfm.parallel.layers.scheme import Scheme
+    from nemo_vfm.parallel.context.scheme import Scheme
 
     scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
     return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 if TYPE_CHECKING:
-    from nemo_vfm.parallel.layers.scheme import Scheme
+    from nemo_vfm.parallel.context.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True)

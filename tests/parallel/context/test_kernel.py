@@ -14,7 +14,7 @@ from nemo_vfm.parallel.context.kernel import Gradients, Looped, Plain, RunningSo
 from nemo_vfm.parallel.context.kernel_choice import _proven, chosen
 from nemo_vfm.parallel.context.tiles import held, tiles
 from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme
 
 SEGMENTS = (3, 6, 1, 2)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_vfm.parallel.apply.uncompiled import uncompiled
+from nemo_vfm.parallel.layers.uncompiled import uncompiled
 from nemo_vfm.parallel.layers.token_layout import SharedHead, active
 
 

@@ -25,7 +25,7 @@ def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, segments: Seq
     if layout.context is None and segments is None:
         return attention(q_BHSD, k_BHSD, v_BHSD)
     from nemo_vfm.parallel.context.attend import attend
-    from nemo_vfm.parallel.layers.scheme import Scheme
+    from nemo_vfm.parallel.context.scheme import Scheme
 
     scheme = layout.scheme or Scheme()
     o_BHSD: Tensor = attend(q_BHSD, k_BHSD, v_BHSD, group=layout.context, scheme=scheme, segments=segments)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.uncompiled import uncompiled
-from nemo_vfm.parallel.context.frame_all_to_all import to_sequence, to_temporal
+from nemo_vfm.parallel.layers.uncompiled import uncompiled
+from nemo_vfm.parallel.layers.frame_all_to_all import to_sequence, to_temporal
 from nemo_vfm.parallel.layers.token_layout import active
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from nemo_vfm.parallel.context.window_attention import window_attention
+from nemo_vfm.parallel.layers.window_attention import window_attention
 from nemo_vfm.parallel.layers.linear import emulated_dtype
 from nemo_vfm.parallel.layers.token_layout import active, all_parts
 
@@ -71,7 +71,7 @@ def causal_attention(
         return _on_one_device(q_BHSE, k_BGSE, v_BGSE, lengths, window)
     assert window is None, "plans of context ranks are refused for a model with a window"
     from nemo_vfm.parallel.context.attend import attend
-    from nemo_vfm.parallel.layers.scheme import Scheme
+    from nemo_vfm.parallel.context.scheme import Scheme
 
     scheme = layout.scheme or Scheme()
     o_BHSE: Tensor = attend(
