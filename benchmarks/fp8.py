@@ -37,7 +37,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.types.encoders import Offloadable
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 
 
 @dataclass(frozen=True, slots=True)

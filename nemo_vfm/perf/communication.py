@@ -1,13 +1,12 @@
 """Estimates the seconds of each exchange of one block for a model, a layout and links, before any overlap.
 
 Groups follow the order of ranks: tensor closest, then context (of ring_ulysses the heads' part closest), then shard,
-replicate, pipeline. Bytes of attention over context ranks come from `parallel/context/traffic_formulas.py`.
+replicate, pipeline. Bytes of attention over context ranks come from `parallel/context/scheme.py`.
 """
 
 from dataclasses import dataclass
 
-from nemo_vfm.parallel.context.traffic_formulas import Sizes, backward_bytes, forward_bytes
-from nemo_vfm.parallel.context.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Work
@@ -54,7 +53,7 @@ def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsi
 
 
 def _shared_heads_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/apply/shared_heads.py`)."""
+    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/layers/attention.py`)."""
     ranks = plan.tensor // work.heads
     if ranks < 2:
         return 0.0

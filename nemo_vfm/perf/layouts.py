@@ -15,10 +15,9 @@ from torch import nn
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.apply.pipeline_schedule import require_divided as require_even
-from nemo_vfm.parallel.layers.frame_all_to_all import places_of
-from nemo_vfm.parallel.layers.temporal_all_to_all import require_frames
 from nemo_vfm.parallel.context.token_order import own_spans
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+from nemo_vfm.parallel.layers.temporal_all_to_all import places_of, require_frames
 from nemo_vfm.parallel.layers.token_layout import require_divided
 from nemo_vfm.parallel.plan.plan import ParallelPlan, Schedule
 from nemo_vfm.parallel.plan.sharding_spec import Divisible

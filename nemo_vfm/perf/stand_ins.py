@@ -66,8 +66,8 @@ class Kernels(TorchFunctionMode):
     """Attention and norms of another machine than this one.
 
     Attention keeps its operands, its result and a number for each query. Where context ranks pass keys and values
-    round a ring, there are two sets of them, and sums in fp32 (`parallel/context/ring.py`). On a GPU autocast has
-    norms in fp32.
+    round a ring, there are two sets of them, and sums in fp32 (`parallel/context/key_exchange.py`). On a GPU autocast
+    has norms in fp32.
 
     Args:
         gpu: whether the machine has one; else attention is this one's own.

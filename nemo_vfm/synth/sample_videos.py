@@ -32,7 +32,7 @@ from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.adapters.load_adapters import AdapterFile
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.cache_records import cache_figures, read_cache, write_cache
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts

@@ -13,7 +13,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.parallel.engine import torch_engine
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan

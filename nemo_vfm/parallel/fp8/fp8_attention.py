@@ -5,31 +5,12 @@ is 448 times the probability. Each query's sum of probabilities is of those befo
 Shape letters: B batch, H heads, S query positions, L key positions, D head dimension.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
 from nemo_vfm.parallel.fp8.quantise import E4M3, dequantise, quantise, quantise_by
 
 _SCORES = 1 << 24  # that are held at once: 64 MB in float32
-_ON = [False]
-
-
-@contextmanager
-def attention_in_fp8(on: bool) -> Iterator[None]:
-    """Let attention within compute in FP8."""
-    _ON.append(on)
-    try:
-        yield
-    finally:
-        _ON.pop()
-
-
-def is_on() -> bool:
-    """Whether attention is to compute in FP8."""
-    return _ON[-1]
 
 
 @torch.no_grad()

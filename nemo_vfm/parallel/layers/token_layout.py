@@ -6,13 +6,13 @@ parameter that all T ranks hold is a part of a sum, which the engine adds up. Th
 part alone, since every rank computes the same loss on all tokens.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 if TYPE_CHECKING:
@@ -73,6 +73,27 @@ def under(layout: Layout) -> Iterator[None]:
         yield
     finally:
         _ACTIVE.pop()
+
+
+def call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
+    """Register hooks that run the model's forward under a layout and an autocast context, also in previews."""
+    call_within(model, lambda: under(layout), arithmetic)
+
+
+def call_within(model: nn.Module, *contexts: Callable[[], AbstractContextManager[object]]) -> None:
+    """Register hooks that run the model's forward within contexts, the first outermost."""
+    entered: list[ExitStack] = []
+
+    def before(*_: object) -> None:
+        entered.append(ExitStack())
+        for context in contexts:
+            entered[-1].enter_context(context())
+
+    def after(*_: object) -> None:
+        entered.pop().close()
+
+    model.register_forward_pre_hook(before, prepend=True)
+    model.register_forward_hook(after, always_call=True)
 
 
 def split_tokens(x: Tensor, dim: int) -> Tensor:

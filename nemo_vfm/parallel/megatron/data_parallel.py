@@ -12,7 +12,7 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from nemo_vfm.parallel.apply.pipeline_stage import repeated
-from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -45,9 +45,9 @@ class DataParallel:
 
     def finish(self) -> None:
         """Sum what tensor ranks have parts of, then what each stage has a part of, then over data and context ranks."""
-        gradients.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
+        weight_updater.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
         # Before DDP's sum: after it each rank has its own run of numbers, which differs from stage to stage.
-        gradients.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
+        weight_updater.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
         self.wrapped.finish_grad_sync()
 
 
@@ -70,7 +70,7 @@ def mark(model: nn.Module, counted_elsewhere: set[nn.Parameter]) -> None:
 
 def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:
     """The whole parameters of which each tensor rank has a part of the gradient."""
-    split, sums = split_parameters(model), gradients.TensorSums(model, plan)
+    split, sums = split_parameters(model), weight_updater.TensorSums(model, plan)
     return [
         parameter
         for name, parameter in model.named_parameters()

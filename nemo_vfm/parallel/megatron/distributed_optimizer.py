@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
-from nemo_vfm.parallel.engine.updater import keep_initial_lrs, scale_lrs
+from nemo_vfm.parallel.engine.step_runner import DenseUpdater
+from nemo_vfm.parallel.engine.weight_updater import keep_initial_lrs, scale_lrs
 from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments, adam_arguments, own_numbers
 from nemo_vfm.parallel.megatron.data_parallel import DataParallel
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
@@ -55,7 +56,7 @@ class _Shard:
         return self.start // self.row_size, -(-self.end // self.row_size)
 
 
-class MegatronUpdater:
+class MegatronUpdater(DenseUpdater):
     """Updates the parameters of one rank by Megatron-Core's DDP and optimizer; a `DenseUpdater`.
 
     Args:
@@ -102,9 +103,6 @@ class MegatronUpdater:
         """See `Updater`; Megatron-Core's norm is that of all ranks."""
         self._chained.prepare_grads()
         return float(self._chained.get_grad_norm()) ** 2 / self._mesh.plan.world
-
-    def discard(self) -> None:
-        """See `Updater`; the next step drops the gradients."""
 
     def set_lr(self, lr_factor: float) -> None:
         """See `Updater`."""

@@ -4,7 +4,6 @@ Megatron-Core is imported at `start`, so a recipe is checked without it.
 """
 
 import copy
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -20,15 +19,11 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_for_ranks
-from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-from nemo_vfm.parallel.engine.engine_checks import Recompute, plan_notes, require_settings
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
+from nemo_vfm.parallel.engine.engine import Recompute, build_unsplit, enter_layout, plan_notes, require_settings
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.step_runner import StepRunner
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, require_hardware, use_fp8
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
 from nemo_vfm.parallel.megatron.megatron_import import require_megatron
 from nemo_vfm.parallel.plan.mesh import join
@@ -98,12 +93,8 @@ class MegatronEngine:
         plan = parts.plan
         _meet_alone(plan)
         mesh, groups, config = join(plan, device()), groups_of(plan), config_of(plan)
-        model, meta = build_for_ranks(parts.model, parts.seed, plan.world)
+        model, meta, narrowed = build_unsplit(parts)
         _require_no_tables(model)
-        narrowed = narrow(model, parts.precision.resolved()[0])
-        if parts.precision.fp8 is not None:
-            require_hardware(parts.precision.fp8)
-            use_fp8(model, parts.precision.fp8, plan.tensor)
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
         split(model, mesh, groups.tp, config)
@@ -116,12 +107,11 @@ class MegatronEngine:
         pipeline = None
         if ranges:
             pipeline = MegatronPipeline(model, stages_of(model, ranges, plan, mesh.at), mesh, config, groups)
-        layout = layout_of(mesh, model)
-        call_under(model, layout, parts.precision.autocast if narrowed else nullcontext)
-        model.train()
+        layout = enter_layout(model, mesh, parts, autocast=narrowed)
         return StepRunner(
             parts, model, layout, MegatronUpdater(model, parts.optimizer, config, groups, mesh),
-            (HistoryUpdater(model, mesh),), pipeline, backward=partial(run_alone, config=config, groups=groups),
+            [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)], pipeline,
+            backward=partial(run_alone, config=config, groups=groups),
             clip_norm=self.clip_norm, nonfinite=copy.copy(self.nonfinite),
         )  # fmt: skip
 

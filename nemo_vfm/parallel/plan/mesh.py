@@ -11,10 +11,14 @@ from itertools import groupby
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.context.scheme import Scheme
+from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead
 from nemo_vfm.parallel.plan.plan import AXES, Coordinate, ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.ranks.gather import GroupGather
 
 #: How long a rank waits for the others before it gives up and says so.
@@ -115,6 +119,18 @@ def neighbours(mesh: Mesh, count: int) -> dist.ProcessGroup:
     """This rank's group of so many tensor ranks that follow each other; every rank must call this."""
     runs = [ranks[n : n + count] for ranks in peers(mesh.plan, ("tensor",)) for n in range(0, len(ranks), count)]
     return group_among(runs)
+
+
+def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
+    """Return how a model's tokens and heads are split over a mesh; every rank must call it."""
+    if mesh is None:
+        return Layout()
+    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
+    shared = None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
+    if mesh.tokens is None and mesh.context is None:
+        return Layout(tensor=mesh.tensor, shared_head=shared)
+    scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
+    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
 
 
 def same_slice(plan: ParallelPlan) -> GroupGather | None:

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.fp8 import DIVISOR, RECIPES, Fp8, Recipe
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.fp8 import linear_products
 from nemo_vfm.parallel.fp8.amax_history import ROLES, AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater
 
 EACH_RECIPE = pytest.mark.parametrize("recipe", RECIPES)
 GRANULARITY = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}

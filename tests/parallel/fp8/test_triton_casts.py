@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.fp8 import Fp8, Recipe
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.fp8 import linear_products
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater
 
 pytest.importorskip("triton", reason="Triton comes with torch for CUDA; make torchrec installs it, too")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
-from nemo_vfm.parallel.layers.uncompiled import uncompiled
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
 _MOST_EXPERTS = 4096
 
