@@ -66,7 +66,9 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
     if plan.context == 1:
         return ContextTime(Passes(), Passes())
     over = [attention.over for attention in work.attentions]
-    lines = 2 * over.count("lines") * _lines_s(work, plan, network, rows, itemsize)
+    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
+    each = network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
+    lines = 2 * over.count("lines") * each
     ring, plain = _scheme_s(work, plan, network, rows, itemsize)
     count = over.count("tokens")
     return ContextTime(
@@ -75,16 +77,13 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
     )
 
 
-def _lines_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
-    return network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
-
-
 def _scheme_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
     """(what goes round in a ring, the rest) of one attention."""
     kind = "ring" if plan.attention == "all_gather" else plan.attention
     scheme = Scheme(kind=kind, ulysses=plan.ulysses)
-    sizes = _sizes(work, plan, rows, itemsize)
+    kv_heads = max(1, work.heads // plan.tensor)
+    sizes = Sizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
+                 tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
     ring, heads = scheme.degrees(plan.context)
     passes, rest = [], []
     for reckon in (forward_bytes, backward_bytes):
@@ -105,12 +104,6 @@ def _around_s(num_bytes: float, plan: ParallelPlan, network: Network, ring: int,
     if plan.attention == "all_gather":
         return network.gather_s(num_bytes * ring / (ring - 1), group)
     return (ring - 1) * network.send_s(num_bytes / (ring - 1), group)
-
-
-def _sizes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> Sizes:
-    kv_heads = max(1, work.heads // plan.tensor)
-    return Sizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
-                 tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

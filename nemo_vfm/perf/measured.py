@@ -5,10 +5,9 @@ peak itself.
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -125,16 +124,13 @@ def most_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> 
         with record_function(_SECOND):
             go_on()
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
-    return _fullest(seen.profiler.kineto_results.events())
-
-
-_SECOND = "what is measured"
-
-
-def _fullest(events: Sequence[Any]) -> int:
+    events = seen.profiler.kineto_results.events()
     since = next(event.start_ns() for event in events if event.name() == _SECOND)
     now = most = 0
     for event in sorted((one for one in events if one.name() == "[memory]"), key=lambda one: one.start_ns()):
         now += event.nbytes()
         most = max(most, now) if event.start_ns() >= since else now
     return most
+
+
+_SECOND = "what is measured"

@@ -18,9 +18,8 @@ from torch import nn
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_learn
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
-from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.parallel.plan.sharding_spec import matching
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory, split_axis
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
 from nemo_vfm.perf.traced import Cut, Even, TracedMemory, num_parameters, traced, two_blocks
 
@@ -177,6 +176,11 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     begin = f"{how.blocks}.{list(model.get_submodule(how.blocks)._modules)[largest]}."
     placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
     outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    found = {name for pattern in (*how.column, *how.row) for name in matching(pattern, names)}
+    # torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it.
+    with without_compiler():
+        options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
     return ModelFacts(
         model=small, shapes=dict(inputs), tokens=sample_tokens(model, inputs), depth=len(blocks),
         block=tuple(weight for name, weight in weights.items() if name.startswith(begin)),
@@ -184,25 +188,10 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         last=tuple(weight for name, weight in outer.items() if placed[name] == "last"),
         every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
         buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=StaticMemory(optimizer),
-        update_copies=_copies(optimizer), frozen=only_adapters_learn(model),
-        large_linears=_large_linears(model, begin),
+        update_copies=not options.get("fused") and options.get("foreach") is not False,
+        frozen=only_adapters_learn(model),
+        large_linears=sum(name.startswith(begin) for name in found),
     )  # fmt: skip
-
-
-def _large_linears(model: Cuttable, block: str) -> int:
-    """Of one block, those that tensor parallelism splits."""
-    how = model.plan()
-    assert isinstance(model, nn.Module)
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    found = {name for pattern in (*how.column, *how.row) for name in matching(pattern, names)}
-    return sum(name.startswith(block) for name in found)
-
-
-def _copies(optimizer: OptimizerFactory) -> bool:
-    """torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it."""
-    with without_compiler():
-        options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
-    return not options.get("fused") and options.get("foreach") is not False
 
 
 def _under(model: nn.Module, patterns: tuple[str, ...]) -> set[str]:

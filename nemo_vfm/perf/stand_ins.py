@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
-from nemo_vfm.parallel.fp8 import linear_products
+from nemo_vfm.parallel.fp8 import fp8_linear
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product
-from nemo_vfm.parallel.fp8.linear_products import Operands
+from nemo_vfm.parallel.fp8.operands import Operands
 from nemo_vfm.parallel.fp8.quantise import Quantised
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
 from nemo_vfm.parallel.plan.sharding_spec import matching
@@ -30,7 +30,7 @@ from nemo_vfm.parallel.plan.sharding_spec import matching
 def fp8_products_of(*, gpu: bool) -> Iterator[None]:
     """Of a GPU's tensor cores and casts, or of the emulation on a CPU, which has both operands in fp32 as well."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(linear_products, "product", _native if gpu else _emulated))
+        stack.enter_context(mock.patch.object(fp8_linear, "product", _native if gpu else _emulated))
         if gpu:
             stack.enter_context(mock.patch.object(Operands, "copies", partialmethod(_copies, Operands.copies)))
         yield
@@ -84,16 +84,14 @@ class Kernels(TorchFunctionMode):
     ) -> Any:  # fmt: skip
         """See `TorchFunctionMode`."""
         if func is F.scaled_dot_product_attention and (self._gpu or self._ring):
-            q, k, v = (_narrow(x) for x in args[:3])
+            q, k, v = args[:3]
+            if torch.is_autocast_enabled("cpu"):
+                q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
             among_itself = q.shape[2] == k.shape[2] and (kwargs or {}).get("attn_mask") is None
             return _Attention.apply(q, k, v, self._ring and among_itself)  # type: ignore[no-untyped-call]
         if func is F.layer_norm and self._gpu and torch.is_autocast_enabled("cpu"):
             args = (args[0].float(), *args[1:])
         return func(*args, **(kwargs or {}))
-
-
-def _narrow(x: Tensor) -> Tensor:
-    return x.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else x
 
 
 class _Attention(torch.autograd.Function):

@@ -270,19 +270,15 @@ class Clock:
 
     def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
         """(place in the pipeline, blocks) of the device that works longest."""
-        held, each = self._blocks_held(plan), block.forward + block.backward
-        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
-        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
-                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
-        return found[1], found[2]
-
-    def _blocks_held(self, plan: ParallelPlan) -> list[int]:
-        """Of each place in the pipeline."""
         key = plan.pipeline, plan.virtual
         if key not in self._held:
             sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
             self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
-        return self._held[key]
+        held, each = self._held[key], block.forward + block.backward
+        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
+        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
+                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
+        return found[1], found[2]
 
     def _weights(self, timed: TimedStep, at: ParallelPlan | Degrees) -> float:
         work, plan, block, blocks = self.work, timed.plan, timed.block, timed.blocks

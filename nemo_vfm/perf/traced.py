@@ -21,11 +21,11 @@ from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
-from nemo_vfm.parallel.plan.param_shards import split_axis
+from nemo_vfm.parallel.plan.static_memory import split_axis
 from nemo_vfm.perf.live import LiveBytes
 from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchanging, fake_inputs, fp8_products_of
 
-#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
+#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/layers/vocab_parallel_loss.py) then has some.
 _RUNS = 512
 #: That have a gradient, with two blocks: before, between and after them.
 _STREAMS = 3
@@ -203,24 +203,23 @@ class _Step:
 
     def _forward(self) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
-            output = self._computed()
+            model, how = self._model, self._model.plan()
+            context = model.context(**self._inside)
+            split = {*how.column, *how.vocabulary}
+            enters, leaves = (
+                self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
+            )
+            other = context if self._outside is self._inside else model.context(**self._outside)
+            x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
+            x = model.run_blocks(x, context)
+            self._returned = self._live.now
+            output = model.output(
+                x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other
+            )
             self._leaving = self._live.grown()
         if output.dim() > 2:
             output = (output.float() - torch.empty_like(output, dtype=torch.float32)).square()
         return output.sum()
-
-    def _computed(self) -> Tensor:
-        model, how = self._model, self._model.plan()
-        context = model.context(**self._inside)
-        split = {*how.column, *how.vocabulary}
-        enters, leaves = (
-            self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
-        )
-        other = context if self._outside is self._inside else model.context(**self._outside)
-        x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
-        x = model.run_blocks(x, context)
-        self._returned = self._live.now
-        return model.output(x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other)
 
     def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._live.grown()

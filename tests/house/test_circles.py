@@ -15,7 +15,6 @@ PAIRS = {
     ("train", "train/callbacks"), ("train", "train/lightning"),
 }  # fmt: skip
 CIRCLES = {
-    frozenset({"parallel/fp8/linear_products.py", "parallel/fp8/te.py"}),
     frozenset({"train/lightning/evaluation.py", "train/lightning/evaluation_run.py"}),
     frozenset({"train/lightning/fit.py", "train/lightning/start_weights.py", "train/lightning_fit.py"}),
     frozenset(f"data/video/{name}.py" for name in (

@@ -22,7 +22,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.deferred_weight_grad import Later, put_off
-from nemo_vfm.parallel.apply.pipeline_stage import Stage
+from nemo_vfm.parallel.apply.pipeline_stage import Later, Stage, put_off
 from nemo_vfm.parallel.plan.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -65,7 +64,9 @@ class Pipeline:
                 x = self._alone(index, inputs, self._received(before) if index else None)
                 if not self.stages[index].is_last:
                     self._between[_named(inputs)], self._dtype = x.shape, x.dtype
-                    self._send(x, (index + 1) % plan.pipeline)
+                    to = (index + 1) % plan.pipeline
+                    dist.send(_header(x), group=self.group, group_dst=to)
+                    dist.send(x.contiguous(), group=self.group, group_dst=to)
         return self._from_last(x)
 
     def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
@@ -85,10 +86,6 @@ class Pipeline:
         for stage in self.stages.values():
             stage.inputs, stage.microbatch, stage.under = inputs, 0, under
             stage.part.training = self.model.training
-
-    def _send(self, x: Tensor, to: int) -> None:
-        dist.send(_header(x), group=self.group, group_dst=to)
-        dist.send(x.contiguous(), group=self.group, group_dst=to)
 
     def _received(self, source: int) -> Tensor:
         header = _no_header()

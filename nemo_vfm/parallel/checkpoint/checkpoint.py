@@ -20,12 +20,12 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records as records
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import verify as verify
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import require_room as require_room
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import snapshot
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write
-from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 
 

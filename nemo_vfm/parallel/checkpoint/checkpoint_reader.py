@@ -15,7 +15,7 @@ from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
@@ -100,20 +100,17 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def _opened(self, file: str) -> MappedFile:
         if file not in self._open:
-            self._require_as_said(file)
+            # The header, read strictly, holds what the index says that this file does.
+            header = tensor_file.read_header(self._folder / file)
+            for name, held in self._parts[file].items():
+                dtype, shape = self._entries[name].dtype, header.shapes.get(name)
+                if shape != held.shape or header.dtypes[name] != dtype:
+                    found = "nothing of it" if shape is None else f"{header.dtypes[name]} {list(shape)}"
+                    raise CorruptCheckpoint(
+                        f"{self._folder / file} should hold {dtype} {list(held.shape)} of {name}, but holds {found}."
+                    )
             self._open[file] = MappedFile(self._folder / file)
         return self._open[file]
-
-    def _require_as_said(self, file: str) -> None:
-        """The header, read strictly, holds what the index says that this file does."""
-        header = tensor_file.read_header(self._folder / file)
-        for name, held in self._parts[file].items():
-            dtype, shape = self._entries[name].dtype, header.shapes.get(name)
-            if shape != held.shape or header.dtypes[name] != dtype:
-                found = "nothing of it" if shape is None else f"{header.dtypes[name]} {list(shape)}"
-                raise CorruptCheckpoint(
-                    f"{self._folder / file} should hold {dtype} {list(held.shape)} of {name}, but holds {found}."
-                )
 
 
 @runtime_checkable

@@ -22,8 +22,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, Record, surplus
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.checkpoint.retention import Keep, Record, surplus
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MANIFEST = re.compile(r"(?:(?:checkpoints/)?step-\d{8,}/)?" + re.escape(manifests.NAME))
@@ -63,7 +63,13 @@ def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
     if checkpoint.existing(folder):
         _require_own_runs(target, steps, folder)
     elif steps:
-        _require_same(target, known or b"{}", settings)
+        there, here = dict(_deciding(_parsed(known or b"{}", target), "")), dict(_deciding(settings, ""))
+        if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
+            first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
+            raise UserError(
+                f"{target} holds checkpoints of a run with another recipe ({first}). Choose another copy_to; "
+                f"to start from its weights, use start_from"
+            )
         _fetch_newest(target, steps, folder)
     if known != (now := json.dumps(settings, indent=1).encode()):
         object_store.write(now, target / _RECIPE)
@@ -186,16 +192,6 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
                     f"{target} holds {name} from a different run than {folder.parent}; choose another copy_to."
                 )
             return
-
-
-def _require_same(target: Address, known: bytes, settings: Mapping[str, Json]) -> None:
-    there, here = dict(_deciding(_parsed(known, target), "")), dict(_deciding(settings, ""))
-    if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
-        first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
-        raise UserError(
-            f"{target} holds checkpoints of a run with another recipe ({first}). Choose another copy_to; "
-            f"to start from its weights, use start_from"
-        )
 
 
 def _parsed(known: bytes, target: Address) -> Json:

@@ -192,20 +192,15 @@ class _Gathered(Function):
         with own_precision(q):
             seen = call.tiles(((0, kv.shape[_SEQUENCE]),))
             call.kernel.backward(do, q, kv[0], kv[1], out, lse, seen, sums)
-        return cast(q, sums.q_BHSD, _brought_home(sums.kv_2BKLD, call))
+        assert call.team is not None
+        parts = [taken(sums.kv_2BKLD, call.spans(index), _SEQUENCE) for index in range(call.ranks)]
+        return cast(q, sums.q_BHSD, reduce_scatter(call.team, torch.stack(parts)))
 
 
 def _everyones(k: Tensor, v: Tensor, call: Call) -> Tensor:
     """All ranks' keys and values in the order of their positions, (2, B, K, L, D)."""
     assert call.team is not None
     return unshard(all_gather(call.team, torch.stack((k, v))).unbind(), _SEQUENCE, causal=call.causal)
-
-
-def _brought_home(sums: Tensor, call: Call) -> Tensor:
-    """What all ranks have for this rank's keys and values."""
-    assert call.team is not None
-    parts = [taken(sums, call.spans(index), _SEQUENCE) for index in range(call.ranks)]
-    return reduce_scatter(call.team, torch.stack(parts))
 
 
 _SEQUENCE = 3  # of (2, B, K, L, D)

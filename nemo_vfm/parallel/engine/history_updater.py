@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nemo_vfm.core import log
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of
 from nemo_vfm.parallel.engine.step_runner import Updater
-from nemo_vfm.parallel.fp8.operand_split import largest
+from nemo_vfm.parallel.fp8.operands import largest
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears, histories
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.ranks.gather import Gather

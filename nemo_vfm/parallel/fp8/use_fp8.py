@@ -50,19 +50,19 @@ def require_hardware(spec: Fp8) -> None:
             f"build, or precision.fp8.recipe=current."
         )
     if spec.kernels == "te":
-        _require_transformer_engine()
+        try:
+            require("transformer_engine.pytorch", purpose="precision.fp8.kernels=te")
+        except (
+            RuntimeError,
+            OSError,
+            AssertionError,
+        ) as error:  # the package without its kernels, or beside another cuDNN
+            raise UserError(
+                f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported "
+                f"({error}). Reinstall transformer-engine[pytorch], or use precision.fp8.kernels=torch."
+            ) from error
     if spec.attention:
         raise UserError("attention in FP8 is still emulated, which is slow on a GPU; set fp8.attention to false.")
-
-
-def _require_transformer_engine() -> None:
-    try:
-        require("transformer_engine.pytorch", purpose="precision.fp8.kernels=te")
-    except (RuntimeError, OSError, AssertionError) as error:  # the package without its kernels, or beside another cuDNN
-        raise UserError(
-            f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported ({error}). "
-            f"Reinstall transformer-engine[pytorch], or use precision.fp8.kernels=torch."
-        ) from error
 
 
 def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.Linear]:
@@ -81,12 +81,7 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
     if how.one_device:
         raise UserError("a mixture of experts (model.experts) cannot be trained in FP8: experts sometimes get too few "
                         "rows; use precision=bf16.")  # fmt: skip
-    found = _linears(how, dict(model.named_modules()), spec)
-    _require_divisible(how, found, spec, tensor)
-    return found
-
-
-def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str, nn.Linear]:
+    names = dict(model.named_modules())
     blocks = names[how.blocks]
     assert isinstance(blocks, nn.ModuleList)
     inner = {f"{how.blocks}.{number}" for number in range(spec.first_bf16, len(blocks) - spec.last_bf16)}
@@ -97,11 +92,13 @@ def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str,
         )
     depth = how.blocks.count(".") + 2
     wanted = (name for pattern in (*how.column, *how.row) for name in matching(pattern, names))
-    return {
+    found = {
         name: module
         for name in wanted
         if ".".join(name.split(".")[:depth]) in inner and isinstance(module := names[name], nn.Linear)
     }
+    _require_divisible(how, found, spec, tensor)
+    return found
 
 
 def _require_divisible(how: Declared, linears: dict[str, nn.Linear], spec: Fp8, tensor: int) -> None:

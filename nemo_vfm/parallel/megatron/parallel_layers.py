@@ -189,7 +189,10 @@ def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: Transformer
     for name in _matched(how.vocabulary, names):
         _put(model, name, names[name], WordEmbedding(names[name], config, group), mesh, made)
     for name in _matched(how.across_heads, names):
-        _split_norm(names[name], mesh, group)
+        module: Any = names[name]
+        module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
+        module.total = partial(_summed, group)
+        _show_as_parts(module, mesh)
 
 
 def _without_sequence(config: TransformerConfig) -> TransformerConfig:
@@ -229,13 +232,6 @@ def _part(parameter: nn.Parameter, dim: int | None, mesh: Mesh) -> nn.Parameter:
     if dim is not None:
         own = own.chunk(mesh.plan.tensor, dim)[mesh.at.tensor].clone()
     return nn.Parameter(own, requires_grad=parameter.requires_grad)
-
-
-def _split_norm(norm: nn.Module, mesh: Mesh, group: ProcessGroup) -> None:
-    module: Any = norm
-    module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
-    module.total = partial(_summed, group)
-    _show_as_parts(module, mesh)
 
 
 def _summed(group: ProcessGroup, part: Tensor) -> Tensor:

@@ -67,7 +67,12 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
         UserError: their number is not the plan's, or this process was not started as one of several.
     """
     if not dist.is_initialized():
-        _require_environment(plan)
+        missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise UserError(
+                f"The plan is for {plan.world} devices ({plan}), but this process was started alone ({missing[0]} is "
+                f"not set). Start it through `nemo-vfm run`, torchrun or srun."
+            )
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=TIMEOUT)
     try:
@@ -87,15 +92,6 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
         plan, rank, at, devices, world, _group(plan, ("context", "tensor") if plan.sequence else ("context",)),
         _group(plan, ("context",)), _group(plan, ("tensor",)), _group(plan, ("pipeline",)),
     )  # fmt: skip
-
-
-def _require_environment(plan: ParallelPlan) -> None:
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise UserError(
-            f"The plan is for {plan.world} devices ({plan}), but this process was started alone ({missing[0]} is not "
-            f"set). Start it through `nemo-vfm run`, torchrun or srun."
-        )
 
 
 def _group(plan: ParallelPlan, axes: Sequence[str]) -> dist.ProcessGroup | None:

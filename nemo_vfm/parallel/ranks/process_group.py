@@ -173,30 +173,26 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
     """The store, once every rank has come to it with the same recipe."""
     store = connect(timeout_s)
     try:
-        _compare(store, recipe_sha256, timeout_s)
+        names = [f"here/{rank}" for rank in range(ranks.count())]
+        store.set(names[ranks.rank()], recipe_sha256)
+        if absent := _absent(store, names, timeout_s):
+            raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
+                            f"its output, and check that it can reach {address()}")  # fmt: skip
+        found = [store.get(name).decode() for name in names]
+        if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
+            # The store goes with rank 0: the others must have read what they are refused for.
+            store.set(f"read/{ranks.rank()}", "")
+            if ranks.is_first():
+                _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
+            raise UserError(
+                f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
+                f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
+                f"and ingredients. Nothing was run"
+            )
     except RuntimeError as error:
         raise UserError(f"rank {ranks.rank()} reached rank 0 at {address()}, which ended before all ranks had "
                         f"joined; see its output ({one_line(error)})") from error  # fmt: skip
     return store
-
-
-def _compare(store: Store, recipe_sha256: str, timeout_s: float) -> None:
-    names = [f"here/{rank}" for rank in range(ranks.count())]
-    store.set(names[ranks.rank()], recipe_sha256)
-    if absent := _absent(store, names, timeout_s):
-        raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
-                        f"its output, and check that it can reach {address()}")  # fmt: skip
-    found = [store.get(name).decode() for name in names]
-    if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
-        # The store goes with rank 0: the others must have read what they are refused for.
-        store.set(f"read/{ranks.rank()}", "")
-        if ranks.is_first():
-            _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
-        raise UserError(
-            f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
-            f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
-            f"and ingredients. Nothing was run"
-        )
 
 
 def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:

@@ -77,7 +77,10 @@ class TinyTraining:
         runner.clip_norm = None
         wake(runner.model, self.seed)
         if self.precision.fp8 is not None:
-            _in_float64(runner.model)
+            # Let linears take what parts of the model make in float32, such as embeddings of time.
+            for module in runner.model.modules():
+                if isinstance(module, nn.Linear):
+                    module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
         return runner
 
     @contextmanager
@@ -155,13 +158,6 @@ class TinyTraining:
 
     def _drawn(self, name: str, shape: Sequence[int], key: str) -> Tensor:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
-
-
-def _in_float64(model: nn.Module) -> None:
-    """Let linears take what parts of the model make in float32, such as embeddings of time."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
 
 
 def _documents(row: Batch) -> list[Batch]:

@@ -71,7 +71,9 @@ class FusedTables(nn.Module):
         self._calls += 1
         out: dict[str, Tensor] = {}
         for storage in self._storages:
-            order = CallOrder(self._calls, places_B is not None or _is_shared(storage), places_B)
+            # Where two features have a table together, values of a row come feature by feature, not by sample.
+            is_shared = any(len(spec.features) > 1 for spec in storage.tables.values())
+            order = CallOrder(self._calls, places_B is not None or is_shared, places_B)
             if wanted := self._wanted(storage, features, places_B):
                 out |= look_up(storage, wanted, order, self._anchor)
         return {feature: out[feature] for feature in features}
@@ -135,7 +137,8 @@ class FusedTables(nn.Module):
         """Everything a checkpoint needs, by name: TABLE.weight and TABLE.STATE as views, and step."""
         found = {"step": torch.tensor(self.step)}
         for name, storage in self._storage_of.items():
-            found |= {f"{name}.{what}": storage.of_table(one, name) for what, one in _tensors(storage).items()}
+            tensors = {"weight": storage.rows_RD, **storage.state}
+            found |= {f"{name}.{what}": storage.of_table(one, name) for what, one in tensors.items()}
         return found
 
     @torch.no_grad()
@@ -191,7 +194,18 @@ class FusedTables(nn.Module):
         for number, (feature, name) in enumerate(storage.features.items()):
             if (jagged := features.get(feature)) is not None:
                 spec = storage.tables[name]
-                _require_fit(feature, jagged, spec, places_B)
+                if jagged.values_N.dtype != torch.int64:
+                    raise ValueError(f"{feature}: ids are {jagged.values_N.dtype}; they must be int64")
+                if not _looks_valid(jagged, spec.rows):
+                    jagged.require_valid(spec.rows, feature)  # slower: it finds the place
+                if spec.pooling == "sequence" and jagged.weights_N is not None:
+                    raise ValueError(
+                        f"{feature}: a sequence has no sum to weight; multiply its vectors, or pool its table"
+                    )
+                if places_B is not None and len(places_B) != len(jagged):
+                    raise ValueError(
+                        f"{feature}: {len(jagged)} samples, but {len(places_B)} places; look it up in a separate call"
+                    )
                 found.append(FeatureLookup(feature, number, name, spec.pooling, jagged))
         return found
 
@@ -235,26 +249,6 @@ def _groups(tables: Mapping[str, TableSpec]) -> list[dict[str, TableSpec]]:
     for name, spec in tables.items():
         groups.setdefault((spec.dtype, spec.width), {})[name] = spec
     return list(groups.values())
-
-
-def _is_shared(storage: RowStorage) -> bool:
-    """Whether two features have a table together: values of a row then come feature by feature, not by sample."""
-    return any(len(spec.features) > 1 for spec in storage.tables.values())
-
-
-def _tensors(storage: RowStorage) -> dict[str, Tensor]:
-    return {"weight": storage.rows_RD, **storage.state}
-
-
-def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor | None) -> None:
-    if jagged.values_N.dtype != torch.int64:
-        raise ValueError(f"{feature}: ids are {jagged.values_N.dtype}; they must be int64")
-    if not _looks_valid(jagged, spec.rows):
-        jagged.require_valid(spec.rows, feature)  # slower: it finds the place
-    if spec.pooling == "sequence" and jagged.weights_N is not None:
-        raise ValueError(f"{feature}: a sequence has no sum to weight; multiply its vectors, or pool its table")
-    if places_B is not None and len(places_B) != len(jagged):
-        raise ValueError(f"{feature}: {len(jagged)} samples, but {len(places_B)} places; look it up in a separate call")
 
 
 def _looks_valid(jagged: Jagged, rows: int) -> bool:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.sparse.tables import counter_hash, numba_kernels
+from nemo_vfm.sparse.tables.counter_hash import round_stochastically
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, pack, unpack
 from nemo_vfm.sparse.tables.row_kernels import triton_usable
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
-from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
 from nemo_vfm.sparse.tables.table_spec import DTYPES, MOST_TRITON_COLUMNS, TableSpec
-from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
+from nemo_vfm.sparse.tables.touched_rows import PendingGradient, TouchedRows, touched_rows
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
 _ROWS_OF_A_BLOCK = 1 << 13
@@ -146,7 +146,16 @@ class RowStorage:
             part.sums_UD.div_(global_weight)
             if clip_factor is not None:
                 part.sums_UD.mul_(clip_factor)
-            self._update(optimizer, part, step)
+            state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
+            rows_UD = _read(self.rows_RD, part.rows)
+            exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
+            optimizer.update(exact_UD, part.sums_UD, state, step)
+            for name, tensor in self.state.items():
+                _write(tensor, part.rows, state[name])
+            if exact_UD is not rows_UD:
+                bits_UD = counter_hash.column_bits(self._row_keys(part.rows, step), self.width)
+                rows_UD.copy_(round_stochastically(exact_UD, rows_UD.dtype, bits_UD))
+            _write(self.rows_RD, part.rows, rows_UD)
         self.forget()
 
     def _begin_of(self, feature: int) -> int:
@@ -169,18 +178,6 @@ class RowStorage:
         else:
             numbers = float(divisor), float(clip), optimizer.lr, optimizer.eps
             numba_kernels.update_row_wise(self.rows_RD, self.state["sum"], blocks, numbers)
-
-    def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
-        state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
-        rows_UD = _read(self.rows_RD, part.rows)
-        exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
-        optimizer.update(exact_UD, part.sums_UD, state, step)
-        for name, tensor in self.state.items():
-            _write(tensor, part.rows, state[name])
-        if exact_UD is not rows_UD:
-            bits_UD = counter_hash.column_bits(self._row_keys(part.rows, step), self.width)
-            rows_UD.copy_(round_stochastically(exact_UD, rows_UD.dtype, bits_UD))
-        _write(self.rows_RD, part.rows, rows_UD)
 
     def _row_keys(self, rows: slice | Tensor, step: int) -> Tensor:
         """Of each row's own table and place, so that a table gives the same numbers wherever it is placed."""

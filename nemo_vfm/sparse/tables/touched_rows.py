@@ -81,7 +81,9 @@ class TouchedRows:
         for begin, end, first, last in zip(begins, ends, first_rows, last_rows, strict=True):
             bounds = self.offsets[begin : end + 1]
             if fill and last + 1 - first <= 1.5 * (end - begin):
-                filled = _filled_offsets(self.rows_U[begin:end] - first, bounds, last + 1 - first)
+                # Offsets of all rows from first to last, of which some are touched: the others are empty.
+                offsets = bounds.new_zeros(last + 2 - first)
+                filled = offsets.index_copy_(0, self.rows_U[begin:end] - first + 1, bounds.diff()).cumsum_(0)
                 yield RowSums(slice(first, last + 1), self._sums(bounds, filled))
             else:
                 yield RowSums(self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0]))
@@ -101,12 +103,6 @@ class TouchedRows:
         begin, end = bounds[[0, -1]].tolist()
         weights = None if self.weights_N is None else self.weights_N[begin:end]
         return sum_bags(self.grads_GD, self.bags_N[begin:end], offsets, weights)
-
-
-def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
-    """Offsets of all `count` rows of a range, of which those at `places_U` are touched: the others are empty."""
-    offsets = bounds.new_zeros(count + 1)
-    return offsets.index_copy_(0, places_U + 1, bounds.diff()).cumsum_(0)
 
 
 def touched_rows(
@@ -149,7 +145,10 @@ def _sorted(
     if numba_kernels.sorts(keys_N, num_rows):
         order_G = None if samples_G is None else samples_G.sort(stable=True).indices
         return numba_kernels.sorted_by_row(keys_N, row_offsets(lengths_G), order_G, num_rows, with_places)
-    keys_N, bags_N = _narrow(keys_N, num_rows), _bags(lengths_G, len(keys_N))
+    # In the smallest integers: a radix sort passes once a byte.
+    smallest = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if num_rows <= torch.iinfo(dtype).max)
+    bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
+    keys_N, bags_N = keys_N.to(smallest), torch.repeat_interleave(bags_G, lengths_G, output_size=len(keys_N))
     order_N = _row_order(keys_N, samples_G, bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
     return rows_U.long(), row_offsets(counts_U), bags_N.index_select(0, order_N), order_N
@@ -162,17 +161,6 @@ def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor) -> Tens
     by_sample_N = samples_G.index_select(0, bags_N).sort(stable=True).indices
     by_row_N = keys_N.index_select(0, by_sample_N).sort(stable=True).indices
     return by_sample_N.index_select(0, by_row_N)
-
-
-def _narrow(keys_N: Tensor, num_rows: int) -> Tensor:
-    """In the smallest integers: a radix sort passes once a byte."""
-    smallest = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if num_rows <= torch.iinfo(dtype).max)
-    return keys_N.to(smallest)
-
-
-def _bags(lengths_G: Tensor, num_values: int) -> Tensor:
-    bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
-    return torch.repeat_interleave(bags_G, lengths_G, output_size=num_values)
 
 
 def _samples(pending: Sequence[PendingGradient]) -> Tensor | None:
