@@ -25,15 +25,10 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class ContextTime:
-    """What attention over context ranks costs in a block.
+    """What attention over context ranks costs in a block."""
 
-    Args:
-        ring: blocks of keys and values, sent while others are attended to.
-        plain: what nothing hides: exchanges of heads, of time lines, and gathered keys and values.
-    """
-
-    ring: Passes
-    plain: Passes
+    ring: Passes  #: blocks of keys and values, sent while others are attended to
+    plain: Passes  #: what nothing hides: exchanges of heads, of time lines, and gathered keys and values
 
 
 def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> float:

@@ -29,13 +29,9 @@ _BLOCKS_REACH = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Casts:
-    """How numbers get into FP8.
+    """How numbers get into FP8."""
 
-    Args:
-        recipe: of the scales.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  #: of the scales
 
     def operand(self, copies: int) -> float:
         """Bytes for each number of an operand, of which one copy or two are written."""

@@ -17,25 +17,16 @@ USABLE = 0.92
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One kind of GPU.
+    """One kind of GPU."""
 
-    Args:
-        name: what `--gpu` takes.
-        words: of the name that its driver tells, the part that tells it from others.
-        memory_gib: what the driver shows, in GiB.
-        bf16_tflops: dense bf16 products without sparsity, in 10^12 FLOPs a second.
-        memory_gb_per_s: between memory and cores, in 10^9 bytes a second.
-        fp8_tflops: dense FP8 products with sums in fp32; None where there are none, before compute capability 8.9.
-        capability: compute capability, (major, minor).
-    """
-
-    name: str
-    words: str
-    memory_gib: float
-    bf16_tflops: float
-    memory_gb_per_s: float
+    name: str  #: what `--gpu` takes
+    words: str  #: of the name that its driver tells, the part that tells it from others
+    memory_gib: float  #: what the driver shows, in GiB
+    bf16_tflops: float  #: dense bf16 products without sparsity, in 10^12 FLOPs a second
+    memory_gb_per_s: float  #: between memory and cores, in 10^9 bytes a second
+    #: dense FP8 products with sums in fp32; None where there are none, before compute capability 8.9
     fp8_tflops: float | None = None
-    capability: tuple[int, int] = (9, 0)
+    capability: tuple[int, int] = (9, 0)  #: compute capability, (major, minor)
 
     @property
     def usable_bytes(self) -> float:
@@ -122,28 +113,20 @@ class Published:
     Those of FP8 are assumed, not fitted: docs/reference/performance.md has what they give beside published speed-ups.
 
     A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
-
-    Args:
-        most_linear: share of the peak that large products reach through a training.
-        half_linear: the side at which a product reaches half of that.
-        most_fp8: share of the FP8 peak that large products in FP8 reach.
-        half_fp8: the side at which such a product reaches half of that: twice that of bf16, since its loads and its
-            start take as long while its products take half.
-        most_attention: the same of attention.
-        half_attention: the number of keys at which attention reaches half of that.
-        passes: times that what goes into and out of each linear is read and written by norms, modulations,
-            activations and residuals, forward; backward is taken for twice as many.
-        launch_s: seconds that starting the kernels of a block takes, at least.
     """
 
-    most_linear: float = 0.68
-    half_linear: float = 128.0
-    most_fp8: float = 0.6
+    most_linear: float = 0.68  #: share of the peak that large products reach through a training
+    half_linear: float = 128.0  #: the side at which a product reaches half of that
+    most_fp8: float = 0.6  #: share of the FP8 peak that large products in FP8 reach
+    #: the side at which such a product reaches half of that: twice that of bf16, since its loads and its start take as
+    #: long while its products take half
     half_fp8: float = 256.0
-    most_attention: float = 0.5
-    half_attention: float = 512.0
+    most_attention: float = 0.5  #: the same of attention
+    half_attention: float = 512.0  #: the number of keys at which attention reaches half of that
+    #: times that what goes into and out of each linear is read and written by norms, modulations, activations and
+    #: residuals, forward; backward is taken for twice as many
     passes: float = 1.5
-    launch_s: float = 3e-4
+    launch_s: float = 3e-4  #: seconds that starting the kernels of a block takes, at least
 
     def linear(self, rows: float, inputs: float, outputs: float) -> float:
         """See `Kernels`."""

@@ -32,15 +32,10 @@ _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Bytes on this rank.
+    """Bytes on this rank."""
 
-    Args:
-        most: at the fullest moment of a step.
-        standing: of this, weights, gradients and optimizer; the gradients may be fewer then.
-    """
-
-    most: int
-    standing: int
+    most: int  #: at the fullest moment of a step
+    standing: int  #: of this, weights, gradients and optimizer; the gradients may be fewer then
 
 
 class MadeUp:

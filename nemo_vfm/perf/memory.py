@@ -24,30 +24,19 @@ Recompute = Literal["none", "blocks"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the fullest device.
+    """Bytes on the fullest device."""
 
-    Args:
-        parameters: weights and buffers, all the time.
-        gradients: of them, all at once at a step's end.
-        optimizer: its state, all the time.
-        activations: whatever else there is at the fullest moment: what waits for backward, what is being computed,
-            weights that are gathered; less the gradients that are not there yet.
-        average: the running average of weights.
-        beside: other networks on the device, all the time: encoders and codecs.
-        workspaces: of cuBLAS, all the time; `memory` knows no GPU and leaves them out.
-        host: in host memory, where the optimizer is kept there.
-        moment: the fullest, in words.
-    """
-
-    parameters: int
-    gradients: int
-    optimizer: int
+    parameters: int  #: weights and buffers, all the time
+    gradients: int  #: of them, all at once at a step's end
+    optimizer: int  #: its state, all the time
+    #: whatever else there is at the fullest moment: what waits for backward, what is being computed, weights that are
+    #: gathered; less the gradients that are not there yet
     activations: int
-    average: int = 0
-    beside: int = 0
-    workspaces: int = 0
-    host: int = 0
-    moment: str = ""
+    average: int = 0  #: the running average of weights
+    beside: int = 0  #: other networks on the device, all the time: encoders and codecs
+    workspaces: int = 0  #: of cuBLAS, all the time; `memory` knows no GPU and leaves them out
+    host: int = 0  #: in host memory, where the optimizer is kept there
+    moment: str = ""  #: the fullest, in words
 
     @property
     def total(self) -> int:
@@ -111,19 +100,12 @@ def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A place in the pipeline.
+    """A place in the pipeline."""
 
-    Args:
-        place: counted from 0.
-        blocks: in each of its stages.
-        first: whether it has the model's first weights.
-        last: whether it has the last ones.
-    """
-
-    place: int
-    blocks: tuple[int, ...]
-    first: bool
-    last: bool
+    place: int  #: counted from 0
+    blocks: tuple[int, ...]  #: in each of its stages
+    first: bool  #: whether it has the model's first weights
+    last: bool  #: whether it has the last ones
 
 
 def _devices(depth: int, plan: ParallelPlan) -> Iterator[_Device]:
@@ -142,58 +124,33 @@ def _shared(plan: ParallelPlan) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """What of a model a device has, in bytes.
+    """What of a model a device has, in bytes."""
 
-    Args:
-        place: of the device in the pipeline.
-        blocks: their number in each of its stages.
-        first: whether it begins the model.
-        last: whether it ends it.
-        block_weights: of a block, whole, in the dtype of the arithmetic.
-        outer_weights: of what is no block, likewise.
-        block_gradients: of a block, as they are kept.
-        all_gradients: as they are kept.
-        last_gradients: of what only the last stage has.
-        casts: whether each microbatch makes a copy of the weights in the dtype of the arithmetic.
-        gathered: whether weights are shared, and gathered where they are needed.
-        whole: numbers that learn in all of it, were none shared.
-        copies: bytes of a block's weights in the dtype of the arithmetic, of those that are stored in fp32.
-    """
-
-    place: int
-    blocks: Sequence[int]
-    first: bool
-    last: bool
-    block_weights: int
-    outer_weights: int
-    block_gradients: int
-    all_gradients: int
-    last_gradients: int
-    casts: bool
-    gathered: bool
-    whole: int
-    copies: int
+    place: int  #: of the device in the pipeline
+    blocks: Sequence[int]  #: their number in each of its stages
+    first: bool  #: whether it begins the model
+    last: bool  #: whether it ends it
+    block_weights: int  #: of a block, whole, in the dtype of the arithmetic
+    outer_weights: int  #: of what is no block, likewise
+    block_gradients: int  #: of a block, as they are kept
+    all_gradients: int  #: as they are kept
+    last_gradients: int  #: of what only the last stage has
+    casts: bool  #: whether each microbatch makes a copy of the weights in the dtype of the arithmetic
+    gathered: bool  #: whether weights are shared, and gathered where they are needed
+    whole: int  #: numbers that learn in all of it, were none shared
+    copies: int  #: bytes of a block's weights in the dtype of the arithmetic, of those that are stored in fp32
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What a device has whatever its microbatches are, in bytes.
+    """What a device has whatever its microbatches are, in bytes."""
 
-    Args:
-        part: of the model.
-        parameters: weights and buffers.
-        gradients: of them.
-        state: of the optimizer.
-        updating: what there is for a while when weights are updated.
-        average: a running average of the weights, where one is kept.
-    """
-
-    part: StageMemory
-    parameters: int
-    gradients: int
-    state: int
-    updating: float
-    average: int
+    part: StageMemory  #: of the model
+    parameters: int  #: weights and buffers
+    gradients: int  #: of them
+    state: int  #: of the optimizer
+    updating: float  #: what there is for a while when weights are updated
+    average: int  #: a running average of the weights, where one is kept
 
 
 def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> _Standing:

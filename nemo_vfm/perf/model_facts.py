@@ -29,19 +29,12 @@ _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter.
+    """A parameter."""
 
-    Args:
-        shape: whole.
-        axis: that tensor ranks split; None where each has all.
-        learns: whether it has a gradient.
-        narrows: whether it is stored in the dtype of the arithmetic; else in fp32.
-    """
-
-    shape: tuple[int, ...]
-    axis: int | None
-    learns: bool
-    narrows: bool = False
+    shape: tuple[int, ...]  #: whole
+    axis: int | None  #: that tensor ranks split; None where each has all
+    learns: bool  #: whether it has a gradient
+    narrows: bool = False  #: whether it is stored in the dtype of the arithmetic; else in fp32
 
     def local(self, tensor: int) -> int:
         """Numbers of it on one of so many tensor ranks."""
@@ -57,44 +50,26 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What `memory` wants to know of a model.
+    """What `memory` wants to know of a model."""
 
-    Args:
-        model: its first block twice and no other, on the meta device.
-        shapes: of its inputs.
-        tokens: of one sample.
-        depth: blocks.
-        block: weights of one.
-        first: those that only the first stage of a pipeline has.
-        last: likewise the last.
-        every: those that every stage has.
-        buffers: bytes of what is no parameter.
-        optimizer: builds the optimizer.
-        kept: what it keeps.
-        traces: what was found of ways to cut the blocks.
-        sums: what was added up once: a plan asks some 100,000 times.
-        standing: what `memory` found of devices of a layout, whatever their microbatches.
-        update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
-        frozen: whether adapters alone learn.
-        large_linears: of a block, those that FP8 concerns where a recipe says so.
-    """
-
-    model: Cuttable
-    shapes: Shapes
-    tokens: int
-    depth: int
-    block: tuple[Weight, ...]
-    first: tuple[Weight, ...]
-    last: tuple[Weight, ...]
-    every: tuple[Weight, ...]
-    buffers: int
-    optimizer: OptimizerFactory
-    kept: StaticMemory
-    traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
-    update_copies: bool = True
-    frozen: bool = False
-    large_linears: int = 0
+    model: Cuttable  #: its first block twice and no other, on the meta device
+    shapes: Shapes  #: of its inputs
+    tokens: int  #: of one sample
+    depth: int  #: blocks
+    block: tuple[Weight, ...]  #: weights of one
+    first: tuple[Weight, ...]  #: those that only the first stage of a pipeline has
+    last: tuple[Weight, ...]  #: likewise the last
+    every: tuple[Weight, ...]  #: those that every stage has
+    buffers: int  #: bytes of what is no parameter
+    optimizer: OptimizerFactory  #: builds the optimizer
+    kept: StaticMemory  #: what it keeps
+    traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)  #: what was found of ways to cut the blocks
+    update_copies: bool = True  #: whether, on a GPU, it makes a copy of a moment while it updates
+    frozen: bool = False  #: whether adapters alone learn
+    large_linears: int = 0  #: of a block, those that FP8 concerns where a recipe says so
+    #: what was added up once: a plan asks some 100,000 times
     sums: dict[tuple[object, ...], int] = field(default_factory=dict)
+    #: what `memory` found of devices of a layout, whatever their microbatches
     standing: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
     def own(self, where: Where, tensor: int, sharing: int, *, learning: bool = False) -> int:
@@ -205,13 +180,9 @@ _FEW, _MORE = 2, 4
 
 @dataclass(frozen=True)
 class CachedTraces(ModelFacts):
-    """See the module.
+    """See the module."""
 
-    Args:
-        sketched: what was asked for before.
-    """
-
-    sketched: dict[tuple[Cut, float, float], TracedMemory] = field(default_factory=dict)
+    sketched: dict[tuple[Cut, float, float], TracedMemory] = field(default_factory=dict)  #: what was asked for before
 
     def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         """See `ModelFacts.held`."""

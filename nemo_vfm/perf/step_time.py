@@ -34,40 +34,24 @@ _KEPT_STAGES = 3  # that torch's schedules keep gathered at a time
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a layout runs on.
+    """What a layout runs on."""
 
-    Args:
-        gpu: each of them.
-        network: what joins them.
-        kernels: what share of their peak products reach.
-    """
-
-    gpu: Gpu
-    network: Network
-    kernels: Kernels = field(default_factory=Published)
+    gpu: Gpu  #: each of them
+    network: Network  #: what joins them
+    kernels: Kernels = field(default_factory=Published)  #: what share of their peak products reach
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step on the device that works longest; what is hidden behind arithmetic is not in it.
+    """Seconds of a step on the device that works longest; what is hidden behind arithmetic is not in it."""
 
-    Args:
-        compute: products, attention, and what passes memory between them; recomputation too.
-        tensor: gathers and sums around split linears.
-        context: exchanges of keys, heads and time lines.
-        weights: gathered weights, shared and added gradients.
-        sends: between pipeline stages.
-        waits: the bubble.
-        update: of the optimizer.
-    """
-
-    compute: float
-    tensor: float
-    context: float
-    weights: float
-    sends: float
-    waits: float
-    update: float
+    compute: float  #: products, attention, and what passes memory between them; recomputation too
+    tensor: float  #: gathers and sums around split linears
+    context: float  #: exchanges of keys, heads and time lines
+    weights: float  #: gathered weights, shared and added gradients
+    sends: float  #: between pipeline stages
+    waits: float  #: the bubble
+    update: float  #: of the optimizer
 
     @property
     def total(self) -> float:
@@ -94,17 +78,11 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """What of a step's seconds does not depend on how data ranks share weights.
+    """What of a step's seconds does not depend on how data ranks share weights."""
 
-    Args:
-        plan: the layout, its replicate and shard apart.
-        block: one of its blocks.
-        blocks: of the device that works longest.
-    """
-
-    plan: ParallelPlan
-    block: _Block
-    blocks: int
+    plan: ParallelPlan  #: the layout, its replicate and shard apart
+    block: _Block  #: one of its blocks
+    blocks: int  #: of the device that works longest
     compute: float
     tensor: float
     context: float

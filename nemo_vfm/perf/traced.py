@@ -33,57 +33,36 @@ _STREAMS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What decides how a block computes on one device.
+    """What decides how a block computes on one device."""
 
-    Args:
-        tensor: devices that split the large linears.
-        sequence: whether they also split the tokens between these.
-        narrow: bf16 arithmetic; else fp32.
-        gathered: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies.
-        ring: whether tokens are spread over context ranks.
-        gpu: whether attention and norms are those of a GPU; else of a CPU.
-        fp8: how the large linears are in FP8; None has them in the arithmetic of all else.
-    """
-
-    tensor: int = 1
-    sequence: bool = False
-    narrow: bool = True
+    tensor: int = 1  #: devices that split the large linears
+    sequence: bool = False  #: whether they also split the tokens between these
+    narrow: bool = True  #: bf16 arithmetic; else fp32
+    #: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies
     gathered: bool = False
-    ring: bool = False
-    gpu: bool = True
-    fp8: Fp8 | None = None
+    ring: bool = False  #: whether tokens are spread over context ranks
+    gpu: bool = True  #: whether attention and norms are those of a GPU; else of a CPU
+    fp8: Fp8 | None = None  #: how the large linears are in FP8; None has them in the arithmetic of all else
 
 
 @dataclass(frozen=True, slots=True)
 class TracedMemory:
-    """Bytes that a step holds at its moments.
+    """Bytes that a step holds at its moments."""
 
-    Args:
-        entered: once the first block can begin, inputs included.
-        block: what each block leaves for backward.
-        spared: of this, what the first block does not leave, since nothing is kept of what comes before the first
-            weights that learn. Recomputation keeps the block's input all the same.
-        stream: of this, what comes out of it.
-        block_forward: the most while a block is computed, over what there was before it.
-        block_backward: the most while its gradients are, over what there was before.
-        output_forward: the most from the last block to its output, over what there was after that block.
-        output_kept: what of it waits for backward.
-        output_backward: the most until the last block's backward begins, over the same.
-        output_left: what is there then over the same: gradients of the last weights, and of the last block's output.
-        embed_backward: the most after the first block's backward, over what there was at its end.
-    """
-
-    entered: float
-    block: float
+    entered: float  #: once the first block can begin, inputs included
+    block: float  #: what each block leaves for backward
+    #: of this, what the first block does not leave, since nothing is kept of what comes before the first weights that
+    #: learn. Recomputation keeps the block's input all the same.
     spared: float
-    stream: float
-    block_forward: float
-    block_backward: float
-    output_forward: float
-    output_kept: float
-    output_backward: float
+    stream: float  #: of this, what comes out of it
+    block_forward: float  #: the most while a block is computed, over what there was before it
+    block_backward: float  #: the most while its gradients are, over what there was before
+    output_forward: float  #: the most from the last block to its output, over what there was after that block
+    output_kept: float  #: what of it waits for backward
+    output_backward: float  #: the most until the last block's backward begins, over the same
+    #: what is there then over the same: gradients of the last weights, and of the last block's output
     output_left: float
-    embed_backward: float
+    embed_backward: float  #: the most after the first block's backward, over what there was at its end
 
 
 Moments = dict[str, list[int]]
@@ -92,13 +71,10 @@ Line = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """What a step holds, as a function of its samples and of their tokens.
+    """What a step holds, as a function of its samples and of their tokens."""
 
-    Args:
-        lines: of each number of `TracedMemory`, the moments that may be the fullest; each is fixed +
-            samples (each + tokens * of_token), and given as these three.
-    """
-
+    #: of each number of `TracedMemory`, the moments that may be the fullest; each is fixed + samples (each + tokens *
+    #: of_token), and given as these three
     lines: Mapping[str, Sequence[Line]]
 
     def at(self, rows: float, tokens: float) -> TracedMemory:

@@ -16,17 +16,11 @@ from nemo_vfm.sparse.jagged_select import jagged_index_select, row_offsets
 
 @dataclass(frozen=True, eq=False)
 class Jagged:
-    """Rows of different lengths, one after another. Nothing is checked here, see `require_valid`.
+    """Rows of different lengths, one after another. Nothing is checked here, see `require_valid`."""
 
-    Args:
-        values_N: ids in int64, or floating-point values of any further dimensions.
-        lengths_B: how many values each row has, int64.
-        weights_N: one weight a value, or None where all count alike.
-    """
-
-    values_N: Tensor
-    lengths_B: Tensor
-    weights_N: Tensor | None = None
+    values_N: Tensor  #: ids in int64, or floating-point values of any further dimensions
+    lengths_B: Tensor  #: how many values each row has, int64
+    weights_N: Tensor | None = None  #: one weight a value, or None where all count alike
 
     def __len__(self) -> int:
         return len(self.lengths_B)

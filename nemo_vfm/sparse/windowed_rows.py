@@ -20,17 +20,11 @@ _INVERSE = (pow(_BASE, -1, 2**64) + 2**63) % 2**64 - 2**63
 
 @dataclass(frozen=True, eq=False)
 class WindowedRows:
-    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`.
+    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`."""
 
-    Args:
-        buffer_K: values, each run of overlapping rows once.
-        starts_B: where each row begins, int64.
-        lengths_B: how many values each row has, int64.
-    """
-
-    buffer_K: Tensor
-    starts_B: Tensor
-    lengths_B: Tensor
+    buffer_K: Tensor  #: values, each run of overlapping rows once
+    starts_B: Tensor  #: where each row begins, int64
+    lengths_B: Tensor  #: how many values each row has, int64
 
     def __len__(self) -> int:
         return len(self.lengths_B)

@@ -136,19 +136,12 @@ def _require(true: bool, otherwise: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which checkpoints stay on disk: the newest, the best, and those that were marked permanent.
+    """Which checkpoints stay on disk: the newest, the best, and those that were marked permanent."""
 
-    Args:
-        last: how many of the newest; None keeps all.
-        best: how many of the best by `metric`, besides.
-        metric: as it stood when the checkpoint was written.
-        mode: whether a small or a large value is good.
-    """
-
-    last: int | None = None
-    best: int = 0
-    metric: str = "val_loss"
-    mode: Mode = "min"
+    last: int | None = None  #: how many of the newest; None keeps all
+    best: int = 0  #: how many of the best by `metric`, besides
+    metric: str = "val_loss"  #: as it stood when the checkpoint was written
+    mode: Mode = "min"  #: whether a small or a large value is good
 
     def __post_init__(self) -> None:
         if self.best < 0 or (self.last is not None and self.last < 1):

@@ -31,16 +31,11 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What this rank writes, at one step.
-
-    Args:
-        files: by name.
-        index: which tensor parts they hold.
-    """
+    """What this rank writes, at one step."""
 
     step: int
-    files: Mapping[str, Packed]
-    index: Mapping[str, Mapping[str, Entry]]
+    files: Mapping[str, Packed]  #: by name
+    index: Mapping[str, Mapping[str, Entry]]  #: which tensor parts they hold
 
 
 class Buffers:

@@ -34,17 +34,11 @@ _FREE = re.compile(r"run_dir|duration|num_workers|every_steps|keep_\w+|copy_to|c
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A checkpoint that can be read here.
+    """A checkpoint that can be read here."""
 
-    Args:
-        path: where it lies for now.
-        name: what to call it, wherever it came from.
-        saved: what lies in it, to be read inside the block.
-    """
-
-    path: Path
-    name: str
-    saved: Checkpoint
+    path: Path  #: where it lies for now
+    name: str  #: what to call it, wherever it came from
+    saved: Checkpoint  #: what lies in it, to be read inside the block
 
 
 def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:

@@ -31,17 +31,11 @@ _PATIENCE_S = 10.0  # a folder that one machine made is seen by another only whe
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """The metadata of a checkpoint.
+    """The metadata of a checkpoint."""
 
-    Args:
-        run: names the run; a file of another run is not taken for one of this.
-        metrics: measured at this very step, for choosing the best.
-        permanent: no later purge takes it.
-    """
-
-    run: str = ""
-    metrics: Mapping[str, float] | None = None
-    permanent: bool = False
+    run: str = ""  #: names the run; a file of another run is not taken for one of this
+    metrics: Mapping[str, float] | None = None  #: measured at this very step, for choosing the best
+    permanent: bool = False  #: no later purge takes it
 
 
 def write(

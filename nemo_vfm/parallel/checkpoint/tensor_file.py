@@ -65,14 +65,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file as it will lie on disk, in memory of its own: whatever becomes of the tensors, this stays.
-
-    Args:
-        body: bytes on the CPU.
-    """
+    """A file as it will lie on disk, in memory of its own: whatever becomes of the tensors, this stays."""
 
     header: bytes
-    body: Tensor
+    body: Tensor  #: bytes on the CPU
 
     @property
     def num_bytes(self) -> int:

@@ -50,15 +50,10 @@ def counted() -> Iterator[Traffic]:
 
 @dataclass(frozen=True)
 class Team:
-    """Ranks that work on something together: a whole process group or some of it, in an order of their own.
+    """Ranks that work on something together: a whole process group or some of it, in an order of their own."""
 
-    Args:
-        group: the process group, whose calls carry everything.
-        members: ranks inside the group; this process is one of them.
-    """
-
-    group: ProcessGroup
-    members: tuple[int, ...]
+    group: ProcessGroup  #: the process group, whose calls carry everything
+    members: tuple[int, ...]  #: ranks inside the group; this process is one of them
 
     @property
     def size(self) -> int:

@@ -25,21 +25,13 @@ from nemo_vfm.parallel.context.token_order import taken, unshard
 
 @dataclass(frozen=True)
 class Call:
-    """One attention, beside its tensors.
+    """One attention, beside its tensors."""
 
-    Args:
-        team: ranks that hold the sequence; None where this one holds all of it.
-        tokens: of each rank.
-        segments: lengths of consecutive samples over all ranks.
-        causal: whether a query sees only its own and earlier positions; also how tokens lie on the ranks.
-        kernel: computes tiles.
-    """
-
-    team: Team | None
-    tokens: int
-    segments: tuple[int, ...]
-    causal: bool
-    kernel: Kernel
+    team: Team | None  #: ranks that hold the sequence; None where this one holds all of it
+    tokens: int  #: of each rank
+    segments: tuple[int, ...]  #: lengths of consecutive samples over all ranks
+    causal: bool  #: whether a query sees only its own and earlier positions; also how tokens lie on the ranks
+    kernel: Kernel  #: computes tiles
 
     @property
     def ranks(self) -> int:

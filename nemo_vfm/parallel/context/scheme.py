@@ -20,17 +20,13 @@ Kind = Literal["all_gather", "ring", "ulysses", "ring_ulysses"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How the ranks of a context group attend to each other's tokens.
+    """How the ranks of a context group attend to each other's tokens."""
 
-    Args:
-        kind: `all_gather` brings all keys and values to every rank, `ring` passes them round one rank at a time,
-            `ulysses` exchanges a share of the tokens for a share of the heads, `ring_ulysses` does that among
-            neighbouring ranks and passes round between them.
-        ulysses: ranks that exchange heads, for `ring_ulysses` alone. They lie side by side in the group.
-    """
-
+    #: `all_gather` brings all keys and values to every rank, `ring` passes them round one rank at a time, `ulysses`
+    #: exchanges a share of the tokens for a share of the heads, `ring_ulysses` does that among neighbouring ranks and
+    #: passes round between them
     kind: Kind = "ring"
-    ulysses: int = 1
+    ulysses: int = 1  #: ranks that exchange heads, for `ring_ulysses` alone. They lie side by side in the group.
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -73,23 +69,14 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """One attention as one rank sees it.
+    """One attention as one rank sees it."""
 
-    Args:
-        batch: samples.
-        heads: attention heads.
-        kv_heads: heads of keys and values.
-        tokens: this rank's tokens.
-        width: of one head.
-        itemsize: bytes of one number of queries, keys and values.
-    """
-
-    batch: int
-    heads: int
-    kv_heads: int
-    tokens: int
-    width: int
-    itemsize: int
+    batch: int  #: samples
+    heads: int  #: attention heads
+    kv_heads: int  #: heads of keys and values
+    tokens: int  #: this rank's tokens
+    width: int  #: of one head
+    itemsize: int  #: bytes of one number of queries, keys and values
 
     @property
     def queries(self) -> int:

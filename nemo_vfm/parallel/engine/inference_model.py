@@ -33,18 +33,13 @@ from nemo_vfm.parallel.ranks.process_group import everyone_says
 
 @dataclass(frozen=True, slots=True)
 class SamplingRanks:
-    """This process's place among the ranks that sample.
+    """This process's place among the ranks that sample."""
 
-    Args:
-        plan: the parallel degrees.
-        mesh: device mesh of the weights; None for a single process.
-        pair: group of the two ranks that compute the estimates of one video; None if this rank computes both.
-        lockstep: group of the ranks that run the same blocks together; None if this rank runs them alone.
-    """
-
-    plan: SamplingPlan = field(default_factory=SamplingPlan)
-    mesh: Mesh | None = None
+    plan: SamplingPlan = field(default_factory=SamplingPlan)  #: the parallel degrees
+    mesh: Mesh | None = None  #: device mesh of the weights; None for a single process
+    #: group of the two ranks that compute the estimates of one video; None if this rank computes both
     pair: dist.ProcessGroup | None = None
+    #: group of the ranks that run the same blocks together; None if this rank runs them alone
     lockstep: dist.ProcessGroup | None = None
 
     @property

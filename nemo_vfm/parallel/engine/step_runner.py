@@ -33,20 +33,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one optimizer step did.
+    """What one optimizer step did."""
 
-    Args:
-        loss: mean over the samples of the global batch, by their weights.
-        grad_norm: global L2 norm before clipping.
-        lr: learning rate of the first parameter group; 0 where the step was skipped, since it is not finite.
-        num_samples: samples of the global batch.
-        shapes: of the model's inputs, one mapping a micro-batch, for counting arithmetic.
-    """
-
-    loss: float
-    grad_norm: float
-    lr: float
-    num_samples: int
+    loss: float  #: mean over the samples of the global batch, by their weights
+    grad_norm: float  #: global L2 norm before clipping
+    lr: float  #: learning rate of the first parameter group; 0 where the step was skipped, since it is not finite
+    num_samples: int  #: samples of the global batch
+    #: of the model's inputs, one mapping a micro-batch, for counting arithmetic
     shapes: list[Shapes] = field(default_factory=list)
 
 
@@ -137,28 +130,18 @@ def backward_each(forwards: Forwards, count: int) -> tuple[float, float]:
 
 @dataclass
 class StepRunner:
-    """A model that trains under a plan, and what updates it.
+    """A model that trains under a plan, and what updates it."""
 
-    Args:
-        parts: what the engine was given.
-        model: this rank's part, on its device.
-        layout: of tokens and heads.
-        weights: updates the parameters.
-        others: update everything else.
-        pipeline: the stages of this rank, where blocks are cut.
-        backward: runs forward and backward of the microbatches of a rank that has all blocks.
-        clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
-        nonfinite: what becomes of a step whose loss or gradient is not a number.
-    """
-
-    parts: EngineInputs
-    model: nn.Module
-    layout: Layout
-    weights: DenseUpdater
-    others: Sequence[Updater]
-    pipeline: Pipeline | None = None
+    parts: EngineInputs  #: what the engine was given
+    model: nn.Module  #: this rank's part, on its device
+    layout: Layout  #: of tokens and heads
+    weights: DenseUpdater  #: updates the parameters
+    others: Sequence[Updater]  #: update everything else
+    pipeline: Pipeline | None = None  #: the stages of this rank, where blocks are cut
+    #: runs forward and backward of the microbatches of a rank that has all blocks
     backward: Callable[[Forwards, int], tuple[float, float]] = backward_each
-    clip_norm: float | None = None
+    clip_norm: float | None = None  #: the gradient's global L2 norm is scaled down to this; None leaves it
+    #: what becomes of a step whose loss or gradient is not a number
     nonfinite: NonFinite = field(default_factory=NonFinite)
     #: Called with each micro-batch that is trained on, once `tags` has its scores; None computes none.
     on_scores: Callable[[ModelInputs], None] | None = None

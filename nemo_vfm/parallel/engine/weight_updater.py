@@ -184,23 +184,14 @@ def scale_lrs(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParamOwnership:
-    """A parameter, and who else has it.
+    """A parameter, and who else has it."""
 
-    Args:
-        name: in the model.
-        parameter: whole or a part.
-        over_tensor: its gradient is a part of a sum over the tensor ranks.
-        over_pipeline: the same over the pipeline's.
-        over_data: the same over the ranks that share other weights, which FSDP does not see to for one kept whole.
-        copies: ranks that hold the very same part.
-    """
-
-    name: str
-    parameter: nn.Parameter
-    over_tensor: bool
-    over_pipeline: bool
-    over_data: bool
-    copies: int
+    name: str  #: in the model
+    parameter: nn.Parameter  #: whole or a part
+    over_tensor: bool  #: its gradient is a part of a sum over the tensor ranks
+    over_pipeline: bool  #: the same over the pipeline's
+    over_data: bool  #: the same over the ranks that share other weights, which FSDP does not see to for one kept whole
+    copies: int  #: ranks that hold the very same part
 
 
 def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:

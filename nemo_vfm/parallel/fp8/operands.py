@@ -19,17 +19,11 @@ _DIMS = {"input": ("tokens", "inputs"), "weight": ("outputs", "inputs"), "gradie
 
 @dataclass(frozen=True, slots=True)
 class OperandSplit:
-    """The process groups that split a linear's dimensions; None where this rank has all of one.
+    """The process groups that split a linear's dimensions; None where this rank has all of one."""
 
-    Args:
-        tokens: the context ranks.
-        inputs: the tensor ranks of a row linear.
-        outputs: those of a column linear.
-    """
-
-    tokens: dist.ProcessGroup | None = None
-    inputs: dist.ProcessGroup | None = None
-    outputs: dist.ProcessGroup | None = None
+    tokens: dist.ProcessGroup | None = None  #: the context ranks
+    inputs: dist.ProcessGroup | None = None  #: the tensor ranks of a row linear
+    outputs: dist.ProcessGroup | None = None  #: those of a column linear
 
     def is_split(self, role: str) -> bool:
         """Whether this rank has a part of an operand."""
@@ -72,25 +66,17 @@ _TRITON = available("triton")
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """How a linear's operands are quantised.
+    """How a linear's operands are quantised."""
 
-    Args:
-        spec: the recipe.
-        history: of delayed scaling.
-        split: the ranks that have other parts of them.
-        is_training: whether the history notes what it sees.
-        stats: counts what is lost; None where nobody looks.
-        partial_gradient: ranks that have the whole input each, and a part of the sum that is the output's gradient.
-        weight_is_copy: of the weight, which is freed with the forward pass; else it is there for backward anyway, or
-            its ranks gather it again.
-    """
-
-    spec: Fp8
-    history: AmaxHistory | None = None
-    split: OperandSplit = field(default_factory=OperandSplit)
-    is_training: bool = True
-    stats: OperandStats | None = None
+    spec: Fp8  #: the recipe
+    history: AmaxHistory | None = None  #: of delayed scaling
+    split: OperandSplit = field(default_factory=OperandSplit)  #: the ranks that have other parts of them
+    is_training: bool = True  #: whether the history notes what it sees
+    stats: OperandStats | None = None  #: counts what is lost; None where nobody looks
+    #: ranks that have the whole input each, and a part of the sum that is the output's gradient
     partial_gradient: dist.ProcessGroup | None = None
+    #: of the weight, which is freed with the forward pass; else it is there for backward anyway, or its ranks gather it
+    #: again
     weight_is_copy: bool = False
 
     def copies(

@@ -21,38 +21,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SharedHead:
-    """The ranks that use one head of keys and values.
+    """The ranks that use one head of keys and values."""
 
-    Args:
-        ranks: how many there are.
-        rank: which of them this is.
-        group: what they exchange over; None where only sizes matter and nothing is exchanged.
-    """
-
-    ranks: int
-    rank: int = 0
+    ranks: int  #: how many there are
+    rank: int = 0  #: which of them this is
+    #: what they exchange over; None where only sizes matter and nothing is exchanged
     group: ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tokens of a sequence lie on this process and its peers.
+    """How the tokens of a sequence lie on this process and its peers."""
 
-    Args:
-        tokens: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all.
-        context: the ranks among which attention must exchange; None where this one's tokens are all.
-        scheme: how they do.
-        tensor: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all.
-        shared_head: those of them that use one head of keys and values; None where this rank has whole ones.
-        lockstep: the ranks that must run the same blocks at the same time, where blocks may be left out; None where
-            this one decides alone.
-    """
-
+    #: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all
     tokens: ProcessGroup | None = None
+    #: the ranks among which attention must exchange; None where this one's tokens are all
     context: ProcessGroup | None = None
-    scheme: "Scheme | None" = None
+    scheme: "Scheme | None" = None  #: how they do
+    #: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all
     tensor: ProcessGroup | None = None
+    #: those of them that use one head of keys and values; None where this rank has whole ones
     shared_head: SharedHead | None = None
+    #: the ranks that must run the same blocks at the same time, where blocks may be left out; None where this one
+    #: decides alone
     lockstep: ProcessGroup | None = None
 
 

@@ -20,15 +20,10 @@ _PIPELINES: tuple[Degrees, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One row of a parity table.
+    """One row of a parity table."""
 
-    Args:
-        degrees: arguments of a `ParallelPlan` that are not its defaults.
-        packed: samples of different sizes one after another, in the place of samples of one size.
-    """
-
-    degrees: Degrees
-    packed: bool = False
+    degrees: Degrees  #: arguments of a `ParallelPlan` that are not its defaults
+    packed: bool = False  #: samples of different sizes one after another, in the place of samples of one size
 
     def plan(self) -> ParallelPlan:
         """The plan."""

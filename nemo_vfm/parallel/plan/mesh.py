@@ -27,29 +27,18 @@ TIMEOUT = timedelta(minutes=30)
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process among its peers. A group is None where this process is alone in it.
+    """This process among its peers. A group is None where this process is alone in it."""
 
-    Args:
-        plan: the degrees.
-        rank: of this process among all.
-        at: its place on each axis.
-        devices: pipeline x replicate x shard x tensor, where shard includes context: those share weights, too.
-        world: every rank.
-        tokens: the ranks that split one sequence's tokens outside of attention.
-        context: those that split it inside.
-        tensor: those that split the large linears.
-        pipeline: those that hold the other parts of the blocks.
-    """
-
-    plan: ParallelPlan
-    rank: int
-    at: Coordinate
+    plan: ParallelPlan  #: the degrees
+    rank: int  #: of this process among all
+    at: Coordinate  #: its place on each axis
+    #: pipeline x replicate x shard x tensor, where shard includes context: those share weights, too
     devices: DeviceMesh
-    world: dist.ProcessGroup
-    tokens: dist.ProcessGroup | None
-    context: dist.ProcessGroup | None
-    tensor: dist.ProcessGroup | None
-    pipeline: dist.ProcessGroup | None
+    world: dist.ProcessGroup  #: every rank
+    tokens: dist.ProcessGroup | None  #: the ranks that split one sequence's tokens outside of attention
+    context: dist.ProcessGroup | None  #: those that split it inside
+    tensor: dist.ProcessGroup | None  #: those that split the large linears
+    pipeline: dist.ProcessGroup | None  #: those that hold the other parts of the blocks
 
     @property
     def sharding(self) -> DeviceMesh | None:

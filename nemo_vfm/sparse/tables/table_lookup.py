@@ -20,21 +20,13 @@ from nemo_vfm.sparse.tables.touched_rows import PendingGradient
 
 @dataclass(frozen=True)
 class FeatureLookup:
-    """A feature to look up.
+    """A feature to look up."""
 
-    Args:
-        feature: its name.
-        number: in its storage, in the order of the tables.
-        table: the name of its table.
-        pooling: of its table.
-        jagged: ids, lengths and weights.
-    """
-
-    feature: str
-    number: int
-    table: str
-    pooling: str
-    jagged: Jagged
+    feature: str  #: its name
+    number: int  #: in its storage, in the order of the tables
+    table: str  #: the name of its table
+    pooling: str  #: of its table
+    jagged: Jagged  #: ids, lengths and weights
 
     @property
     def is_sequence(self) -> bool:
@@ -44,17 +36,11 @@ class FeatureLookup:
 
 @dataclass(frozen=True)
 class CallOrder:
-    """Where the samples of a call stand among those of the step.
+    """Where the samples of a call stand among those of the step."""
 
-    Args:
-        number: of the call.
-        keep_samples: whether the samples of bags are needed to restore their order.
-        places_B: in the global batch, or None.
-    """
-
-    number: int
-    keep_samples: bool
-    places_B: Tensor | None
+    number: int  #: of the call
+    keep_samples: bool  #: whether the samples of bags are needed to restore their order
+    places_B: Tensor | None  #: in the global batch, or None
 
     def samples(self, one: FeatureLookup) -> Tensor | None:
         """A number a bag that rises with the order of the samples; None where it is not needed."""

@@ -19,27 +19,16 @@ _NUMBERS_AT_ONCE, _ROWS_AT_ONCE = 1 << 18, 1 << 14
 
 @dataclass(frozen=True)
 class PendingGradient:
-    """The gradients of one feature's bags in one lookup, until the step is applied.
+    """The gradients of one feature's bags in one lookup, until the step is applied."""
 
-    Args:
-        call: number of the lookup, in the order of the forward passes of a step.
-        feature: number of the feature in its storage, in the order of the tables.
-        ids_N: rows of its table.
-        lengths_G: values a bag.
-        weights_N: of the values, or None for 1.
-        samples_G: the sample of each bag, where their order has to be restored.
-        has_places: whether `samples_G` are places in the global batch.
-        grads_GD: fp32.
-    """
-
-    call: int
-    feature: int
-    ids_N: Tensor
-    lengths_G: Tensor
-    weights_N: Tensor | None
-    samples_G: Tensor | None
-    has_places: bool
-    grads_GD: Tensor
+    call: int  #: number of the lookup, in the order of the forward passes of a step
+    feature: int  #: number of the feature in its storage, in the order of the tables
+    ids_N: Tensor  #: rows of its table
+    lengths_G: Tensor  #: values a bag
+    weights_N: Tensor | None  #: of the values, or None for 1
+    samples_G: Tensor | None  #: the sample of each bag, where their order has to be restored
+    has_places: bool  #: whether `samples_G` are places in the global batch
+    grads_GD: Tensor  #: fp32
 
 
 @dataclass(frozen=True)
@@ -52,21 +41,13 @@ class RowSums:
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """Every touched row once, rising, and the bags whose gradients it sums.
+    """Every touched row once, rising, and the bags whose gradients it sums."""
 
-    Args:
-        rows_U: int64.
-        offsets: where each row's values begin in `bags_N`, and at last N.
-        bags_N: the bag of each value, row after row.
-        weights_N: of these values, or None for 1.
-        grads_GD: of the bags.
-    """
-
-    rows_U: Tensor
-    offsets: Tensor
-    bags_N: Tensor
-    weights_N: Tensor | None
-    grads_GD: Tensor
+    rows_U: Tensor  #: int64
+    offsets: Tensor  #: where each row's values begin in `bags_N`, and at last N
+    bags_N: Tensor  #: the bag of each value, row after row
+    weights_N: Tensor | None  #: of these values, or None for 1
+    grads_GD: Tensor  #: of the bags
 
     def parts(self, fill: bool = False) -> Iterator[RowSums]:
         """Sums of a part of the rows at a time.
