@@ -152,7 +152,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
     outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    found = {name for pattern in (*how.column, *how.row) for name in matching(pattern, names)}
+    found = set(matching((*how.column, *how.row), names))
     # torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it.
     with without_compiler():
         options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
@@ -171,7 +171,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
 
 def _under(model: nn.Module, patterns: tuple[str, ...]) -> set[str]:
     modules = [name for name, _ in model.named_modules()]
-    found = [name for pattern in patterns for name in matching(pattern, modules)]
+    found = matching(patterns, modules)
     return {name for name, _ in model.named_parameters() if any(name.startswith(f"{module}.") for module in found)}
 
 

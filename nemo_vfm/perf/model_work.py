@@ -130,7 +130,7 @@ def _products(block: nn.Module, prefix: str, how: Declared) -> Iterator[Product]
 
 def _split(name: str, how: Declared) -> Split:
     for split, patterns in (("text", how.whole_input), ("column", how.column), ("row", how.row)):
-        if any(matching(pattern, (name,)) for pattern in patterns):
+        if matching(patterns, (name,)):
             return split  # type: ignore[return-value]
     return "whole"
 
@@ -155,7 +155,7 @@ def _attentions(ops: Sequence[Op], depth: int, numbers: int) -> Iterator[Attenti
 
 def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
     named = dict(model.named_modules())
-    for name in (name for pattern in patterns for name in matching(pattern, named)):
+    for name in matching(patterns, named):
         for module in named[name].modules():
             if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample
                 yield module.in_features, module.out_features
@@ -163,7 +163,7 @@ def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, i
 
 def _below(model: nn.Module, patterns: Sequence[str]) -> int:
     named = dict(model.named_modules())
-    return sum(_count(named[name]) for pattern in patterns for name in matching(pattern, named))
+    return sum(_count(named[name]) for name in matching(patterns, named))
 
 
 def _count(module: nn.Module) -> int:

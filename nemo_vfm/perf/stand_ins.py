@@ -124,15 +124,13 @@ def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
         return
     assert isinstance(model, nn.Module)
     how, modules = model.plan(), dict(model.named_modules())
-    for pattern in how.column:
-        for name in matching(pattern, modules):
-            whole = any(matching(other, (name,)) for other in how.whole_input)
-            modules[name].register_forward_pre_hook(_Before(ranks if sequence and not whole else 1))
-            _split_beside(modules[name], "column", ranks, tokens=sequence and not whole)
-    for pattern in how.row + how.vocabulary:
-        for name in matching(pattern, modules):
-            modules[name].register_forward_hook(_After(ranks if sequence else 1))
-            _split_beside(modules[name], "row", ranks, tokens=sequence)
+    for name in matching(how.column, modules):
+        tokens = sequence and not matching(how.whole_input, (name,))
+        modules[name].register_forward_pre_hook(_Before(ranks if tokens else 1))
+        _split_beside(modules[name], "column", ranks, tokens=tokens)
+    for name in matching(how.row + how.vocabulary, modules):
+        modules[name].register_forward_hook(_After(ranks if sequence else 1))
+        _split_beside(modules[name], "row", ranks, tokens=sequence)
 
 
 def _split_beside(linear: nn.Module, kind: Literal["column", "row"], ranks: int, *, tokens: bool) -> None:

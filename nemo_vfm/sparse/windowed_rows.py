@@ -83,14 +83,15 @@ def _overlaps(rows: Jagged) -> Tensor:
     A suffix of row i may begin at any of its values, and the prefix that it must equal begins where the row ends. There
     are at most N comparisons for all rows together.
     """
-    # A hash of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s.
     mixed_N = mix64_(bits(rows.values_N).clone())
     running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
     inverse = _powers(_INVERSE, mixed_N)
-    length_B, hashed = (
-        rows.lengths_B,
-        (lambda a, b: (running.index_select(0, b) - running.index_select(0, a)) * inverse.index_select(0, a)),
-    )
+
+    def hashed(a: Tensor, b: Tensor) -> Tensor:
+        """Of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s."""
+        return (running.index_select(0, b) - running.index_select(0, a)) * inverse.index_select(0, a)
+
+    length_B = rows.lengths_B
     row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B)
     size_N = rows.offsets.index_select(0, row_N + 1) - torch.arange(len(row_N), device=length_B.device)
     begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1)).index_select(0, row_N)).nonzero().squeeze(1)

@@ -121,7 +121,8 @@ def _own(plan: ParallelPlan, at: Coordinate) -> range:
 def repeated(model: nn.Module) -> set[nn.Parameter]:
     """The parameters that every stage has."""
     assert isinstance(model, Divisible)
-    return {p for name in _matched(model, model.plan().every) for p in model.get_submodule(name).parameters()}
+    modules = dict(model.named_modules())
+    return {p for name in matching(model.plan().every, modules) for p in modules[name].parameters()}
 
 
 def _declared(model: nn.Module) -> Declared:
@@ -131,7 +132,7 @@ def _declared(model: nn.Module) -> Declared:
         raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); remove "
                         f"parallel.pipeline from the recipe.")  # fmt: skip
     how = model.plan()
-    placed = [*_matched(model, how.first), *_matched(model, how.last), *_matched(model, how.every), how.blocks]
+    placed = [*matching((*how.first, *how.last, *how.every), dict(model.named_modules())), how.blocks]
     loose = [one for one, _ in model.named_parameters() if not any(one.startswith(f"{where}.") for where in placed)]
     if loose:
         raise UserError(f"{name} does not define which pipeline stage needs {', '.join(loose[:4])}: its plan() must "
@@ -139,23 +140,18 @@ def _declared(model: nn.Module) -> Declared:
     return how
 
 
-def _matched(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    names = [name for name, _ in model.named_modules()]
-    return [name for pattern in patterns for name in matching(pattern, names)]
-
-
 def _instead(
     model: nn.Module, how: Declared, parts: Sequence[range], stages: Collection[int]
 ) -> dict[str, nn.Module]:  # fmt: skip
     """What stands in the place of modules where only these stages are."""
-    blocks = model.get_submodule(how.blocks)
-    kept = nn.ModuleList()
+    modules = dict(model.named_modules())
+    blocks, kept = modules[how.blocks], nn.ModuleList()
     for name, block in blocks.named_children():
         if any(int(name) in parts[stage] for stage in stages):
             kept._modules[name] = block  # under its number in the whole model
-    gone = _matched(model, () if 0 in stages else how.first)
-    gone += _matched(model, () if len(parts) - 1 in stages else how.last)
-    return {how.blocks: kept, **{name: _hollow(model.get_submodule(name)) for name in gone}}
+    gone = () if 0 in stages else how.first
+    gone += () if len(parts) - 1 in stages else how.last
+    return {how.blocks: kept, **{name: _hollow(modules[name]) for name in matching(gone, modules)}}
 
 
 def _hollow(module: nn.Module) -> nn.Module:

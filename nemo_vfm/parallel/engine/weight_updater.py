@@ -202,7 +202,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
     sums = TensorSums(model, plan)
-    repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
+    repeated = set(matching(how.every if how else (), modules))
     found = []
     for name, parameter in model.named_parameters():
         axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
@@ -227,8 +227,8 @@ class TensorSums:
         how = model.plan() if isinstance(model, Divisible) else None
         modules = dict(model.named_modules())
         self._plan = plan
-        self._of_heads = {name for pattern in (how.per_head if how else ()) for name in matching(pattern, modules)}
-        complete = {name for pattern in (how.whole_gradient if how else ()) for name in matching(pattern, modules)}
+        self._of_heads = set(matching(how.per_head if how else (), modules))
+        complete = set(matching(how.whole_gradient if how else (), modules))
         marked = {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
         self._complete = complete | marked
 

@@ -27,7 +27,7 @@ def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
     """
     found = large_linears(model, spec, tensor)
     assert isinstance(model, Divisible)
-    texts = {name for pattern in model.plan().whole_input for name in matching(pattern, found)}
+    texts = matching(model.plan().whole_input, found)
     for name, linear in found.items():
         to_fp8(linear, spec, whole_input=name in texts)
     return list(found)
@@ -91,10 +91,9 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
             f"FP8."
         )
     depth = how.blocks.count(".") + 2
-    wanted = (name for pattern in (*how.column, *how.row) for name in matching(pattern, names))
     found = {
         name: module
-        for name in wanted
+        for name in matching((*how.column, *how.row), names)
         if ".".join(name.split(".")[:depth]) in inner and isinstance(module := names[name], nn.Linear)
     }
     _require_divisible(how, found, spec, tensor)
@@ -102,7 +101,7 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
 
 
 def _require_divisible(how: Declared, linears: dict[str, nn.Linear], spec: Fp8, tensor: int) -> None:
-    rows = {name for pattern in how.row for name in matching(pattern, linears)}
+    rows = matching(how.row, linears)
     for name, linear in linears.items():
         inputs, outputs = (tensor, 1) if name in rows else (1, tensor)
         sizes = {"in_features": linear.in_features // inputs, "out_features": linear.out_features // outputs}

@@ -203,8 +203,8 @@ def _without_sequence(config: TransformerConfig) -> TransformerConfig:
 
 
 def _matched(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
-    found = [name for pattern in patterns for name in matching(pattern, names)]
-    return [name for name in found if names[name].weight is not None]  # that of another pipeline stage is hollow
+    # Those of another pipeline stage are hollow.
+    return [name for name in matching(patterns, names) if names[name].weight is not None]
 
 
 def _put(

@@ -1,6 +1,6 @@
 """Declares how a model can be split: names of its parts for an engine, and nothing that computes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -80,7 +80,10 @@ def networks_of(model: "nn.Module") -> "Sequence[nn.Module]":
     return model.networks() if isinstance(model, SeveralNetworks) else [model]
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The module names a pattern stands for; `*` matches within one part of a dotted name only."""
-    depth = pattern.count(".")
-    return [name for name in names if name.count(".") == depth and fnmatchcase(name, pattern)]
+def matching(patterns: str | Iterable[str], names: Collection[str]) -> list[str]:
+    """The module names that patterns stand for, in their order; `*` matches within one part of a dotted name only."""
+    found = []
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        depth = pattern.count(".")
+        found += [name for name in names if name.count(".") == depth and fnmatchcase(name, pattern)]
+    return found

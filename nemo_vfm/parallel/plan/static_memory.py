@@ -142,8 +142,8 @@ def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
     sizes = {name: _numbers(name, tuple(parameter.shape), plan, how) for name, parameter in model.named_parameters()}
     if how is None or plan.pipeline == 1:
         return [sizes]
-    homes = _homes(model, how, plan)
-    apart = _matched(model, how.every) if plan.virtual > 1 else []  # which each then keeps whole, see split.shard
+    homes, modules = _homes(model, how, plan), dict(model.named_modules())
+    apart = matching(how.every, modules) if plan.virtual > 1 else []  # which each then keeps whole, see `shard`
     whole = {name: parameter.numel() for name, parameter in model.named_parameters() if _below(name, apart)}
     return [
         {name: whole.get(name, size) for name, size in sizes.items() if place in homes[name]}
@@ -163,35 +163,27 @@ def split_axis(name: str, how: Declared) -> int | None:
     """Along which axis tensor ranks split a parameter; None where each has all of it, as of a row linear's bias."""
     module, _, kind = name.rpartition(".")
     if is_adapter(name):
-        # Of a column linear B and magnitudes are split, of a row linear A: see `apply/adapter_split.py`.
+        # Of a column linear B and magnitudes are split, of a row linear A: see `plan/adapter_split.py`.
         linear = name.partition(f".{ADAPTERS}.")[0]
-        if _among(linear, how.column):
+        if matching(how.column, (linear,)):
             return None if kind.endswith("_a") else 0
-        return 1 if kind.endswith("_a") and _among(linear, how.row) else None
-    if _among(module, how.column + how.vocabulary + how.across_heads):
+        return 1 if kind.endswith("_a") and matching(how.row, (linear,)) else None
+    if matching(how.column + how.vocabulary + how.across_heads, (module,)):
         return 0
-    return 1 if kind == "weight" and _among(module, how.row) else None
+    return 1 if kind == "weight" and matching(how.row, (module,)) else None
 
 
 def _homes(model: nn.Module, how: Declared, plan: ParallelPlan) -> dict[str, Sequence[int]]:
     """The devices of the pipeline that hold each parameter."""
-    blocks = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
+    modules = dict(model.named_modules())
+    blocks = shares(len(list(modules[how.blocks].children())), plan.stages)
     holder = {f"{how.blocks}.{block}": [stage % plan.pipeline] for stage, own in enumerate(blocks) for block in own}
-    holder |= {module: [0] for module in _matched(model, how.first)}
-    holder |= {module: [plan.pipeline - 1] for module in _matched(model, how.last)}
+    holder |= {module: [0] for module in matching(how.first, modules)}
+    holder |= {module: [plan.pipeline - 1] for module in matching(how.last, modules)}
     return {
         name: next((at for module, at in holder.items() if name.startswith(f"{module}.")), range(plan.pipeline))
         for name, _ in model.named_parameters()
     }
-
-
-def _among(module: str, patterns: tuple[str, ...]) -> bool:
-    return any(matching(pattern, (module,)) for pattern in patterns)
-
-
-def _matched(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
-    names = [name for name, _ in model.named_modules()]
-    return [name for pattern in patterns for name in matching(pattern, names)]
 
 
 def _below(name: str, modules: Sequence[str]) -> bool:
