@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.row_fingerprint import bits, mix64_
 
 #: Odd, so that it has an inverse modulo 2^64; both as signed 64-bit numbers.

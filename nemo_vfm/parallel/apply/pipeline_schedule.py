@@ -119,7 +119,12 @@ class Pipeline:
         Raises:
             UserError: microbatches differ in shape.
         """
-        self._require_alike(prepared)
+        for one in prepared:
+            if _named(one.tensors()) != _named(prepared[0].tensors()):
+                raise UserError(
+                    f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
+                    f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
+                )
         self._learn(prepared[0], under)
         self._ready([one.tensors() for one in prepared], under)
         self._prepared, self._losses = prepared, losses
@@ -139,14 +144,6 @@ class Pipeline:
                 raise error.__cause__ from None  # torch puts all inputs around it
             raise
         return found
-
-    def _require_alike(self, prepared: Sequence[ModelInputs]) -> None:
-        for one in prepared:
-            if _named(one.tensors()) != _named(prepared[0].tensors()):
-                raise UserError(
-                    f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
-                    f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
-                )
 
     def _learn(self, first: ModelInputs, under: Around) -> None:
         """Find out what goes between stages for inputs of this shape, by a forward that all ranks take together.

@@ -79,16 +79,11 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
     for path in checkpoint.existing(folder):
         if path.name not in there:
             try:
-                _send(path, target / path.name)
+                for name in (*sorted(checkpoint.verify(path)["files"]), manifests.NAME):
+                    object_store.upload(path / name, target / path.name / name)
             except CorruptCheckpoint as error:
                 log.warn_once(f"not copied: {error}")
     _forget(target, keep)
-
-
-def _send(path: Path, address: Address) -> None:
-    names = sorted(checkpoint.verify(path)["files"])
-    for name in (*names, manifests.NAME):
-        object_store.upload(path / name, address / name)
 
 
 def _forget(target: Address, keep: Keep) -> None:

@@ -4,7 +4,7 @@ A rank knows which estimate it computes, what it exchanges and agrees on. In a s
 their argument.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -90,16 +90,11 @@ def join_sampling(plan: SamplingPlan) -> SamplingRanks:
     if plan.world == 1:
         return SamplingRanks(plan)
     mesh = join(plan.layout(), device())
-    pair = None if plan.guidance == 1 else group_among(_pairs(plan))
+    distance = plan.context * plan.tensor  # between ranks that differ only in their estimate
+    pairs = [(first, first + distance) for first in range(plan.world) if plan.branch(first) == 0]
+    pair = None if plan.guidance == 1 else group_among(pairs)
     runs = [range(first, first + plan.replica) for first in range(0, plan.world, plan.replica)]
     return SamplingRanks(plan, mesh, pair, None if plan.replica == 1 else group_among(runs))
-
-
-def _pairs(plan: SamplingPlan) -> list[Sequence[int]]:
-    """Return the pairs of ranks that differ only in their estimate."""
-    distance = plan.context * plan.tensor
-    firsts = [rank for rank in range(plan.world) if plan.branch(rank) == 0]
-    return [(first, first + distance) for first in firsts]
 
 
 Attach = Callable[[nn.Module], None]

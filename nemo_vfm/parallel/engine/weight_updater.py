@@ -85,7 +85,10 @@ class WeightUpdater(DenseUpdater):
     def apply(self, divisor: float, clip_factor: float) -> None:
         """See `Updater`."""
         scale(self._holding, clip_factor * self._averaged / divisor)
-        self._catch_up()
+        if self._stale:  # a checkpoint or a warm start may have filled the model since it was copied
+            for own, whole in self._parts:
+                own.copy_(local(whole))
+            self._stale = False
         for own, whole in self._parts:
             own.grad = None if whole.grad is None else local(whole.grad).to(own.device, own.dtype)
         self.optimizer.step()
@@ -93,12 +96,6 @@ class WeightUpdater(DenseUpdater):
             own.grad = None  # else it would outlive the model's, into the next step
             if own.device != whole.device or own.data_ptr() != local(whole).data_ptr():
                 local(whole).copy_(own)
-
-    def _catch_up(self) -> None:
-        """Begin with what the model holds now: a checkpoint or a warm start may have filled it since it was copied."""
-        for own, whole in self._parts if self._stale else ():
-            own.copy_(local(whole))
-        self._stale = False
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's, as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
@@ -121,14 +118,13 @@ class WeightUpdater(DenseUpdater):
         found = restored(state, self._whole, ranks)
         self._stale = True
         self.optimizer.state.clear()
+        # State lies where the weights do; a step count does only if the optimizer is fused or capturable.
+        fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
         for name, values in found.items():
             own = self._own[name]
-            self.optimizer.state[own] = {key: self._placed(value, own) for key, value in values.items()}
-
-    def _placed(self, value: Tensor, own: Tensor) -> Tensor:
-        """Move a state to the weights' device; a step count moves only if the optimizer is fused or capturable."""
-        fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
-        return value.to(own.device) if value.dim() or fused else value
+            self.optimizer.state[own] = {
+                key: value.to(own.device) if value.dim() or fused else value for key, value in values.items()
+            }
 
 
 def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
@@ -289,9 +285,9 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def square_sum(holding: Sequence[ParamOwnership]) -> float:
     """This rank's share of the squared norm: summed over all ranks it counts every number once."""
     squares = [
-        torch.linalg.vector_norm(local(one.parameter.grad), dtype=torch.float64).square() / one.copies
+        torch.linalg.vector_norm(own, dtype=torch.float64).square() / one.copies
         for one in holding
-        if one.parameter.grad is not None and local(one.parameter.grad).numel()
+        if one.parameter.grad is not None and (own := local(one.parameter.grad)).numel()
     ]
     return float(torch.stack(squares).sum()) if squares else 0.0
 

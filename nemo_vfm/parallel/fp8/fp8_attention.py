@@ -26,7 +26,8 @@ def fp8_attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor |
     with torch.autocast(q_BHSD.device.type, enabled=False):
         q, k, v = (dequantise(quantise(x, "tensor")) for x in (q_BHSD, k_BHLD, v_BHLD))
         rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
-        masks = _rows_of(mask, q.shape[2], rows)
+        same = mask is None or mask.shape[2] == 1  # for each group of queries
+        masks = [mask] * -(-q.shape[2] // rows) if same else torch.split(mask, rows, 2)
         parts = [_attended(part, k, v, one) for part, one in zip(torch.split(q, rows, 2), masks, strict=True)]
         return torch.cat(parts, 2).to(q_BHSD.dtype)
 
@@ -38,11 +39,3 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     shares = torch.exp(scores - scores.amax(3, keepdim=True))
     most = shares.new_tensor(torch.finfo(E4M3).max)
     return dequantise(quantise_by(shares, most)) @ v / shares.sum(3, keepdim=True)
-
-
-def _rows_of(mask: Tensor | None, queries: int, rows: int) -> list[Tensor | None]:
-    """The mask of each group of queries."""
-    count = -(-queries // rows)
-    if mask is None or mask.shape[2] == 1:
-        return [mask] * count
-    return list(torch.split(mask, rows, 2))

@@ -133,18 +133,18 @@ class Operands:
         same = self._granularity(role) in ("tensor", "128x128")  # both copies have the same scales
         first = None
         if by_row or same:
-            first = self._delayed(x, role, self.history) if self.history else self._quantised(x, role, turned=False)
+            if self.history is None:
+                first = self._quantised(x, role, turned=False)
+            else:
+                if self.is_training:
+                    self.history.see(role, x.detach().abs().max())
+                first = quantise_by(x, self.history.factor_for(role, x.device), self.dtype(role))
         second = None
         if turned and first is not None and same:
             second = Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
         elif turned:
             second = self._quantised(x.T, role, turned=True)
         return first if by_row else None, second
-
-    def _delayed(self, x: Tensor, role: str, history: AmaxHistory) -> Quantised:
-        if self.is_training:
-            history.see(role, x.detach().abs().max())
-        return quantise_by(x, history.factor_for(role, x.device), self.dtype(role))
 
     def _quantised(self, x: Tensor, role: str, *, turned: bool) -> Quantised:
         granularity = self._granularity(role)

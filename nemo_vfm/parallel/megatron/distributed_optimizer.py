@@ -131,15 +131,14 @@ class MegatronUpdater(DenseUpdater):
 
     def _steps(self) -> list[float]:
         """How often each parameter was updated. Fused optimizers keep the count in the group."""
-        counts = [self._step_of(shard) for shard in self._shards]
+        counts, in_group = [], self.optimizer.param_groups[0].get("step", 0)
+        for shard in self._shards:
+            state = {} if shard.main is None else self.optimizer.state.get(shard.main, {})
+            counts.append(float(state.get("step", in_group)) if state else 0.0)
         seen = torch.tensor(counts, dtype=torch.float32, device=self._shards[0].parameter.device)
         if self._is_shared:
             dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
         return seen.tolist()
-
-    def _step_of(self, shard: _Shard) -> float:
-        state = self.optimizer.state.get(shard.main, {}) if shard.main is not None else {}
-        return float(state.get("step", self.optimizer.param_groups[0].get("step", 0))) if state else 0.0
 
     def _rows(self, shard: _Shard, key: str) -> Tensor:
         """What this rank saves of a moment: its rows of what its tensor rank holds."""

@@ -181,9 +181,11 @@ def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: Transformer
     how, names = declared(model), dict(model.named_modules())
     whole = set(_matched(how.whole_input, names))
     made: dict[int, nn.Parameter] = {}
+    without_sequence = copy.copy(config)  # for layers whose input every rank has whole
+    without_sequence.sequence_parallel = False
     for name in _matched(how.column, names):
-        one = _without_sequence(config) if name in whole else config
-        _put(model, name, names[name], ColumnLinear(names[name], one, group), mesh, made)
+        linear = ColumnLinear(names[name], without_sequence if name in whole else config, group)
+        _put(model, name, names[name], linear, mesh, made)
     for name in _matched(how.row, names):
         _put(model, name, names[name], RowLinear(names[name], config, group), mesh, made)
     for name in _matched(how.vocabulary, names):
@@ -193,13 +195,6 @@ def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: Transformer
         module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
         module.total = partial(_summed, group)
         _show_as_parts(module, mesh)
-
-
-def _without_sequence(config: TransformerConfig) -> TransformerConfig:
-    """The same for a layer whose input every rank has whole."""
-    apart = copy.copy(config)
-    apart.sequence_parallel = False
-    return apart
 
 
 def _matched(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:

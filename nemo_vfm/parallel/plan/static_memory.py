@@ -144,7 +144,8 @@ def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
         return [sizes]
     homes, modules = _homes(model, how, plan), dict(model.named_modules())
     apart = matching(how.every, modules) if plan.virtual > 1 else []  # which each then keeps whole, see `shard`
-    whole = {name: parameter.numel() for name, parameter in model.named_parameters() if _below(name, apart)}
+    prefixes = tuple(f"{module}." for module in apart)
+    whole = {name: parameter.numel() for name, parameter in model.named_parameters() if name.startswith(prefixes)}
     return [
         {name: whole.get(name, size) for name, size in sizes.items() if place in homes[name]}
         for place in range(plan.pipeline)
@@ -184,7 +185,3 @@ def _homes(model: nn.Module, how: Declared, plan: ParallelPlan) -> dict[str, Seq
         name: next((at for module, at in holder.items() if name.startswith(f"{module}.")), range(plan.pipeline))
         for name, _ in model.named_parameters()
     }
-
-
-def _below(name: str, modules: Sequence[str]) -> bool:
-    return any(name.startswith(f"{module}.") for module in modules)

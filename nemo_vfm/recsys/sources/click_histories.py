@@ -6,8 +6,7 @@ Shape letters: B samples in the order of (user, time), C of them clicked.
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 
 
 def sessions_by_gap(user_B: Tensor, time_B: Tensor, ids_B: Tensor, gap: int) -> Tensor:

@@ -5,6 +5,7 @@ Shape letters: R rows of all these tables, U rows of a part, D width.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from operator import methodcaller
 
 import torch
@@ -39,7 +40,8 @@ class RowStorage:
         self.tables = dict(tables)
         first = next(iter(self.tables.values()))
         self.width, dtype = first.width, DTYPES[first.dtype]
-        self.begins = _begins(self.tables)
+        rows = accumulate((spec.rows for spec in self.tables.values()), initial=0)
+        self.begins = dict(zip(self.tables, rows, strict=False))
         self.features = {feature: name for name, spec in self.tables.items() for feature in spec.features}
         self._table_of = list(self.features.values())
         self.num_rows = sum(spec.rows for spec in self.tables.values())
@@ -192,14 +194,6 @@ class RowStorage:
         for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
             rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
             self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
-
-
-def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
-    begins, rows = {}, 0
-    for name, spec in tables.items():
-        begins[name] = rows
-        rows += spec.rows
-    return begins
 
 
 def _rows_of_a_block(rows_RD: Tensor) -> int:

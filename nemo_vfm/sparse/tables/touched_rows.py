@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.jagged_select import row_offsets
+from nemo_vfm.sparse.jagged import row_offsets
 from nemo_vfm.sparse.tables import numba_kernels
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 
@@ -105,18 +105,14 @@ def touched_rows(
         ValueError: places were given for some lookups and not for others.
     """
     pending = sorted(pending, key=lambda one: (one.call, one.feature))
-    keys_N = _cat([_counted_from(first_row, one.ids_N, begin_of(one.feature)) for one in pending])
+    shifts = [begin_of(one.feature) - first_row for one in pending]  # 0 for the first table of a block: no copy
+    keys_N = _cat([one.ids_N + shift if shift else one.ids_N for one, shift in zip(pending, shifts, strict=True)])
     samples_G, weights_N = _samples(pending), _weights(pending)
     lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
     rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
     if weights_N is not None and order_N is not None:
         weights_N = weights_N.index_select(0, order_N)
     return TouchedRows(rows_U + first_row, offsets, bags_N, weights_N, grads_GD)
-
-
-def _counted_from(first_row: int, ids_N: Tensor, begin: int) -> Tensor:
-    """The rows of ids, without a copy for the first table of a block."""
-    return ids_N if begin == first_row else ids_N + (begin - first_row)
 
 
 def _sorted(
