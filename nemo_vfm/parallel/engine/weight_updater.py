@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.local_shard import local, spread
-from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan

@@ -5,6 +5,8 @@ is 448 times the probability. Each query's sum of probabilities is of those befo
 Shape letters: B batch, H heads, S query positions, L key positions, D head dimension.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -26,8 +28,9 @@ def fp8_attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor |
     with torch.autocast(q_BHSD.device.type, enabled=False):
         q, k, v = (dequantise(quantise(x, "tensor")) for x in (q_BHSD, k_BHLD, v_BHLD))
         rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
-        same = mask is None or mask.shape[2] == 1  # for each group of queries
-        masks = [mask] * -(-q.shape[2] // rows) if same else torch.split(mask, rows, 2)
+        masks: Sequence[Tensor | None] = [mask] * -(-q.shape[2] // rows)
+        if mask is not None and mask.shape[2] > 1:
+            masks = torch.split(mask, rows, 2)
         parts = [_attended(part, k, v, one) for part, one in zip(torch.split(q, rows, 2), masks, strict=True)]
         return torch.cat(parts, 2).to(q_BHSD.dtype)
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.pipeline_stage import repeated
-from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.engine.weight_updater import keep_initial_lrs, scale_lrs
