@@ -52,11 +52,7 @@ class Casts:
 
 
 def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
-    """The dense FP8 peak of a GPU.
-
-    Raises:
-        UserError: it has no products in FP8, or not by this recipe.
-    """
+    """The dense FP8 peak of a GPU."""
     if gpu.fp8_tflops is None:
         raise UserError(
             f"{gpu.name} has no products in FP8, which begin with compute capability 8.9 (Ada, Hopper); plan with "
@@ -84,9 +80,6 @@ def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int, *, kernels: Kernel
         tokens: of a microbatch on one device.
         width: inputs and outputs of the linear.
         kernels: shares of the peaks; None takes the published ones.
-
-    Raises:
-        UserError: the GPU has no products in FP8.
     """
     reached, sides = kernels or Published(), (tokens, width, width)
     flops, moved = 6.0 * tokens * width**2, Casts(spec.recipe).linear(*sides)

@@ -235,9 +235,6 @@ def fake_inputs(
         tokens: of each, about.
         multiple: which the tokens are of.
         part: take so much of the tokens.
-
-    Raises:
-        ValueError: inputs of which this does not know how they grow.
     """
     if "tokens_BS" in shapes:
         count = _round(tokens, multiple)
@@ -260,11 +257,7 @@ def fake_inputs(
 
 
 def sample_tokens(model: object, shapes: Shapes) -> int:
-    """Tokens of one sample of inputs of these shapes; of packed ones, those of the pack.
-
-    Raises:
-        ValueError: neither text nor latents.
-    """
+    """Tokens of one sample of inputs of these shapes; of packed ones, those of the pack."""
     if "tokens_BS" in shapes:
         return shapes["tokens_BS"][1]
     patch = prod(getattr(model, "patch", (1, 1, 1)))

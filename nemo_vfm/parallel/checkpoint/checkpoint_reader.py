@@ -190,11 +190,7 @@ def _put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
 
 
 def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-    """Every name that is there is on some rank, and the other way round, with the same shape.
-
-    Raises:
-        CorruptCheckpoint: not so.
-    """
+    """Every name that is there is on some rank, and the other way round, with the same shape."""
     differences = mismatch(everywhere(own, ranks), shapes_of(saved))
     if differences:
         raise CorruptCheckpoint(

@@ -135,11 +135,7 @@ def _steps(place: Address) -> dict[str, Address]:
 
 
 def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Path:
-    """The newest whole checkpoint, in `folder`; damaged newer ones are passed over, loudly.
-
-    Raises:
-        CorruptCheckpoint: there are some, and none is whole.
-    """
+    """The newest whole checkpoint, in `folder`; damaged newer ones are passed over, loudly."""
     for name, address in reversed(steps.items()):
         temporary = folder / f".{name}.{os.getpid()}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)

@@ -87,11 +87,7 @@ class Pending:
         self._team, self._works, self._buffers = team, works, buffers
 
     def wait(self) -> None:
-        """Return when what was received may be read and what was sent may be changed.
-
-        Raises:
-            LostRank: another rank died, hangs, or is not in the same call.
-        """
+        """Return when what was received may be read and what was sent may be changed."""
         for index, work in self._works:
             with _named(self._team, self._team.name(index)):
                 work.wait()

@@ -111,9 +111,6 @@ class WeightUpdater(DenseUpdater):
 
         Args:
             state: whole ones by name; what belongs to another pipeline stage is not read.
-
-        Raises:
-            CorruptCheckpoint: state of a parameter that no rank has.
         """
         found = restored(state, self._whole, ranks)
         self._stale = True
@@ -135,11 +132,7 @@ def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
 
 
 def _require_elementwise(factory: OptimizerFactory) -> None:
-    """Try the optimizer on a small matrix and on its halves: both must come to the same.
-
-    Raises:
-        UserError: they do not.
-    """
+    """Try the optimizer on a small matrix and on its halves: both must come to the same."""
     draw = torch.Generator().manual_seed(0)
     start, grads = torch.randn(8, 6, generator=draw), [torch.randn(8, 6, generator=draw) for _ in range(3)]
     whole = _tried(factory, [start], [[grad] for grad in grads])

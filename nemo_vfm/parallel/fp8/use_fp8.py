@@ -34,12 +34,7 @@ def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
 
 
 def require_hardware(spec: Fp8) -> None:
-    """Refuse what this process's GPU cannot compute; a CPU emulates all of it.
-
-    Raises:
-        MissingPackage: its kernels are of a package that is not installed.
-        UserError: with the reason and a recipe that works.
-    """
+    """Refuse what this process's GPU cannot compute; a CPU emulates all of it."""
     if device().type != "cuda":
         return
     if why := spec.unsupported(torch.cuda.get_device_capability(device())):

@@ -178,11 +178,7 @@ class MegatronUpdater(DenseUpdater):
         return DTensor.from_local(part, self._mesh.devices["tensor"], [Shard(dim)], run_check=False)
 
     def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `state`; every rank must call it.
-
-        Raises:
-            CorruptCheckpoint: state of a parameter that no rank has.
-        """
+        """The inverse of `state`; every rank must call it."""
         layout = {shard.name: self._laid_out(shard, shard.parameter.detach()) for shard in self._shards}
         found = restored(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()

@@ -163,11 +163,7 @@ class ParallelPlan:
 
 
 def require_world(num_devices: int, world: int, replicate: int, plan: str) -> None:
-    """Refuse another number of devices than a plan's.
-
-    Raises:
-        ValueError: with the product, its factors, and what would fit.
-    """
+    """Refuse another number of devices than a plan's."""
     if num_devices == world:
         return
     rest, left = divmod(num_devices * replicate, world)

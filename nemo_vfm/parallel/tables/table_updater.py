@@ -79,11 +79,7 @@ class TableUpdater:
         }
 
     def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `state`, once the rows are in place; every rank must call it.
-
-        Raises:
-            CorruptCheckpoint: state of other tables or of another optimizer.
-        """
+        """The inverse of `state`, once the rows are in place; every rank must call it."""
         own = self.state()
         if own.keys() != state.keys():
             missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
@@ -104,11 +100,7 @@ class TableUpdater:
 
 
 def require_data_parallel(model: nn.Module, plan: ParallelPlan) -> None:
-    """Refuse a plan under which some ranks do not see whole samples, for a model with embedding tables.
-
-    Raises:
-        UserError: it has another axis than replicate and shard.
-    """
+    """Refuse a plan under which some ranks do not see whole samples, for a model with embedding tables."""
     if plan.world != plan.data and tables_of(model):
         raise UserError(
             f"A model with embedding tables can be trained only by ranks that share the samples, but the plan is "

@@ -97,11 +97,7 @@ _Piece = tuple[str, int, Place, Tensor]  # side, rank, where, what
 
 
 def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: int) -> list[_Piece]:
-    """What each rank has of one call's output.
-
-    Raises:
-        LookupError: of one it is not known where it belongs.
-    """
+    """What each rank has of one call's output."""
     found, whole = [], alone.outputs[name]
     for rank, seen in enumerate(side.seen):
         if parts := seen[index].outputs.get(name, [])[call :: len(whole)]:  # else another stage of a pipeline has it
