@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.parallel.checkpoint.retention import Keep
 
 MB = 1 << 20
 

@@ -30,9 +30,8 @@ from torch.multiprocessing import get_context
 
 from nemo_vfm.parallel.context.attend import attend
 from nemo_vfm.parallel.context.collectives import counted
-from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes, to_sequence, to_temporal
-from nemo_vfm.parallel.context.traffic_formulas import Sizes, backward_bytes, forward_bytes
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
+from nemo_vfm.parallel.layers.temporal_all_to_all import exchange_bytes, to_sequence, to_temporal
 
 HEADS, WIDTH = 8, 64
 

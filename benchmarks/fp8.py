@@ -37,11 +37,11 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
-from nemo_vfm.parallel.fp8.linear_products import Operands
+from nemo_vfm.parallel.fp8.operands import Operands
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, quantise, quantise_by
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -18,7 +18,7 @@ from torch import Tensor
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.diffusion.generated_videos import VideoRequest
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 from nemo_vfm.synth.sample_videos import Sample, SamplingModel
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes/diffusion/sample.yaml"

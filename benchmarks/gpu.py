@@ -39,8 +39,9 @@ from torch.nn import functional as F
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.apply_parallelism import compile_blocks
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.fp8.fp8_product import is_native
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 
 #: Dense bf16 TFLOP/s of data sheets, without sparsity; the first name that the device's contains counts.
 PEAKS = {"H200": 989.4, "H100 PCIe": 756.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0, "B200": 2250.0}

@@ -32,7 +32,7 @@ from nemo_vfm.diffusion.sampler import Euler  # noqa: E402
 from nemo_vfm.diffusion.video_pipeline import TextToVideo  # noqa: E402
 from nemo_vfm.models.codec import WaveletCodec  # noqa: E402
 from nemo_vfm.models.text_encoder import HashedNgrams  # noqa: E402
-from nemo_vfm.parallel.engine.sampling_ranks import join_sampling  # noqa: E402
+from nemo_vfm.parallel.engine.inference_model import join_sampling  # noqa: E402
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan  # noqa: E402
 from nemo_vfm.synth.sample_videos import SamplingModel  # noqa: E402
 from tests.support.layouts import tiny  # noqa: E402

@@ -19,7 +19,7 @@ import torch
 from nemo_vfm.config import build, compose
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.step_cache import FirstBlockCache
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 from nemo_vfm.synth.sample_videos import Sample, SamplingModel
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes/diffusion/sample.yaml"

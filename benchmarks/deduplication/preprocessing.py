@@ -14,8 +14,7 @@ from torch import Tensor
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.feature_batch import FeatureBatch
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
 from nemo_vfm.sparse.windowed_rows import WindowedRows

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.recommenders.dlrm import DLRM
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.recsys.click import Click

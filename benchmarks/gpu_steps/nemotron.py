@@ -15,7 +15,7 @@ from timing import Figures, by_kind, drawn, mfu, report_of, timed
 
 import nemo_vfm
 from nemo_vfm.core.types.sample_batches import TokenBatch
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.perf.flops import training_flops
 from nemo_vfm.perf.memory import facts, memory
 

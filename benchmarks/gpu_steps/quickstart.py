@@ -15,8 +15,7 @@ from timing import DEVICE, Figures, by_kind, report_of, timed
 
 import nemo_vfm
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 
 RECIPE = ["data.shards=none", "~callbacks.preview"]
 

@@ -17,7 +17,7 @@ from torch import nn
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import forward_flops, training_flops

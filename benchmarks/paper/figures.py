@@ -21,7 +21,7 @@ from paper.workloads import (
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.kernels import Published
+from nemo_vfm.perf.gpu_specs import Published
 from nemo_vfm.perf.layout_rules import RULES
 from nemo_vfm.perf.layout_rules import Size as Sizes
 from nemo_vfm.perf.model_work import Work

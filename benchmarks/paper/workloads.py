@@ -17,12 +17,11 @@ from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layouts import Subject
-from nemo_vfm.perf.model_facts import ModelFacts, facts
+from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
 from nemo_vfm.perf.model_work import Work, work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Answer, Planner, Question
 from nemo_vfm.perf.step_time import Machine
-from nemo_vfm.perf.trace_cache import sketch
 
 H100 = Machine(gpu_named("h100"), ingredient("network", "dgx_h100", Network))
 TEXT, CHANNELS = (1, 512, 1024), 16

@@ -14,7 +14,7 @@ from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.step_cache import IDLE, CachedSteps
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 
 BRANCHES = ("cond", "uncond")
 

@@ -21,7 +21,7 @@ from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
 from nemo_vfm.diffusion.step_cache import CachedSteps, FirstBlockCache
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 
 
 class TextToVideo:

@@ -1,13 +1,12 @@
 """Estimates the seconds of each exchange of one block for a model, a layout and links, before any overlap.
 
 Groups follow the order of ranks: tensor closest, then context (of ring_ulysses the heads' part closest), then shard,
-replicate, pipeline. Bytes of attention over context ranks come from `parallel/context/traffic_formulas.py`.
+replicate, pipeline. Bytes of attention over context ranks come from `parallel/context/scheme.py`.
 """
 
 from dataclasses import dataclass
 
-from nemo_vfm.parallel.context.traffic_formulas import Sizes, backward_bytes, forward_bytes
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Work
@@ -26,15 +25,10 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class ContextTime:
-    """What attention over context ranks costs in a block.
+    """What attention over context ranks costs in a block."""
 
-    Args:
-        ring: blocks of keys and values, sent while others are attended to.
-        plain: what nothing hides: exchanges of heads, of time lines, and gathered keys and values.
-    """
-
-    ring: Passes
-    plain: Passes
+    ring: Passes  #: blocks of keys and values, sent while others are attended to
+    plain: Passes  #: what nothing hides: exchanges of heads, of time lines, and gathered keys and values
 
 
 def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> float:
@@ -54,7 +48,7 @@ def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsi
 
 
 def _shared_heads_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/apply/shared_heads.py`)."""
+    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/layers/attention.py`)."""
     ranks = plan.tensor // work.heads
     if ranks < 2:
         return 0.0
@@ -67,7 +61,9 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
     if plan.context == 1:
         return ContextTime(Passes(), Passes())
     over = [attention.over for attention in work.attentions]
-    lines = 2 * over.count("lines") * _lines_s(work, plan, network, rows, itemsize)
+    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
+    each = network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
+    lines = 2 * over.count("lines") * each
     ring, plain = _scheme_s(work, plan, network, rows, itemsize)
     count = over.count("tokens")
     return ContextTime(
@@ -76,16 +72,13 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
     )
 
 
-def _lines_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
-    return network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
-
-
 def _scheme_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
     """(what goes round in a ring, the rest) of one attention."""
     kind = "ring" if plan.attention == "all_gather" else plan.attention
     scheme = Scheme(kind=kind, ulysses=plan.ulysses)
-    sizes = _sizes(work, plan, rows, itemsize)
+    kv_heads = max(1, work.heads // plan.tensor)
+    sizes = Sizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
+                 tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
     ring, heads = scheme.degrees(plan.context)
     passes, rest = [], []
     for reckon in (forward_bytes, backward_bytes):
@@ -106,12 +99,6 @@ def _around_s(num_bytes: float, plan: ParallelPlan, network: Network, ring: int,
     if plan.attention == "all_gather":
         return network.gather_s(num_bytes * ring / (ring - 1), group)
     return (ring - 1) * network.send_s(num_bytes / (ring - 1), group)
-
-
-def _sizes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> Sizes:
-    kv_heads = max(1, work.heads // plan.tensor)
-    return Sizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
-                 tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,10 @@ FROZEN_FORMULA = "(2 x forward FLOPs of frozen linears + 3 x those of attention)
 
 @dataclass(frozen=True, slots=True)
 class PeakFlops:
-    """The most the machine could do.
+    """The most the machine could do."""
 
-    Args:
-        flops_per_s: FLOPs a second.
-        source: where the number is from.
-    """
-
-    flops_per_s: float
-    source: str
+    flops_per_s: float  #: FLOPs a second
+    source: str  #: where the number is from
 
     def __str__(self) -> str:
         return f"{self.flops_per_s / 1e12:.4g} TFLOP/s ({self.source})"

@@ -1,7 +1,12 @@
-"""Looks up a GPU's memory, peak and memory bandwidth from data sheets, by its name."""
+"""Looks up a GPU's memory, peak and memory bandwidth by its name, and estimates what share of the peak products reach.
+
+`Kernels` is a protocol, so that a model measured on the GPU at hand can replace `Published`. No other file makes
+assumptions about kernels.
+"""
 
 import difflib
 from dataclasses import dataclass
+from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
 
@@ -12,25 +17,16 @@ USABLE = 0.92
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One kind of GPU.
+    """One kind of GPU."""
 
-    Args:
-        name: what `--gpu` takes.
-        words: of the name that its driver tells, the part that tells it from others.
-        memory_gib: what the driver shows, in GiB.
-        bf16_tflops: dense bf16 products without sparsity, in 10^12 FLOPs a second.
-        memory_gb_per_s: between memory and cores, in 10^9 bytes a second.
-        fp8_tflops: dense FP8 products with sums in fp32; None where there are none, before compute capability 8.9.
-        capability: compute capability, (major, minor).
-    """
-
-    name: str
-    words: str
-    memory_gib: float
-    bf16_tflops: float
-    memory_gb_per_s: float
+    name: str  #: what `--gpu` takes
+    words: str  #: of the name that its driver tells, the part that tells it from others
+    memory_gib: float  #: what the driver shows, in GiB
+    bf16_tflops: float  #: dense bf16 products without sparsity, in 10^12 FLOPs a second
+    memory_gb_per_s: float  #: between memory and cores, in 10^9 bytes a second
+    #: dense FP8 products with sums in fp32; None where there are none, before compute capability 8.9
     fp8_tflops: float | None = None
-    capability: tuple[int, int] = (9, 0)
+    capability: tuple[int, int] = (9, 0)  #: compute capability, (major, minor)
 
     @property
     def usable_bytes(self) -> float:
@@ -84,3 +80,72 @@ def gpu_named(name: str) -> Gpu:
     close = difflib.get_close_matches(wanted, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise UserError(f"no GPU called {name!r} is known here: there are {', '.join(sorted(known))}{hint}")
+
+
+class Kernels(Protocol):
+    """What a planner asks about the arithmetic of a GPU."""
+
+    def linear(self, rows: float, inputs: float, outputs: float) -> float:
+        """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
+        ...
+
+    def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
+        """The same of a product in FP8, as a share of the FP8 peak; casts apart."""
+        ...
+
+    def attention(self, length: float) -> float:
+        """The share of the peak of attention to so many keys."""
+        ...
+
+    def moved(self, numbers: float) -> float:
+        """Times that so many numbers between linears pass the GPU's memory in a forward pass, over their bytes."""
+        ...
+
+    def launched_s(self) -> float:
+        """The least that a block's forward pass takes, however small it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Constants that give published rows of trainings on H100 (the table: docs/how-to/training/planning.md).
+
+    Those of FP8 are assumed, not fitted: docs/reference/performance.md has what they give beside published speed-ups.
+
+    A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
+    """
+
+    most_linear: float = 0.68  #: share of the peak that large products reach through a training
+    half_linear: float = 128.0  #: the side at which a product reaches half of that
+    most_fp8: float = 0.6  #: share of the FP8 peak that large products in FP8 reach
+    #: the side at which such a product reaches half of that: twice that of bf16, since its loads and its start take as
+    #: long while its products take half
+    half_fp8: float = 256.0
+    most_attention: float = 0.5  #: the same of attention
+    half_attention: float = 512.0  #: the number of keys at which attention reaches half of that
+    #: times that what goes into and out of each linear is read and written by norms, modulations, activations and
+    #: residuals, forward; backward is taken for twice as many
+    passes: float = 1.5
+    launch_s: float = 3e-4  #: seconds that starting the kernels of a block takes, at least
+
+    def linear(self, rows: float, inputs: float, outputs: float) -> float:
+        """See `Kernels`."""
+        side = min(rows, inputs, outputs)
+        return self.most_linear * side / (side + self.half_linear)
+
+    def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
+        """See `Kernels`."""
+        side = min(rows, inputs, outputs)
+        return self.most_fp8 * side / (side + self.half_fp8)
+
+    def attention(self, length: float) -> float:
+        """See `Kernels`."""
+        return self.most_attention * length / (length + self.half_attention)
+
+    def moved(self, numbers: float) -> float:
+        """See `Kernels`."""
+        return self.passes * numbers
+
+    def launched_s(self) -> float:
+        """See `Kernels`."""
+        return self.launch_s

@@ -16,17 +16,11 @@ SHORT_TOKENS = 24_576  # it measures 8,192 and 73,728; this is their geometric m
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What the rules ask.
+    """What the rules ask."""
 
-    Args:
-        parameters: of the model.
-        tokens: of a sample.
-        gpus_per_node: that the quick links join.
-    """
-
-    parameters: int
-    tokens: int
-    gpus_per_node: int
+    parameters: int  #: of the model
+    tokens: int  #: of a sample
+    gpus_per_node: int  #: that the quick links join
 
     @property
     def small(self) -> bool:

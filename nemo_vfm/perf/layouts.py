@@ -15,10 +15,9 @@ from torch import nn
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.apply.pipeline_schedule import require_divided as require_even
-from nemo_vfm.parallel.context.frame_all_to_all import places_of
-from nemo_vfm.parallel.context.temporal_all_to_all import require_frames
 from nemo_vfm.parallel.context.token_order import own_spans
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+from nemo_vfm.parallel.layers.temporal_all_to_all import places_of, require_frames
 from nemo_vfm.parallel.layers.token_layout import require_divided
 from nemo_vfm.parallel.plan.plan import ParallelPlan, Schedule
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
@@ -31,13 +30,9 @@ Placed = tuple[ParallelPlan, int]
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """A way to divide GPUs.
+    """A way to divide GPUs."""
 
-    Args:
-        pipeline: see `ParallelPlan`, as the others.
-    """
-
-    pipeline: int
+    pipeline: int  #: see `ParallelPlan`, as the others
     replicate: int
     shard: int
     context: int
@@ -56,42 +51,25 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class RefusedLayout:
-    """Why degrees do not go.
+    """Why degrees do not go."""
 
-    Args:
-        about: which degree is wrong, or memory.
-        degree: its value; of memory, the bytes that are needed.
-        why: the sentence of who refuses it.
-    """
-
-    about: About
-    degree: int
-    why: str
+    about: About  #: which degree is wrong, or memory
+    degree: int  #: its value; of memory, the bytes that are needed
+    why: str  #: the sentence of who refuses it
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is spread over GPUs.
+    """What is spread over GPUs."""
 
-    Args:
-        model: on the meta device.
-        part: the same with two blocks, which says as much of its linears and heads, and quicker.
-        tokens: of a sample.
-        frames: latent frames of one, where the model attends along time; else None.
-        causal: whether it is a language model.
-        batch: samples of a global batch.
-        others: of other global batches: those of buckets that have their own.
-        splits_weights_apart: whether schedules may compute gradients of weights by themselves; not where blocks are
-            compiled.
-    """
-
-    model: nn.Module
-    part: nn.Module
-    tokens: int
-    frames: int | None
-    causal: bool
-    batch: int
-    others: tuple[int, ...] = ()
+    model: nn.Module  #: on the meta device
+    part: nn.Module  #: the same with two blocks, which says as much of its linears and heads, and quicker
+    tokens: int  #: of a sample
+    frames: int | None  #: latent frames of one, where the model attends along time; else None
+    causal: bool  #: whether it is a language model
+    batch: int  #: samples of a global batch
+    others: tuple[int, ...] = ()  #: of other global batches: those of buckets that have their own
+    #: whether schedules may compute gradients of weights by themselves; not where blocks are compiled
     splits_weights_apart: bool = True
 
 

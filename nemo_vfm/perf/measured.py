@@ -5,10 +5,9 @@ peak itself.
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +20,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -34,15 +32,10 @@ _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Bytes on this rank.
+    """Bytes on this rank."""
 
-    Args:
-        most: at the fullest moment of a step.
-        standing: of this, weights, gradients and optimizer; the gradients may be fewer then.
-    """
-
-    most: int
-    standing: int
+    most: int  #: at the fullest moment of a step
+    standing: int  #: of this, weights, gradients and optimizer; the gradients may be fewer then
 
 
 class MadeUp:
@@ -126,16 +119,13 @@ def most_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> 
         with record_function(_SECOND):
             go_on()
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
-    return _fullest(seen.profiler.kineto_results.events())
-
-
-_SECOND = "what is measured"
-
-
-def _fullest(events: Sequence[Any]) -> int:
+    events = seen.profiler.kineto_results.events()
     since = next(event.start_ns() for event in events if event.name() == _SECOND)
     now = most = 0
     for event in sorted((one for one in events if one.name() == "[memory]"), key=lambda one: one.start_ns()):
         now += event.nbytes()
         most = max(most, now) if event.start_ns() >= since else now
     return most
+
+
+_SECOND = "what is measured"

@@ -5,7 +5,7 @@ a way of splitting them is needed. Tensors are counted: what CUDA and NCCL take 
 cannot use, comes on top.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -13,8 +13,7 @@ import torch
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.perf.low_precision.quantise_traffic import share_in_fp8
-from nemo_vfm.perf.memory_peaks import StageMemory, step_moments
+from nemo_vfm.perf.fp8_time import share_in_fp8
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
 from nemo_vfm.perf.model_facts import Where
 from nemo_vfm.perf.model_facts import facts as facts
@@ -25,30 +24,19 @@ Recompute = Literal["none", "blocks"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the fullest device.
+    """Bytes on the fullest device."""
 
-    Args:
-        parameters: weights and buffers, all the time.
-        gradients: of them, all at once at a step's end.
-        optimizer: its state, all the time.
-        activations: whatever else there is at the fullest moment: what waits for backward, what is being computed,
-            weights that are gathered; less the gradients that are not there yet.
-        average: the running average of weights.
-        beside: other networks on the device, all the time: encoders and codecs.
-        workspaces: of cuBLAS, all the time; `memory` knows no GPU and leaves them out.
-        host: in host memory, where the optimizer is kept there.
-        moment: the fullest, in words.
-    """
-
-    parameters: int
-    gradients: int
-    optimizer: int
+    parameters: int  #: weights and buffers, all the time
+    gradients: int  #: of them, all at once at a step's end
+    optimizer: int  #: its state, all the time
+    #: whatever else there is at the fullest moment: what waits for backward, what is being computed, weights that are
+    #: gathered; less the gradients that are not there yet
     activations: int
-    average: int = 0
-    beside: int = 0
-    workspaces: int = 0
-    host: int = 0
-    moment: str = ""
+    average: int = 0  #: the running average of weights
+    beside: int = 0  #: other networks on the device, all the time: encoders and codecs
+    workspaces: int = 0  #: of cuBLAS, all the time; `memory` knows no GPU and leaves them out
+    host: int = 0  #: in host memory, where the optimizer is kept there
+    moment: str = ""  #: the fullest, in words
 
     @property
     def total(self) -> int:
@@ -112,19 +100,12 @@ def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A place in the pipeline.
+    """A place in the pipeline."""
 
-    Args:
-        place: counted from 0.
-        blocks: in each of its stages.
-        first: whether it has the model's first weights.
-        last: whether it has the last ones.
-    """
-
-    place: int
-    blocks: tuple[int, ...]
-    first: bool
-    last: bool
+    place: int  #: counted from 0
+    blocks: tuple[int, ...]  #: in each of its stages
+    first: bool  #: whether it has the model's first weights
+    last: bool  #: whether it has the last ones
 
 
 def _devices(depth: int, plan: ParallelPlan) -> Iterator[_Device]:
@@ -142,24 +123,34 @@ def _shared(plan: ParallelPlan) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class StageMemory:
+    """What of a model a device has, in bytes."""
+
+    place: int  #: of the device in the pipeline
+    blocks: Sequence[int]  #: their number in each of its stages
+    first: bool  #: whether it begins the model
+    last: bool  #: whether it ends it
+    block_weights: int  #: of a block, whole, in the dtype of the arithmetic
+    outer_weights: int  #: of what is no block, likewise
+    block_gradients: int  #: of a block, as they are kept
+    all_gradients: int  #: as they are kept
+    last_gradients: int  #: of what only the last stage has
+    casts: bool  #: whether each microbatch makes a copy of the weights in the dtype of the arithmetic
+    gathered: bool  #: whether weights are shared, and gathered where they are needed
+    whole: int  #: numbers that learn in all of it, were none shared
+    copies: int  #: bytes of a block's weights in the dtype of the arithmetic, of those that are stored in fp32
+
+
+@dataclass(frozen=True, slots=True)
 class _Standing:
-    """What a device has whatever its microbatches are, in bytes.
+    """What a device has whatever its microbatches are, in bytes."""
 
-    Args:
-        part: of the model.
-        parameters: weights and buffers.
-        gradients: of them.
-        state: of the optimizer.
-        updating: what there is for a while when weights are updated.
-        average: a running average of the weights, where one is kept.
-    """
-
-    part: StageMemory
-    parameters: int
-    gradients: int
-    state: int
-    updating: float
-    average: int
+    part: StageMemory  #: of the model
+    parameters: int  #: weights and buffers
+    gradients: int  #: of them
+    state: int  #: of the optimizer
+    updating: float  #: what there is for a while when weights are updated
+    average: int  #: a running average of the weights, where one is kept
 
 
 def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> _Standing:
@@ -238,3 +229,87 @@ def _updating(known: ModelFacts, plan: ParallelPlan, learned: int, cut: Cut) -> 
         return 4 * learned
     learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
     return 0 if cut.gpu else 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in learning)
+
+
+def step_moments(
+    held: TracedMemory, part: StageMemory, plan: ParallelPlan, *, recompute: bool, microbatches: int
+) -> dict[str, float]:  # fmt: skip
+    """By the moment's name."""
+    if plan.pipeline > 1:
+        return _pipelined(held, part, plan, recompute, microbatches)
+    return _one_after_another(held, part, recompute, microbatches)
+
+
+def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, microbatches: int) -> dict[str, float]:
+    """A model whole; gradients come to be in the first microbatch's backward."""
+    (n,) = part.blocks
+    again = microbatches > 1
+    there = 0 if again else -part.all_gradients
+    grown = 0 if again else part.block_gradients  # by each block's backward
+    left = held.output_left - (part.last_gradients if again else 0)
+    kept = held.stream if recompute else held.block
+    casts = n * part.copies if recompute and part.casts else 0
+    back = _block_backward(held, recompute)
+    full = there + held.entered + n * kept - (0 if recompute else held.spared)
+    outer, block = (part.outer_weights, part.block_weights) if part.gathered else (0, 0)
+    # At a block's turn its weights are there, and what came from the wire for it and comes for the next one.
+    blocks = outer + 3 * block
+    return {
+        "the last block's forward": full + casts - kept + held.block_forward + outer + 2 * block,
+        "the last layers": full + casts + held.output_forward + outer + block,
+        "the loss's backward": full + held.output_backward + outer + block,
+        "the last block's backward": full + left + back + blocks,
+        "the first block's backward": full - (n - 1) * kept + left + (n - 1) * grown + back + blocks,
+        "the first layers' backward": there + held.entered + left + n * grown + held.embed_backward + outer,
+    }
+
+
+def _block_backward(held: TracedMemory, recompute: bool) -> float:
+    """The most in it, over what was kept for it; computed again is all but the block's output."""
+    if not recompute:
+        return held.block_backward
+    return max(held.block_forward, held.block + held.block_backward) - held.stream
+
+
+def _pipelined(
+    held: TracedMemory, part: StageMemory, plan: ParallelPlan, recompute: bool, microbatches: int
+) -> dict[str, float]:
+    """A stage, or several; what is in flight waits for its backward, and so do buffers for each microbatch."""
+    kept = held.stream if recompute else held.block
+    stages = len(part.blocks)
+    one = held.entered + sum(part.blocks) / stages * kept
+    one -= held.spared if part.first and not recompute else 0
+    flying = in_flight(plan, part.place, microbatches)
+    buffers = microbatches * held.stream * (2 * stages - part.first - part.last)
+    there = buffers + _gathered_once(part) + held.stream
+    back = _block_backward(held, recompute)
+    moments = {"the last microbatch's backward": there + (flying - 1) * one + held.entered + kept + back}
+    if flying < microbatches * stages:  # another one takes the place of the first, when all gradients are there
+        moments["a block's backward"] = there + flying * one + back
+    else:
+        moments["the first microbatch's backward"] = there + flying * one - part.all_gradients + back
+    if part.last:
+        last = there + flying * one - (0 if microbatches > 1 else part.all_gradients)
+        moments["the last layers"] = last + held.output_forward
+        moments["the loss's backward"] = last + held.output_backward
+    return moments
+
+
+def _gathered_once(part: StageMemory) -> float:
+    """Weights of all stages here, from their first use to the step's end, and their gradients in fp32."""
+    if not part.gathered:
+        return 0
+    return sum(part.blocks) * part.block_weights + part.outer_weights + 4 * part.whole
+
+
+def in_flight(plan: ParallelPlan, place: int, microbatches: int) -> int:
+    """Stages' microbatches that wait for their backward on a device of the pipeline, at most.
+
+    1F1B: as many as there are stages from here on. With several stages a device (Narayanan et al. 2021, 2.2), those of
+    all but its last one in rounds as long as the pipeline, and two for each device behind it.
+    """
+    if plan.virtual == 1:
+        return min(microbatches, plan.pipeline - place)
+    each_round = microbatches // max(1, microbatches // plan.pipeline)
+    warm = (plan.virtual - 1) * each_round + 2 * (plan.pipeline - 1 - place)
+    return min(warm + 1, microbatches * plan.virtual)

@@ -19,19 +19,12 @@ _MOST_GPUS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Changes, and what comes of them.
+    """Changes, and what comes of them."""
 
-    Args:
-        settings: changes of the recipe beside its layout and recomputation.
-        choice: the layout after it, which fits.
-        gpu: another kind of GPU, where that is part of it; else empty.
-        levers: what was changed, however it is written.
-    """
-
-    settings: tuple[str, ...]
-    choice: Choice
-    gpu: str = ""
-    levers: frozenset[str] = frozenset()
+    settings: tuple[str, ...]  #: changes of the recipe beside its layout and recomputation
+    choice: Choice  #: the layout after it, which fits
+    gpu: str = ""  #: another kind of GPU, where that is part of it; else empty
+    levers: frozenset[str] = frozenset()  #: what was changed, however it is written
 
 
 def remedies(question: Question, start: Choice, answer: Answer) -> list[Remedy]:

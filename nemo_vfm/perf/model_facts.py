@@ -1,6 +1,13 @@
-"""Collects the facts about a model, its inputs and its optimizer that `memory` needs."""
+"""Collects the facts about a model, its inputs and its optimizer that `memory` needs, and caches traces of its blocks.
 
-from dataclasses import dataclass, field
+A trace takes half a second, and `sketch` makes thousands of layouts need only a few. One device is traced, alone and as
+one of a ring of context ranks, and one of two tensor ranks; of a language model one of four, too. A block on one of t
+ranks holds a replicated part and a split part, a + b / t, which two of the traces give; what a ring adds is split. One
+sample stands for several, of which torch copies a little more. The tests compare all this with traces.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import prod
 from typing import Any, Literal
@@ -11,9 +18,8 @@ from torch import nn
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_learn
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
-from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.parallel.plan.sharding_spec import matching
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory, split_axis
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
 from nemo_vfm.perf.traced import Cut, Even, TracedMemory, num_parameters, traced, two_blocks
 
@@ -23,19 +29,12 @@ _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter.
+    """A parameter."""
 
-    Args:
-        shape: whole.
-        axis: that tensor ranks split; None where each has all.
-        learns: whether it has a gradient.
-        narrows: whether it is stored in the dtype of the arithmetic; else in fp32.
-    """
-
-    shape: tuple[int, ...]
-    axis: int | None
-    learns: bool
-    narrows: bool = False
+    shape: tuple[int, ...]  #: whole
+    axis: int | None  #: that tensor ranks split; None where each has all
+    learns: bool  #: whether it has a gradient
+    narrows: bool = False  #: whether it is stored in the dtype of the arithmetic; else in fp32
 
     def local(self, tensor: int) -> int:
         """Numbers of it on one of so many tensor ranks."""
@@ -51,44 +50,26 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What `memory` wants to know of a model.
+    """What `memory` wants to know of a model."""
 
-    Args:
-        model: its first block twice and no other, on the meta device.
-        shapes: of its inputs.
-        tokens: of one sample.
-        depth: blocks.
-        block: weights of one.
-        first: those that only the first stage of a pipeline has.
-        last: likewise the last.
-        every: those that every stage has.
-        buffers: bytes of what is no parameter.
-        optimizer: builds the optimizer.
-        kept: what it keeps.
-        traces: what was found of ways to cut the blocks.
-        sums: what was added up once: a plan asks some 100,000 times.
-        standing: what `memory` found of devices of a layout, whatever their microbatches.
-        update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
-        frozen: whether adapters alone learn.
-        large_linears: of a block, those that FP8 concerns where a recipe says so.
-    """
-
-    model: Cuttable
-    shapes: Shapes
-    tokens: int
-    depth: int
-    block: tuple[Weight, ...]
-    first: tuple[Weight, ...]
-    last: tuple[Weight, ...]
-    every: tuple[Weight, ...]
-    buffers: int
-    optimizer: OptimizerFactory
-    kept: StaticMemory
-    traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
-    update_copies: bool = True
-    frozen: bool = False
-    large_linears: int = 0
+    model: Cuttable  #: its first block twice and no other, on the meta device
+    shapes: Shapes  #: of its inputs
+    tokens: int  #: of one sample
+    depth: int  #: blocks
+    block: tuple[Weight, ...]  #: weights of one
+    first: tuple[Weight, ...]  #: those that only the first stage of a pipeline has
+    last: tuple[Weight, ...]  #: likewise the last
+    every: tuple[Weight, ...]  #: those that every stage has
+    buffers: int  #: bytes of what is no parameter
+    optimizer: OptimizerFactory  #: builds the optimizer
+    kept: StaticMemory  #: what it keeps
+    traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)  #: what was found of ways to cut the blocks
+    update_copies: bool = True  #: whether, on a GPU, it makes a copy of a moment while it updates
+    frozen: bool = False  #: whether adapters alone learn
+    large_linears: int = 0  #: of a block, those that FP8 concerns where a recipe says so
+    #: what was added up once: a plan asks some 100,000 times
     sums: dict[tuple[object, ...], int] = field(default_factory=dict)
+    #: what `memory` found of devices of a layout, whatever their microbatches
     standing: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
     def own(self, where: Where, tensor: int, sharing: int, *, learning: bool = False) -> int:
@@ -170,6 +151,11 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     begin = f"{how.blocks}.{list(model.get_submodule(how.blocks)._modules)[largest]}."
     placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
     outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    found = set(matching((*how.column, *how.row), names))
+    # torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it.
+    with without_compiler():
+        options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
     return ModelFacts(
         model=small, shapes=dict(inputs), tokens=sample_tokens(model, inputs), depth=len(blocks),
         block=tuple(weight for name, weight in weights.items() if name.startswith(begin)),
@@ -177,28 +163,82 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         last=tuple(weight for name, weight in outer.items() if placed[name] == "last"),
         every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
         buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=StaticMemory(optimizer),
-        update_copies=_copies(optimizer), frozen=only_adapters_learn(model),
-        large_linears=_large_linears(model, begin),
+        update_copies=not options.get("fused") and options.get("foreach") is not False,
+        frozen=only_adapters_learn(model),
+        large_linears=sum(name.startswith(begin) for name in found),
     )  # fmt: skip
-
-
-def _large_linears(model: Cuttable, block: str) -> int:
-    """Of one block, those that tensor parallelism splits."""
-    how = model.plan()
-    assert isinstance(model, nn.Module)
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    found = {name for pattern in (*how.column, *how.row) for name in matching(pattern, names)}
-    return sum(name.startswith(block) for name in found)
-
-
-def _copies(optimizer: OptimizerFactory) -> bool:
-    """torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it."""
-    with without_compiler():
-        options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
-    return not options.get("fused") and options.get("foreach") is not False
 
 
 def _under(model: nn.Module, patterns: tuple[str, ...]) -> set[str]:
     modules = [name for name, _ in model.named_modules()]
-    found = [name for pattern in patterns for name in matching(pattern, modules)]
+    found = matching(patterns, modules)
     return {name for name, _ in model.named_parameters() if any(name.startswith(f"{module}.") for module in found)}
+
+
+_FEW, _MORE = 2, 4
+
+
+@dataclass(frozen=True)
+class CachedTraces(ModelFacts):
+    """See the module."""
+
+    sketched: dict[tuple[Cut, float, float], TracedMemory] = field(default_factory=dict)  #: what was asked for before
+
+    def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+        """See `ModelFacts.held`."""
+        key = cut, rows, tokens
+        if key not in self.sketched:
+            found = self._brought(replace(cut, gathered=True), rows, tokens)
+            self.sketched[key] = found if cut.gathered or not cut.narrow else self._copied(found, cut.tensor)
+        return self.sketched[key]
+
+    def _brought(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+        """With weights as FSDP brings them."""
+        heads = self.model.plan().heads
+        if cut.tensor == 1 or cut.tensor > heads or heads % _MORE:  # then there is little to sketch
+            return self._traced(cut, rows, tokens)
+        with_ring, alone = (replace(cut, tensor=1, sequence=False, ring=ring) for ring in (True, False))
+        if not cut.sequence:  # what is between the linears stays whole; a ring's part is in both
+            ends = (with_ring if cut.ring else alone), replace(cut, tensor=_FEW)
+        else:  # a split vocabulary begins with two: one device is not on the line
+            begin = replace(cut, tensor=_FEW, ring=False) if self.model.plan().vocabulary else alone
+            ends = begin, replace(cut, tensor=2 * begin.tensor, sequence=True, ring=False)
+        low, high = ((end.tensor, self._traced(end, rows, tokens)) for end in ends)
+        found = _through(low, high, cut.tensor)
+        if not cut.ring or not cut.sequence:
+            return found
+        more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
+        return _made(lambda name: getattr(found, name) + (getattr(more, name) - getattr(less, name)) / cut.tensor)
+
+    def _traced(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+        super().held(cut, 1, tokens)
+        return self.traces[cut, True].at(rows, tokens)
+
+    def _copied(self, found: TracedMemory, tensor: int) -> TracedMemory:
+        """Where autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward."""
+        block, last = (2 * self.local(where, tensor, wide=True) for where in ("block", "last"))
+        return replace(
+            found, block=found.block + block, block_forward=found.block_forward + block,
+            output_forward=found.output_forward + last, output_kept=found.output_kept + last,
+            output_backward=found.output_backward + last, output_left=found.output_left + last,
+        )  # fmt: skip
+
+
+def _made(number: Callable[[str], float]) -> TracedMemory:
+    return TracedMemory(**{one.name: number(one.name) for one in fields(TracedMemory)})
+
+
+def _through(few: tuple[int, TracedMemory], more: tuple[int, TracedMemory], tensor: int) -> TracedMemory:
+    """Through two points (ranks, what is held), as a part that all have and one that they share."""
+
+    def number(name: str) -> float:
+        low: float = getattr(few[1], name)
+        high: float = getattr(more[1], name)
+        return high + (low - high) / (1 / few[0] - 1 / more[0]) * (1 / tensor - 1 / more[0])
+
+    return _made(number)
+
+
+def sketch(known: ModelFacts) -> ModelFacts:
+    """The same facts, quicker."""
+    return CachedTraces(**{one.name: getattr(known, one.name) for one in fields(known)})

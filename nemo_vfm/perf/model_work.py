@@ -25,84 +25,49 @@ _OVER: dict[str, Over] = {"cross-attention": "nothing", "spatial attention": "no
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A linear of a block.
+    """A linear of a block."""
 
-    Args:
-        inputs: its input features.
-        outputs: its output features.
-        split: which of the two tensor ranks share; `text` is a column split of a text's tokens, `whole` is no split,
-            and a vector for each sample.
-    """
-
-    inputs: int
-    outputs: int
+    inputs: int  #: its input features
+    outputs: int  #: its output features
+    #: which of the two tensor ranks share; `text` is a column split of a text's tokens, `whole` is no split, and a
+    #: vector for each sample
     split: Split
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One attention of a block.
+    """One attention of a block."""
 
-    Args:
-        flops: forward, for one sample, in one block, every key counted.
-        length: keys that each query sees.
-        over: what context ranks exchange for it.
-        causal: whether half of the keys are skipped.
-    """
-
-    flops: float
-    length: float
-    over: Over
-    causal: bool
+    flops: float  #: forward, for one sample, in one block, every key counted
+    length: float  #: keys that each query sees
+    over: Over  #: what context ranks exchange for it
+    causal: bool  #: whether half of the keys are skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model as arithmetic, for one sample.
+    """A model as arithmetic, for one sample."""
 
-    Args:
-        parameters: of the whole model.
-        flops: forward, of the whole model and one sample, causal attention counted whole.
-        training_flops: forward and backward, likewise.
-        learned: share of the parameters that have gradients, 0 to 1.
-        tokens: of a sample.
-        depth: number of blocks.
-        width: of a token between blocks.
-        kv_share: width of keys over that of queries.
-        heads: of attention, of keys and values where they are fewer.
-        head_dim: width of one.
-        products: the linears of a block.
-        products_flops: what they cost together, forward.
-        attentions: those of a block.
-        first_flops: forward, before the blocks.
-        last_flops: forward, after them.
-        last_split: whether tensor ranks share the latter, as a vocabulary.
-        block_split: parameters of a block that tensor ranks share.
-        block_whole: those that they do not.
-        first_parameters: of what the first stage alone has.
-        last_parameters: of what the last stage alone has.
-    """
-
-    parameters: int
-    flops: float
-    training_flops: float
-    learned: float
-    tokens: int
-    depth: int
-    width: int
-    kv_share: float
-    heads: int
-    head_dim: int
-    products: tuple[Product, ...]
-    products_flops: float
-    attentions: tuple[Attention, ...]
-    first_flops: float
-    last_flops: float
-    last_split: bool
-    block_split: int
-    block_whole: int
-    first_parameters: int
-    last_parameters: int
+    parameters: int  #: of the whole model
+    flops: float  #: forward, of the whole model and one sample, causal attention counted whole
+    training_flops: float  #: forward and backward, likewise
+    learned: float  #: share of the parameters that have gradients, 0 to 1
+    tokens: int  #: of a sample
+    depth: int  #: number of blocks
+    width: int  #: of a token between blocks
+    kv_share: float  #: width of keys over that of queries
+    heads: int  #: of attention, of keys and values where they are fewer
+    head_dim: int  #: width of one
+    products: tuple[Product, ...]  #: the linears of a block
+    products_flops: float  #: what they cost together, forward
+    attentions: tuple[Attention, ...]  #: those of a block
+    first_flops: float  #: forward, before the blocks
+    last_flops: float  #: forward, after them
+    last_split: bool  #: whether tensor ranks share the latter, as a vocabulary
+    block_split: int  #: parameters of a block that tensor ranks share
+    block_whole: int  #: those that they do not
+    first_parameters: int  #: of what the first stage alone has
+    last_parameters: int  #: of what the last stage alone has
 
     @property
     def frozen(self) -> bool:
@@ -165,7 +130,7 @@ def _products(block: nn.Module, prefix: str, how: Declared) -> Iterator[Product]
 
 def _split(name: str, how: Declared) -> Split:
     for split, patterns in (("text", how.whole_input), ("column", how.column), ("row", how.row)):
-        if any(matching(pattern, (name,)) for pattern in patterns):
+        if matching(patterns, (name,)):
             return split  # type: ignore[return-value]
     return "whole"
 
@@ -190,7 +155,7 @@ def _attentions(ops: Sequence[Op], depth: int, numbers: int) -> Iterator[Attenti
 
 def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
     named = dict(model.named_modules())
-    for name in (name for pattern in patterns for name in matching(pattern, named)):
+    for name in matching(patterns, named):
         for module in named[name].modules():
             if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample
                 yield module.in_features, module.out_features
@@ -198,7 +163,7 @@ def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, i
 
 def _below(model: nn.Module, patterns: Sequence[str]) -> int:
     named = dict(model.named_modules())
-    return sum(_count(named[name]) for pattern in patterns for name in matching(pattern, named))
+    return sum(_count(named[name]) for name in matching(patterns, named))
 
 
 def _count(module: nn.Module) -> int:

@@ -39,15 +39,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that exchange something.
+    """Ranks that exchange something."""
 
-    Args:
-        size: how many.
-        stride: ranks from one member to the next.
-    """
-
-    size: int
-    stride: int = 1
+    size: int  #: how many
+    stride: int = 1  #: ranks from one member to the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,29 +35,17 @@ PrecisionName = Literal["fp32", "bf16"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is planned.
+    """What is planned."""
 
-    Args:
-        subject: the model, its samples and its batch.
-        work: of the model on one sample.
-        known: of its memory.
-        machine: what it would run on.
-        precision: of the arithmetic.
-        fp8: how the blocks' large linears are in FP8; None has them in `precision`.
-        average: whether a running average of the weights is kept.
-        offload: whether the optimizer's state is in host memory.
-        beside: bytes of other networks that stand on each GPU: encoders and codecs.
-    """
-
-    subject: Subject
-    work: Work
-    known: ModelFacts
-    machine: Machine
-    precision: PrecisionName = "bf16"
-    fp8: Fp8 | None = None
-    average: bool = False
-    offload: bool = False
-    beside: int = 0
+    subject: Subject  #: the model, its samples and its batch
+    work: Work  #: of the model on one sample
+    known: ModelFacts  #: of its memory
+    machine: Machine  #: what it would run on
+    precision: PrecisionName = "bf16"  #: of the arithmetic
+    fp8: Fp8 | None = None  #: how the blocks' large linears are in FP8; None has them in `precision`
+    average: bool = False  #: whether a running average of the weights is kept
+    offload: bool = False  #: whether the optimizer's state is in host memory
+    beside: int = 0  #: bytes of other networks that stand on each GPU: encoders and codecs
 
     def clock(self) -> Clock:
         """What tells how long a step takes."""
@@ -107,36 +95,22 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Degrees that are refused for one kind of reason.
+    """Degrees that are refused for one kind of reason."""
 
-    Args:
-        about: which degree is wrong, or memory.
-        count: how many ways to divide the GPUs that concerns.
-        values: of the degree that were refused; of memory, none.
-        why: one of the sentences; of memory, that of the layout which misses it by least.
-    """
-
-    about: About
-    count: int
-    values: tuple[int, ...]
-    why: str
+    about: About  #: which degree is wrong, or memory
+    count: int  #: how many ways to divide the GPUs that concerns
+    values: tuple[int, ...]  #: of the degree that were refused; of memory, none
+    why: str  #: one of the sentences; of memory, that of the layout which misses it by least
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of planning for a number of GPUs.
+    """The result of planning for a number of GPUs."""
 
-    Args:
-        gpus: how many.
-        ranked: what fits, the quickest of each family, best first.
-        refused: how many ways to divide the GPUs will not do, and why.
-        nearest: of what does not fit, what misses it by least; None where nothing was too large.
-    """
-
-    gpus: int
-    ranked: tuple[Choice, ...]
-    refused: tuple[tuple[int, RefusedLayout], ...]
-    nearest: Choice | None
+    gpus: int  #: how many
+    ranked: tuple[Choice, ...]  #: what fits, the quickest of each family, best first
+    refused: tuple[tuple[int, RefusedLayout], ...]  #: how many ways to divide the GPUs will not do, and why
+    nearest: Choice | None  #: of what does not fit, what misses it by least; None where nothing was too large
 
     def groups(self) -> list[Group]:
         """Reasons, the most frequent first."""
@@ -157,17 +131,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """A layout in the running.
+    """A layout in the running."""
 
-    Args:
-        timed: the layout and its time, but for shared weights.
-        rows: samples of a device in a microbatch.
-        recompute: whether blocks run again in backward.
-    """
-
-    timed: TimedStep
-    rows: int
-    recompute: bool
+    timed: TimedStep  #: the layout and its time, but for shared weights
+    rows: int  #: samples of a device in a microbatch
+    recompute: bool  #: whether blocks run again in backward
 
 
 #: Layouts but for rows, and rows of which neither they nor more fit.
@@ -176,13 +144,9 @@ _Full = dict[tuple[object, ...], int]
 
 @dataclass
 class Planner:
-    """Answers one question for any number of GPUs.
+    """Answers one question for any number of GPUs."""
 
-    Args:
-        question: see there.
-    """
-
-    question: Question
+    question: Question  #: see there
     clock: Clock = field(init=False)
     allowed: Allowed = field(init=False)
 
@@ -304,3 +268,36 @@ class Planner:
             f"at least {needed:.1f} GiB with recomputation and the smallest microbatch, and one {gpu.name} "
             f"has {there:.1f} to fill; add shard, context or tensor ranks, or set engine.offload_optimizer"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a layout costs, predicted."""
+
+    step_s: float  #: seconds of a step
+    #: model FLOPs utilisation, 0 to 1: of forward and backward (`perf/flops.py`), causal attention counted whole, over
+    #: the bf16 peak
+    mfu: float
+    tokens_per_s: float  #: of all GPUs
+    waits: float  #: share of the step that pipeline devices wait
+    exchanges: float  #: share of it that exchanges take beside the arithmetic
+    days: float | None  #: of the training, without stops; None where nobody knows how many steps it has
+    gpu_hours: float | None  #: of all GPUs in these days
+
+
+def cost(choice: Choice, question: Question, steps: int | None) -> Cost:
+    """Reckon one layout.
+
+    Args:
+        steps: of the training; None where they are not known.
+    """
+    time, gpus, batch = choice.time, choice.plan.world, question.subject.batch
+    peak = question.machine.gpu.flops_per_s * gpus
+    seconds = None if steps is None else steps * time.total
+    return Cost(
+        step_s=time.total, mfu=question.work.training_flops * batch / time.total / peak,
+        tokens_per_s=batch * question.subject.tokens / time.total, waits=time.waits / time.total,
+        exchanges=(time.tensor + time.context + time.weights + time.sends) / time.total,
+        days=None if seconds is None else seconds / 86_400,
+        gpu_hours=None if seconds is None else seconds * gpus / 3600,
+    )  # fmt: skip

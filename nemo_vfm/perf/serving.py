@@ -22,21 +22,13 @@ _MOST_GPUS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a GPU holds while a model is served, in bytes.
+    """What a GPU holds while a model is served, in bytes."""
 
-    Args:
-        precision: of weights and cache.
-        gpus: that hold one copy of the model.
-        weights: on each.
-        cache: keys and values of all sequences, on each.
-        activations: of the prompt of one sequence in the widest layer.
-    """
-
-    precision: ServingPrecision
-    gpus: int
-    weights: float
-    cache: float
-    activations: float
+    precision: ServingPrecision  #: of weights and cache
+    gpus: int  #: that hold one copy of the model
+    weights: float  #: on each
+    cache: float  #: keys and values of all sequences, on each
+    activations: float  #: of the prompt of one sequence in the widest layer
 
     @property
     def total(self) -> float:

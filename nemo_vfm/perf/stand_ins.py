@@ -1,12 +1,224 @@
-"""Creates inputs without data, of about a given size, from the shapes of a model's inputs."""
+"""Makes stand-ins of inputs, kernels and exchanges, so that one device without data allocates as a GPU or a rank would.
 
-from collections.abc import Mapping
+Nothing is exchanged and the numbers mean nothing: only sizes are right.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partialmethod
 from math import prod
+from typing import Any, Literal
+from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from nemo_vfm.core.types.model_cost import HasDummyInputs
+from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
+from nemo_vfm.parallel.fp8 import fp8_linear
+from nemo_vfm.parallel.fp8.fp8_product import emulated_product
+from nemo_vfm.parallel.fp8.operands import Operands
+from nemo_vfm.parallel.fp8.quantise import Quantised
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
+from nemo_vfm.parallel.plan.sharding_spec import matching
+
+
+@contextmanager
+def fp8_products_of(*, gpu: bool) -> Iterator[None]:
+    """Of a GPU's tensor cores and casts, or of the emulation on a CPU, which has both operands in fp32 as well."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(fp8_linear, "product", _native if gpu else _emulated))
+        if gpu:
+            stack.enter_context(mock.patch.object(Operands, "copies", partialmethod(_copies, Operands.copies)))
+        yield
+
+
+def _copies(
+    self: Operands, otherwise: Callable[..., tuple[Quantised | None, Quantised | None]], x: Tensor, role: str, *,
+    by_row: bool = True, turned: bool = False,
+) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
+    """Elements alone: scales are small, and a program holds what it computes with. Of bf16, as Triton's casts are."""
+    if x.dtype != torch.bfloat16:
+        return otherwise(self, x, role, by_row=by_row, turned=turned)
+    x, dtype = x.contiguous(), self.dtype(role)
+    first = Quantised(torch.empty_like(x, dtype=dtype), x.new_empty(())) if by_row else None
+    second = Quantised(x.new_empty(x.shape[::-1], dtype=dtype), x.new_empty(())) if turned else None
+    return first, second
+
+
+def _emulated(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """As on a device without such products; asking torch which dtype to sum in would be one more operation."""
+    return emulated_product(a, b).to(dtype)
+
+
+def _native(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """An output, and for a while a copy of each operand that does not lie along the sum."""
+    held = [operand.elements.contiguous() for operand in (a, b)]
+    product = torch.empty(len(a.elements), len(b.elements), dtype=dtype)
+    del held
+    return product
+
+
+class Kernels(TorchFunctionMode):
+    """Attention and norms of another machine than this one.
+
+    Attention keeps its operands, its result and a number for each query. Where context ranks pass keys and values
+    round a ring, there are two sets of them, and sums in fp32 (`parallel/context/key_exchange.py`). On a GPU autocast
+    has norms in fp32.
+
+    Args:
+        gpu: whether the machine has one; else attention is this one's own.
+        ring: whether tokens are spread over context ranks.
+    """
+
+    def __init__(self, *, gpu: bool, ring: bool) -> None:
+        super().__init__()
+        self._gpu, self._ring = gpu, ring
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """See `TorchFunctionMode`."""
+        if func is F.scaled_dot_product_attention and (self._gpu or self._ring):
+            q, k, v = args[:3]
+            if torch.is_autocast_enabled("cpu"):
+                q, k, v = (x.to(torch.get_autocast_dtype("cpu")) for x in (q, k, v))
+            among_itself = q.shape[2] == k.shape[2] and (kwargs or {}).get("attn_mask") is None
+            return _Attention.apply(q, k, v, self._ring and among_itself)  # type: ignore[no-untyped-call]
+        if func is F.layer_norm and self._gpu and torch.is_autocast_enabled("cpu"):
+            args = (args[0].float(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: bool) -> Tensor:
+        ctx.ring = ring
+        held = [*_travelling(k), torch.empty_like(q, dtype=torch.float32)] if ring else []
+        out = torch.empty_like(q)
+        del held
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:3], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, _, _ = ctx.saved_tensors
+        held = [*_travelling(k), *_travelling(k.float()), q.float()] if ctx.ring else []
+        found = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+        del held
+        return found
+
+
+def _travelling(k: Tensor) -> list[Tensor]:
+    """Keys and values at hand, and those on their way."""
+    return [k.new_empty(2, *k.shape), k.new_empty(2, *k.shape)]
+
+
+def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
+    """Let a model, whose linears are parts already, exchange with other tensor ranks what DTensor would."""
+    if ranks == 1:
+        return
+    assert isinstance(model, nn.Module)
+    how, modules = model.plan(), dict(model.named_modules())
+    for name in matching(how.column, modules):
+        tokens = sequence and not matching(how.whole_input, (name,))
+        modules[name].register_forward_pre_hook(_Before(ranks if tokens else 1))
+        _split_beside(modules[name], "column", ranks, tokens=tokens)
+    for name in matching(how.row + how.vocabulary, modules):
+        modules[name].register_forward_hook(_After(ranks if sequence else 1))
+        _split_beside(modules[name], "row", ranks, tokens=sequence)
+
+
+def _split_beside(linear: nn.Module, kind: Literal["column", "row"], ranks: int, *, tokens: bool) -> None:
+    beside: object = linear._modules.get(ADAPTERS)
+    if isinstance(beside, ShardableAdapter):
+        no_devices: Any = None
+        beside.split(_BesideSplit(kind, no_devices, tokens, ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class _BesideSplit(TensorSplit):
+    """What exchanges the narrow tensor of an adapter, whose parameters are parts already."""
+
+    ranks: int = 1
+
+    def part(self, parameter: nn.Parameter, dim: int) -> nn.Parameter:
+        """As it is."""
+        return parameter
+
+    def whole(self, h_BSR: Tensor) -> Tensor:
+        """Gathered, or a sum's part."""
+        exchange: Any = _Gathered if self.kind == "column" else _Summed
+        exchanged: Tensor = exchange.apply(h_BSR, self.ranks if self.tokens else 1)
+        return exchanged
+
+    def summed(self, part: Tensor) -> Tensor:
+        """As large as it is."""
+        return part
+
+
+class _Before:
+    """A linear's tokens from all ranks; on the way back their sum, or this rank's part of it."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        entering: Tensor = _Gathered.apply(inputs[0], self._ranks)  # type: ignore[no-untyped-call]
+        return entering
+
+
+class _After:
+    """The sum of what all ranks have, or a part of it."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        left: Tensor = _Summed.apply(output, self._ranks)  # type: ignore[no-untyped-call]
+        return left
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return x.view_as(x) if ranks == 1 else _gather(x, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _part(grads[0], ctx.ranks), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return _part(x, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        return (grad if ctx.ranks == 1 else _gather(grad, ctx.ranks)), None
+
+
+def _gather(x: Tensor, ranks: int) -> Tensor:
+    """Along dim 1; what comes from the wire lies rank by rank, so there are two copies for a while."""
+    arrived = x.new_empty(ranks * x.shape[0], *x.shape[1:])
+    return torch.cat(arrived.chunk(ranks), 1)
+
+
+def _part(x: Tensor, ranks: int) -> Tensor:
+    """A sum of all, of which one part stays."""
+    if ranks == 1:
+        return x.clone()
+    ordered = torch.cat(x.chunk(ranks, 1))
+    return ordered.new_empty(x.shape[0], x.shape[1] // ranks, *x.shape[2:])
+
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -23,9 +235,6 @@ def fake_inputs(
         tokens: of each, about.
         multiple: which the tokens are of.
         part: take so much of the tokens.
-
-    Raises:
-        ValueError: inputs of which this does not know how they grow.
     """
     if "tokens_BS" in shapes:
         count = _round(tokens, multiple)
@@ -48,11 +257,7 @@ def fake_inputs(
 
 
 def sample_tokens(model: object, shapes: Shapes) -> int:
-    """Tokens of one sample of inputs of these shapes; of packed ones, those of the pack.
-
-    Raises:
-        ValueError: neither text nor latents.
-    """
+    """Tokens of one sample of inputs of these shapes; of packed ones, those of the pack."""
     if "tokens_BS" in shapes:
         return shapes["tokens_BS"][1]
     patch = prod(getattr(model, "patch", (1, 1, 1)))

@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.perf.bubble import waiting
 from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
-from nemo_vfm.perf.gpu_specs import Gpu
-from nemo_vfm.perf.kernels import Kernels, Published
+from nemo_vfm.perf.fp8_time import Casts, fp8_flops_per_s, share_in_fp8
+from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
 from nemo_vfm.perf.layouts import Degrees
-from nemo_vfm.perf.low_precision.quantise_traffic import Casts, fp8_flops_per_s, share_in_fp8
 from nemo_vfm.perf.model_work import Product, Split, Work
 from nemo_vfm.perf.network import Network
 
@@ -36,40 +34,24 @@ _KEPT_STAGES = 3  # that torch's schedules keep gathered at a time
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a layout runs on.
+    """What a layout runs on."""
 
-    Args:
-        gpu: each of them.
-        network: what joins them.
-        kernels: what share of their peak products reach.
-    """
-
-    gpu: Gpu
-    network: Network
-    kernels: Kernels = field(default_factory=Published)
+    gpu: Gpu  #: each of them
+    network: Network  #: what joins them
+    kernels: Kernels = field(default_factory=Published)  #: what share of their peak products reach
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step on the device that works longest; what is hidden behind arithmetic is not in it.
+    """Seconds of a step on the device that works longest; what is hidden behind arithmetic is not in it."""
 
-    Args:
-        compute: products, attention, and what passes memory between them; recomputation too.
-        tensor: gathers and sums around split linears.
-        context: exchanges of keys, heads and time lines.
-        weights: gathered weights, shared and added gradients.
-        sends: between pipeline stages.
-        waits: the bubble.
-        update: of the optimizer.
-    """
-
-    compute: float
-    tensor: float
-    context: float
-    weights: float
-    sends: float
-    waits: float
-    update: float
+    compute: float  #: products, attention, and what passes memory between them; recomputation too
+    tensor: float  #: gathers and sums around split linears
+    context: float  #: exchanges of keys, heads and time lines
+    weights: float  #: gathered weights, shared and added gradients
+    sends: float  #: between pipeline stages
+    waits: float  #: the bubble
+    update: float  #: of the optimizer
 
     @property
     def total(self) -> float:
@@ -96,17 +78,11 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """What of a step's seconds does not depend on how data ranks share weights.
+    """What of a step's seconds does not depend on how data ranks share weights."""
 
-    Args:
-        plan: the layout, its replicate and shard apart.
-        block: one of its blocks.
-        blocks: of the device that works longest.
-    """
-
-    plan: ParallelPlan
-    block: _Block
-    blocks: int
+    plan: ParallelPlan  #: the layout, its replicate and shard apart
+    block: _Block  #: one of its blocks
+    blocks: int  #: of the device that works longest
     compute: float
     tensor: float
     context: float
@@ -272,19 +248,15 @@ class Clock:
 
     def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
         """(place in the pipeline, blocks) of the device that works longest."""
-        held, each = self._blocks_held(plan), block.forward + block.backward
-        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
-        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
-                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
-        return found[1], found[2]
-
-    def _blocks_held(self, plan: ParallelPlan) -> list[int]:
-        """Of each place in the pipeline."""
         key = plan.pipeline, plan.virtual
         if key not in self._held:
             sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
             self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
-        return self._held[key]
+        held, each = self._held[key], block.forward + block.backward
+        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
+        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
+                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
+        return found[1], found[2]
 
     def _weights(self, timed: TimedStep, at: ParallelPlan | Degrees) -> float:
         work, plan, block, blocks = self.work, timed.plan, timed.block, timed.blocks
@@ -338,3 +310,9 @@ def _here(product: Product, split: Split, plan: ParallelPlan) -> float:
 def _exchanging(plan: ParallelPlan) -> int:
     """Context ranks that exchange heads."""
     return {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
+
+
+def waiting(plan: ParallelPlan) -> float:
+    """What a device waits in a step, over what it works."""
+    wait = (plan.pipeline - 1) / (plan.virtual * plan.microbatches)
+    return wait / 3 if plan.schedule == "zero_bubble" else wait

@@ -21,13 +21,11 @@ from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
-from nemo_vfm.parallel.plan.param_shards import split_axis
-from nemo_vfm.perf.emulated import Kernels, exchanging
+from nemo_vfm.parallel.plan.static_memory import split_axis
 from nemo_vfm.perf.live import LiveBytes
-from nemo_vfm.perf.low_precision.fp8_stand_in import fp8_products_of
-from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
+from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchanging, fake_inputs, fp8_products_of
 
-#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
+#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/layers/vocab_parallel_loss.py) then has some.
 _RUNS = 512
 #: That have a gradient, with two blocks: before, between and after them.
 _STREAMS = 3
@@ -35,57 +33,36 @@ _STREAMS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What decides how a block computes on one device.
+    """What decides how a block computes on one device."""
 
-    Args:
-        tensor: devices that split the large linears.
-        sequence: whether they also split the tokens between these.
-        narrow: bf16 arithmetic; else fp32.
-        gathered: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies.
-        ring: whether tokens are spread over context ranks.
-        gpu: whether attention and norms are those of a GPU; else of a CPU.
-        fp8: how the large linears are in FP8; None has them in the arithmetic of all else.
-    """
-
-    tensor: int = 1
-    sequence: bool = False
-    narrow: bool = True
+    tensor: int = 1  #: devices that split the large linears
+    sequence: bool = False  #: whether they also split the tokens between these
+    narrow: bool = True  #: bf16 arithmetic; else fp32
+    #: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies
     gathered: bool = False
-    ring: bool = False
-    gpu: bool = True
-    fp8: Fp8 | None = None
+    ring: bool = False  #: whether tokens are spread over context ranks
+    gpu: bool = True  #: whether attention and norms are those of a GPU; else of a CPU
+    fp8: Fp8 | None = None  #: how the large linears are in FP8; None has them in the arithmetic of all else
 
 
 @dataclass(frozen=True, slots=True)
 class TracedMemory:
-    """Bytes that a step holds at its moments.
+    """Bytes that a step holds at its moments."""
 
-    Args:
-        entered: once the first block can begin, inputs included.
-        block: what each block leaves for backward.
-        spared: of this, what the first block does not leave, since nothing is kept of what comes before the first
-            weights that learn. Recomputation keeps the block's input all the same.
-        stream: of this, what comes out of it.
-        block_forward: the most while a block is computed, over what there was before it.
-        block_backward: the most while its gradients are, over what there was before.
-        output_forward: the most from the last block to its output, over what there was after that block.
-        output_kept: what of it waits for backward.
-        output_backward: the most until the last block's backward begins, over the same.
-        output_left: what is there then over the same: gradients of the last weights, and of the last block's output.
-        embed_backward: the most after the first block's backward, over what there was at its end.
-    """
-
-    entered: float
-    block: float
+    entered: float  #: once the first block can begin, inputs included
+    block: float  #: what each block leaves for backward
+    #: of this, what the first block does not leave, since nothing is kept of what comes before the first weights that
+    #: learn. Recomputation keeps the block's input all the same.
     spared: float
-    stream: float
-    block_forward: float
-    block_backward: float
-    output_forward: float
-    output_kept: float
-    output_backward: float
+    stream: float  #: of this, what comes out of it
+    block_forward: float  #: the most while a block is computed, over what there was before it
+    block_backward: float  #: the most while its gradients are, over what there was before
+    output_forward: float  #: the most from the last block to its output, over what there was after that block
+    output_kept: float  #: what of it waits for backward
+    output_backward: float  #: the most until the last block's backward begins, over the same
+    #: what is there then over the same: gradients of the last weights, and of the last block's output
     output_left: float
-    embed_backward: float
+    embed_backward: float  #: the most after the first block's backward, over what there was at its end
 
 
 Moments = dict[str, list[int]]
@@ -94,13 +71,10 @@ Line = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """What a step holds, as a function of its samples and of their tokens.
+    """What a step holds, as a function of its samples and of their tokens."""
 
-    Args:
-        lines: of each number of `TracedMemory`, the moments that may be the fullest; each is fixed +
-            samples (each + tokens * of_token), and given as these three.
-    """
-
+    #: of each number of `TracedMemory`, the moments that may be the fullest; each is fixed + samples (each + tokens *
+    #: of_token), and given as these three
     lines: Mapping[str, Sequence[Line]]
 
     def at(self, rows: float, tokens: float) -> TracedMemory:
@@ -205,24 +179,23 @@ class _Step:
 
     def _forward(self) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
-            output = self._computed()
+            model, how = self._model, self._model.plan()
+            context = model.context(**self._inside)
+            split = {*how.column, *how.vocabulary}
+            enters, leaves = (
+                self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
+            )
+            other = context if self._outside is self._inside else model.context(**self._outside)
+            x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
+            x = model.run_blocks(x, context)
+            self._returned = self._live.now
+            output = model.output(
+                x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other
+            )
             self._leaving = self._live.grown()
         if output.dim() > 2:
             output = (output.float() - torch.empty_like(output, dtype=torch.float32)).square()
         return output.sum()
-
-    def _computed(self) -> Tensor:
-        model, how = self._model, self._model.plan()
-        context = model.context(**self._inside)
-        split = {*how.column, *how.vocabulary}
-        enters, leaves = (
-            self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
-        )
-        other = context if self._outside is self._inside else model.context(**self._outside)
-        x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
-        x = model.run_blocks(x, context)
-        self._returned = self._live.now
-        return model.output(x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other)
 
     def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._live.grown()

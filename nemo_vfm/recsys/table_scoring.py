@@ -24,12 +24,11 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.engine.engine import Params
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.ranks.consensus import everyone_says, first_says
+from nemo_vfm.parallel.ranks.process_group import everyone_says, first_says
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table_data import FeatureTableData, OrderedBatches
 from nemo_vfm.sparse.feature_batch import FeatureBatch

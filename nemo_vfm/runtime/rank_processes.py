@@ -130,7 +130,7 @@ def _follow(orders: Orders, job: Job, folder: Path) -> int:
 
 def _exit_status(error: BaseException, orders: Orders) -> int:
     """Leave the traceback in this rank's own output and the sentence with rank 0; the exit status."""
-    from nemo_vfm.parallel.ranks.consensus import lost_behind
+    from nemo_vfm.parallel.ranks.process_group import lost_behind
 
     meant = lost_behind(error) or error
     orders.confess(meant)

@@ -269,7 +269,7 @@ def _lost_behind(error: Exception) -> "LostRank | None":
 
     if ranks.count() == 1:
         return None
-    from nemo_vfm.parallel.ranks.consensus import lost_behind
+    from nemo_vfm.parallel.ranks.process_group import lost_behind
 
     return lost_behind(error)
 

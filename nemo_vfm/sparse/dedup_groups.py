@@ -15,14 +15,10 @@ from nemo_vfm.sparse.row_deduplication import row_changes
 
 @dataclass(frozen=True, slots=True)
 class ChangeStatistics:
-    """How often features change inside of sessions.
+    """How often features change inside of sessions."""
 
-    Args:
-        samples_per_session: S, the mean.
-        unchanged: d, the share of samples, but for the first of each session, in which none of the features changes.
-    """
-
-    samples_per_session: float
+    samples_per_session: float  #: S, the mean
+    #: d, the share of samples, but for the first of each session, in which none of the features changes
     unchanged: float
 
     @property

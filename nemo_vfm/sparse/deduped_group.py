@@ -15,15 +15,10 @@ from nemo_vfm.sparse.jagged import Jagged
 
 @dataclass(frozen=True, eq=False)
 class DedupedGroup:
-    """Unique rows of a group of features, and which of them each sample has. Nothing is checked, see `require_valid`.
+    """Unique rows of a group of features, and which each sample has. Nothing is checked, see `require_valid`."""
 
-    Args:
-        features: of each feature its U unique rows; row u of all features is of the same samples.
-        inverse_B: the row of each sample, int64, 0 <= inverse < U.
-    """
-
-    features: Mapping[str, Jagged]
-    inverse_B: Tensor
+    features: Mapping[str, Jagged]  #: U unique rows of each; row u of all is of the same samples
+    inverse_B: Tensor  #: the row of each sample, int64, 0 <= inverse < U
 
     def __len__(self) -> int:
         return len(self.inverse_B)

@@ -1,6 +1,6 @@
-"""Holds rows of different lengths as one tensor of values and one of lengths.
+"""Holds rows of different lengths as one tensor of values and one of lengths, and selects rows without padding them.
 
-Shape letters: B rows, N values, M selected rows.
+Shape letters: B rows, M selected rows, N values, K selected values.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,20 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.sparse.jagged_select import jagged_index_select, row_offsets
+
+
+def row_offsets(lengths_B: Tensor) -> Tensor:
+    """Where each row begins, and after them where the last one ends: int64, B + 1 numbers."""
+    return torch.nn.functional.pad(lengths_B.cumsum(0, dtype=torch.int64), (1, 0))
 
 
 @dataclass(frozen=True, eq=False)
 class Jagged:
-    """Rows of different lengths, one after another. Nothing is checked here, see `require_valid`.
+    """Rows of different lengths, one after another. Nothing is checked here, see `require_valid`."""
 
-    Args:
-        values_N: ids in int64, or floating-point values of any further dimensions.
-        lengths_B: how many values each row has, int64.
-        weights_N: one weight a value, or None where all count alike.
-    """
-
-    values_N: Tensor
-    lengths_B: Tensor
-    weights_N: Tensor | None = None
+    values_N: Tensor  #: ids in int64, or floating-point values of any further dimensions
+    lengths_B: Tensor  #: how many values each row has, int64
+    weights_N: Tensor | None = None  #: one weight a value, or None where all count alike
 
     def __len__(self) -> int:
         return len(self.lengths_B)
@@ -112,3 +110,41 @@ class Jagged:
                 f"{feature}: row {row} has the id {int(ids[place])}, but its table has the rows 0 to {num_rows - 1}. "
                 "Hash the ids into the table, or make the table larger."
             )
+
+
+def slice_positions(starts_M: Tensor, lengths_M: Tensor, num_values: int | None = None) -> Tensor:
+    """The positions starts[m] + k of all k < lengths[m], slice after slice: int64, K numbers.
+
+    Args:
+        num_values: K, where the caller knows it; another number gives wrong positions or fails. Without it a device
+            waits here for the sum of the lengths, and `torch.compile` breaks its graph.
+    """
+    offsets = row_offsets(lengths_M)
+    total = int(offsets[-1]) if num_values is None else num_values
+    # From value to value the position goes up by one, and jumps where a slice begins; jumps of empty slices fall on one
+    # place and add up. The running sum of it takes a small part of the time of repeat_interleave on a CPU.
+    shift_M = starts_M - offsets[:-1]
+    jumps = torch.diff(shift_M, prepend=shift_M.new_zeros(1))
+    steps = shift_M.new_ones(total + 1).index_add_(0, offsets[:-1], jumps)
+    return steps[:total].cumsum_(0).sub_(1)
+
+
+def jagged_index_select(
+    values_N: Tensor, lengths_B: Tensor, rows_M: Tensor, num_values: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Values and lengths of the rows `rows_M`, in that order; a row may come many times or never (RecD's O6).
+
+    With l' = l[rows] and o' = cumsum(l'), value q of the result belongs to the selected row i with
+    o'[i] <= q < o'[i+1], and is value o[rows[i]] + q - o'[i] of the input. The gradient of a value of the input is the
+    sum over its copies.
+
+    Args:
+        values_N: (N, ...), of any dtype.
+        num_values: see `slice_positions`.
+
+    Raises:
+        IndexError: a row is not among the B (on a CPU; another device fails in its own way).
+    """
+    starts_M = row_offsets(lengths_B)[:-1].index_select(0, rows_M)
+    lengths_M = lengths_B.index_select(0, rows_M)
+    return values_N.index_select(0, slice_positions(starts_M, lengths_M, num_values)), lengths_M

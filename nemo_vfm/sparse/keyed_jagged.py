@@ -82,7 +82,13 @@ def from_keyed_jagged(keyed: KeyedJagged) -> tuple[dict[str, Jagged], dict[str, 
     Raises:
         DataError: lengths do not add up, an inverse is no row, or keys have different numbers of rows and no inverse.
     """
-    rows = _rows(keyed)
+    values, weights = keyed.values(), keyed.weights_or_none()
+    whole = Jagged(values if values.is_floating_point() else values.long(), keyed.lengths().long(), weights)
+    whole.require_valid(feature="KeyedJaggedTensor")
+    rows, begin = {}, 0
+    for key, stride in zip(keyed.keys(), keyed.stride_per_key(), strict=True):
+        rows[key] = whole.rows(begin, begin + stride)
+        begin += stride
     found = keyed.inverse_indices_or_none()
     if found is None:
         if len({len(feature) for feature in rows.values()}) > 1:
@@ -92,24 +98,6 @@ def from_keyed_jagged(keyed: KeyedJagged) -> tuple[dict[str, Jagged], dict[str, 
     inverse = dict(zip(found[0], found[1].long(), strict=True))
     if missing := rows.keys() - inverse.keys():
         raise DataError(f"inverse_indices lack {', '.join(sorted(missing))}.")
-    return _grouped(rows, inverse)
-
-
-def _rows(keyed: KeyedJagged) -> dict[str, Jagged]:
-    """The rows of each key."""
-    values, weights = keyed.values(), keyed.weights_or_none()
-    whole = Jagged(values if values.is_floating_point() else values.long(), keyed.lengths().long(), weights)
-    whole.require_valid(feature="KeyedJaggedTensor")
-    rows, begin = {}, 0
-    for key, stride in zip(keyed.keys(), keyed.stride_per_key(), strict=True):
-        rows[key] = whole.rows(begin, begin + stride)
-        begin += stride
-    return rows
-
-
-def _grouped(
-    rows: Mapping[str, Jagged], inverse: Mapping[str, Tensor]
-) -> tuple[dict[str, Jagged], dict[str, DedupedGroup]]:
     plain, groups = {}, dict[str, Any]()
     for name, feature in rows.items():
         inverse_B = inverse[name]

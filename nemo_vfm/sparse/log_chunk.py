@@ -16,24 +16,17 @@ from nemo_vfm.sparse.jagged import Jagged
 
 @dataclass(frozen=True, eq=False)
 class LogChunk:
-    """Samples of a log. Nothing is checked here, see `require_valid`.
+    """Samples of a log. Nothing is checked here, see `require_valid`."""
 
-    Args:
-        ids_B: the number of each sample in its log, int64.
-        session_B: the session of each sample, int64.
-        time_B: when each was logged, int64; in which unit, the source says.
-        dense: numbers by name, float32 (B,); NaN where one is missing.
-        labels: labels by name, float32 (B,).
-        features: ids by name, a row a sample; an empty row where a feature is missing.
-        weight_B: what each sample counts in a loss or a mean, above 0, float32; None where all count alike.
-    """
-
-    ids_B: Tensor
-    session_B: Tensor
-    time_B: Tensor
+    ids_B: Tensor  #: the number of each sample in its log, int64
+    session_B: Tensor  #: the session of each sample, int64
+    time_B: Tensor  #: when each was logged, int64; in which unit, the source says
+    #: numbers by name, float32 (B,); NaN where one is missing
     dense: Mapping[str, Tensor] = field(default_factory=dict)
-    labels: Mapping[str, Tensor] = field(default_factory=dict)
+    labels: Mapping[str, Tensor] = field(default_factory=dict)  #: labels by name, float32 (B,)
+    #: ids by name, a row a sample; an empty row where a feature is missing
     features: Mapping[str, Jagged] = field(default_factory=dict)
+    #: what each sample counts in a loss or a mean, above 0, float32; None where all count alike
     weight_B: Tensor | None = None
 
     def __len__(self) -> int:

@@ -70,7 +70,11 @@ def _representatives(features: Sequence[Jagged], hashed: _Hash = fingerprints) -
     columns = [column.select(left_M) for column in _columns(features)]
     found_B, seed = torch.empty_like(run_B), 0
     while len(left_M):
-        first_M = _first_of_each(hashed(columns, seed))
+        ordered_M, order_M = torch.sort(hashed(columns, seed), stable=True)
+        begins_M = torch.ones_like(ordered_M, dtype=torch.bool)
+        begins_M[1:] = ordered_M[1:] != ordered_M[:-1]
+        first_M = order_M[begins_M][begins_M.cumsum(0) - 1]
+        first_M = torch.empty_like(order_M).scatter_(0, order_M, first_M)
         found_B[left_M] = left_M[first_M]
         again = differs(columns, first_M).nonzero().squeeze(1)
         left_M, columns, seed = left_M[again], [column.select(again) for column in columns], seed + 1
@@ -81,15 +85,6 @@ def _runs(features: Sequence[Jagged]) -> Tensor:
     """Of each row the first one of its run of equal rows."""
     row_B = torch.arange(len(features[0]), device=features[0].lengths_B.device)
     return torch.where(row_changes(features), row_B, 0).cummax(0).values if len(row_B) else row_B
-
-
-def _first_of_each(hash_M: Tensor) -> Tensor:
-    """Of each row the first one with the same hash."""
-    ordered_M, order_M = torch.sort(hash_M, stable=True)
-    begins_M = torch.ones_like(ordered_M, dtype=torch.bool)
-    begins_M[1:] = ordered_M[1:] != ordered_M[:-1]
-    first_M = order_M[begins_M][begins_M.cumsum(0) - 1]
-    return torch.empty_like(order_M).scatter_(0, order_M, first_M)
 
 
 def _columns(features: Sequence[Jagged]) -> list[Jagged]:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 
 # Odd 64-bit constants, as signed numbers: of the golden ratio, and the two of the splitmix64 generator.
 _GOLDEN, _FIRST, _SECOND = (0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
@@ -39,7 +38,7 @@ def fingerprints(columns: Sequence[Jagged], seed: int) -> Tensor:
     the seed stands inside the mixing: rows that collide under one seed do not under the next. A sum over a row is a
     difference of one running sum, which is exact since it wraps. The columns' are mixed one into the next.
     """
-    salt = _signed((seed + 1) * _GOLDEN)
+    salt = ((seed + 1) * _GOLDEN + 2**63) % 2**64 - 2**63
     total_B = torch.full_like(columns[0].lengths_B, salt, dtype=torch.int64)
     for column in columns:
         place_N = slice_positions(torch.zeros_like(column.lengths_B), column.lengths_B, len(column.values_N))
@@ -70,8 +69,3 @@ def differs(columns: Sequence[Jagged], other_B: Tensor) -> Tensor:
 def _shifted(x: Tensor, by: int) -> Tensor:
     """The bits moved right and filled with zeros; torch fills with the sign."""
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1)
-
-
-def _signed(number: int) -> int:
-    """The int64 with the same last 64 bits."""
-    return (number + 2**63) % 2**64 - 2**63

@@ -3,15 +3,13 @@
 Shape letters: B rows, N values of all rows, K values of the buffer.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.row_fingerprint import bits, mix64_
 
 #: Odd, so that it has an inverse modulo 2^64; both as signed 64-bit numbers.
@@ -21,17 +19,11 @@ _INVERSE = (pow(_BASE, -1, 2**64) + 2**63) % 2**64 - 2**63
 
 @dataclass(frozen=True, eq=False)
 class WindowedRows:
-    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`.
+    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`."""
 
-    Args:
-        buffer_K: values, each run of overlapping rows once.
-        starts_B: where each row begins, int64.
-        lengths_B: how many values each row has, int64.
-    """
-
-    buffer_K: Tensor
-    starts_B: Tensor
-    lengths_B: Tensor
+    buffer_K: Tensor  #: values, each run of overlapping rows once
+    starts_B: Tensor  #: where each row begins, int64
+    lengths_B: Tensor  #: how many values each row has, int64
 
     def __len__(self) -> int:
         return len(self.lengths_B)
@@ -90,21 +82,21 @@ def _overlaps(rows: Jagged) -> Tensor:
     A suffix of row i may begin at any of its values, and the prefix that it must equal begins where the row ends. There
     are at most N comparisons for all rows together.
     """
-    length_B, hashed = rows.lengths_B, _slice_hash(rows.values_N)
+    mixed_N = mix64_(bits(rows.values_N).clone())
+    running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
+    inverse = _powers(_INVERSE, mixed_N)
+
+    def hashed(a: Tensor, b: Tensor) -> Tensor:
+        """Of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s."""
+        return (running.index_select(0, b) - running.index_select(0, a)) * inverse.index_select(0, a)
+
+    length_B = rows.lengths_B
     row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B)
     size_N = rows.offsets.index_select(0, row_N + 1) - torch.arange(len(row_N), device=length_B.device)
     begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1)).index_select(0, row_N)).nonzero().squeeze(1)
     size, row = size_N[begin], row_N[begin]
     same = hashed(begin, begin + size) == hashed(begin + size, begin + 2 * size)
     return torch.zeros_like(length_B).scatter_reduce_(0, row[same] + 1, size[same], "amax")
-
-
-def _slice_hash(values_N: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """A hash of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s."""
-    mixed_N = mix64_(bits(values_N).clone())
-    running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
-    inverse = _powers(_INVERSE, mixed_N)
-    return lambda a, b: (running.index_select(0, b) - running.index_select(0, a)) * inverse.index_select(0, a)
 
 
 def _compared(rows: Jagged, overlap_B: Tensor) -> Tensor:

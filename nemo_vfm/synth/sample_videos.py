@@ -43,8 +43,12 @@ from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, joined
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.engine.inference_model import build_for_inference, require_divisible
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
+from nemo_vfm.parallel.engine.inference_model import (
+    SamplingRanks,
+    build_for_inference,
+    join_sampling,
+    require_divisible,
+)
 from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan

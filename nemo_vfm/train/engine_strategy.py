@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.device import device
-from nemo_vfm.parallel.ranks import consensus
+from nemo_vfm.parallel.ranks import process_group
 
 
 class EngineStrategy(SingleDeviceStrategy):
@@ -44,11 +44,11 @@ class EngineStrategy(SingleDeviceStrategy):
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Wait for all ranks."""
-        consensus.greatest(0.0)
+        process_group.greatest(0.0)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """One rank's object on every rank, as JSON: nothing that would be unpickled."""
-        return json.loads(consensus.everyone_says(json.dumps(obj))[src])
+        return json.loads(process_group.everyone_says(json.dumps(obj))[src])
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """The mean or the sum over all ranks."""
@@ -59,7 +59,7 @@ class EngineStrategy(SingleDeviceStrategy):
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
         """Every rank's numbers, stacked where there are several ranks; without gradients."""
-        rows = consensus.everyone_says(json.dumps(tensor.detach().cpu().double().tolist()))
+        rows = process_group.everyone_says(json.dumps(tensor.detach().cpu().double().tolist()))
         found = [torch.tensor(json.loads(row), dtype=tensor.dtype, device=tensor.device) for row in rows]
         return torch.stack(found) if len(found) > 1 else tensor
 

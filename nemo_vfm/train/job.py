@@ -41,13 +41,13 @@ from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.engine.engine import Engine, Params
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import same_slice
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
-from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.parallel.ranks.gather import GatherGroup
+from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints

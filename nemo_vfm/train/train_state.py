@@ -19,10 +19,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
-from nemo_vfm.parallel.engine.engine_inputs import StepResult
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import StepResult, StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.ranks.consensus import greatest
+from nemo_vfm.parallel.ranks.process_group import greatest
 from nemo_vfm.train.data_position import Reading
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.optim import Schedule

@@ -17,7 +17,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch,
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather
-from nemo_vfm.parallel.tables.grown_tables import grown_tables, take_table_state
+from nemo_vfm.parallel.tables.table_updater import grown_tables, take_table_state
 
 
 class WarmStart:

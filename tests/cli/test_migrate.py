@@ -34,8 +34,8 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.models.transformers_text import TransformersTextEncoder
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.param_groups import ParamGroup
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 

@@ -12,7 +12,7 @@ import torch
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest, checkpoint_writer
-from nemo_vfm.parallel.checkpoint.retention import Keep, Mode, Record, surplus
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, Mode, Record, surplus
 
 
 def write(folder: Path, step: int, keep: int | None = None) -> Path:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_optimizer, checkpoint_pieces
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_pieces, checkpoint_reader
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from tests.support.combinations import cases
@@ -75,14 +75,16 @@ def groups(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[s
     """All that is saved."""
     parameters = dict(net.named_parameters())
     state = {name: dict(optimizer.state[parameter]) for name, parameter in parameters.items()}
-    return {"model": net.state_dict(), "optimizer": checkpoint_optimizer.named(state, parameters)}
+    optimizer = {f"{name}/{key}": checkpoint_pieces.in_layout_of(value, parameters[name])
+                 for name, values in state.items() for key, value in values.items()}  # fmt: skip
+    return {"model": net.state_dict(), "optimizer": optimizer}
 
 
 def restore(net: nn.Module, optimizer: torch.optim.Optimizer, saved: checkpoint.Checkpoint) -> None:
     """The inverse."""
     fill(net.state_dict(), saved.groups["model"], joined())
     parameters = dict(net.named_parameters())
-    for name, state in checkpoint_optimizer.restored(saved.groups["optimizer"], parameters, joined()).items():
+    for name, state in checkpoint_reader.restored(saved.groups["optimizer"], parameters, joined()).items():
         for key, value in state.items():
             optimizer.state[parameters[name]][key] = checkpoint_pieces.in_layout_of(value, parameters[name])
 

@@ -17,11 +17,11 @@ from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoint_manifest, tensor_file
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.warm_start import WarmStart

@@ -12,7 +12,8 @@ import torch
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.apply_parallelism import compile_blocks
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, use_fp8
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
+from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny

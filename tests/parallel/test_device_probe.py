@@ -5,14 +5,13 @@ import time
 import pytest
 import torch
 
-from nemo_vfm.parallel.ranks import device_probe, process_group
-from nemo_vfm.parallel.ranks.device_probe import Pulse
-from nemo_vfm.parallel.ranks.rank_watchdog import Watch
+from nemo_vfm.parallel.ranks import process_group, rank_watchdog
+from nemo_vfm.parallel.ranks.rank_watchdog import Pulse, Watch
 
 
 def test_it_is_time_once_and_then_after_a_while(monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
-    monkeypatch.setattr(device_probe.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rank_watchdog.time, "monotonic", lambda: now[0])
     one = Pulse(first_s=10, every_s=60)
     found = []
     for now[0] in (100.0, 109.0, 110.0, 111.0, 169.0, 170.0, 171.0):

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import activation_recorder
 from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
@@ -95,21 +95,21 @@ def test_a_linear_that_does_not_sum_over_tensor_ranks_is_named(alone, rehearsal)
 
 def without_sums_of_norms(rank: int, *arguments: Any) -> Any:
     """Gradients that each tensor rank has a part of stay parts, on rank 1's word only where heads are."""
-    kept = gradients.held
+    kept = weight_updater.held
 
     def mistaken(model: torch.nn.Module, mesh: Any) -> Any:
         wrong = "blocks.0.self_attention.k_norm.weight"
         return [_alone(one) if one.name == wrong else one for one in kept(model, mesh)]
 
-    gradients.held = mistaken
+    weight_updater.held = mistaken
     try:
         return activation_recorder.steps(rank, *arguments)
     finally:
-        gradients.held = kept
+        weight_updater.held = kept
 
 
-def _alone(one: gradients.ParamOwnership) -> gradients.ParamOwnership:
-    return gradients.ParamOwnership(one.name, one.parameter, False, one.over_pipeline, one.over_data, one.copies)
+def _alone(one: weight_updater.ParamOwnership) -> weight_updater.ParamOwnership:
+    return weight_updater.ParamOwnership(one.name, one.parameter, False, one.over_pipeline, one.over_data, one.copies)
 
 
 def test_a_parameter_whose_gradient_is_not_summed_is_named(alone, rehearsal):

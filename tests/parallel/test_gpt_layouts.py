@@ -17,10 +17,9 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.context import shared_heads
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.layers import vocab_parallel_loss
+from nemo_vfm.parallel.layers import attention, vocab_parallel_loss
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import own, whole
@@ -146,11 +145,11 @@ def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
 
 def without_shared(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """The sum of gradients over the ranks of one head left out on purpose."""
-    kept, shared_heads._summed = shared_heads._summed, lambda parts, shared: parts[shared.rank]
+    kept, attention._sum_groups = attention._sum_groups, lambda parts, shared: parts[shared.rank]
     try:
         return steps(rank, degrees, model, packed)
     finally:
-        shared_heads._summed = kept
+        attention._sum_groups = kept
 
 
 def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:

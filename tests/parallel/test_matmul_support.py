@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nemo_vfm.parallel.context.distributed_attention import attention
 from nemo_vfm.parallel.layers import linear as matmul_support
+from nemo_vfm.parallel.layers.attention import attention
 from nemo_vfm.parallel.layers.linear import Linear
 
 BF16 = torch.bfloat16

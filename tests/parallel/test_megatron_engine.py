@@ -15,9 +15,9 @@ from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
-from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.param_groups import ParamGroup, grouped_optimizer
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -154,7 +154,7 @@ def with_and_without_sums(rank: int, degrees: dict[str, Any]) -> tuple[dict[str,
         from megatron.core.distributed import DistributedDataParallel
 
         if "tensor" in degrees or "pipeline" in degrees:
-            patch.setattr(gradients, "all_reduce", lambda parts, group: None)
+            patch.setattr(weight_updater, "all_reduce", lambda parts, group: None)
         else:
             patch.setattr(DistributedDataParallel, "finish_grad_sync", lambda self, **_: None)
         return expected, first_gradients(rank, degrees)

@@ -14,10 +14,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
-from nemo_vfm.parallel.megatron.megatron_import import require_megatron
+from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine, require_megatron
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support import preloaded
 from tests.support.repository import ROOT

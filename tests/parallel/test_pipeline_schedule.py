@@ -13,9 +13,10 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine import weight_updater
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from tests.parallel.test_resume import part
@@ -68,9 +69,9 @@ def steps(rank: int, degrees: dict[str, Any], how: dict[str, Any] | None = None)
     engine = started(plan, **(how or {}))
     results = [engine.step([own(plan, rank, index), own(plan, rank, index + 2)]) for index in range(2)]
     found = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
-    held = sum(gradients.local(parameter).numel() for parameter in engine.model.parameters())
+    held = sum(local(parameter).numel() for parameter in engine.model.parameters())
     losses, prepared = engine.evaluate(batch(99, 0, SAMPLES - 1))
-    after = sum(gradients.local(parameter).numel() for parameter in engine.model.parameters())
+    after = sum(local(parameter).numel() for parameter in engine.model.parameters())
     return {
         "loss": [result.loss for result in results], "norm": [result.grad_norm for result in results],
         "samples": [result.num_samples for result in results], "validation": losses.tolist(),
@@ -127,11 +128,11 @@ def test_recomputing_blocks_changes_no_number(alone: dict[str, Any], degrees: di
 
 def without(rank: int) -> dict[str, Any]:
     """A step with the sum over stages left out on purpose."""
-    kept, gradients.sum_partial = gradients.sum_partial, lambda holding, mesh: None
+    kept, weight_updater.sum_partial = weight_updater.sum_partial, lambda holding, mesh: None
     try:
         return once(rank, PIPELINE)
     finally:
-        gradients.sum_partial = kept
+        weight_updater.sum_partial = kept
 
 
 def once(rank: int, degrees: dict[str, Any], task: Any = Doubling, count: int = 1, compute: Any = "fp32") -> Any:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.context import temporal_all_to_all
 from nemo_vfm.parallel.context.collectives import counted
-from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes
+from nemo_vfm.parallel.layers import temporal_all_to_all
+from nemo_vfm.parallel.layers.temporal_all_to_all import exchange_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import LONG, Doubling, one_device, own, space_time, started, steps

@@ -8,8 +8,8 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine import weight_updater
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
@@ -136,11 +136,11 @@ def test_recomputing_and_offloading_change_no_number(
 
 def without(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
     """The first step with one sum left out on purpose."""
-    kept, gradients.sum_partial = gradients.sum_partial, lambda holding, mesh: None
+    kept, weight_updater.sum_partial = weight_updater.sum_partial, lambda holding, mesh: None
     try:
         return steps(rank, degrees, count=1)
     finally:
-        gradients.sum_partial = kept
+        weight_updater.sum_partial = kept
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 2}, {"tensor": 2, "sequence": True}], ids=str)

@@ -4,7 +4,7 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.bubble import waiting
+from nemo_vfm.perf.step_time import waiting
 
 #: Units that a forward, a whole backward and its two halves take.
 UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}

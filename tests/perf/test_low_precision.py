@@ -14,10 +14,9 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf import memory_remedies
+from nemo_vfm.perf.fp8_time import Casts, fp8_pays_from, fp8_speedup
 from nemo_vfm.perf.gpu_specs import GPUS, gpu_named
 from nemo_vfm.perf.layouts import Subject
-from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from, fp8_speedup
-from nemo_vfm.perf.low_precision.quantise_traffic import Casts
 from nemo_vfm.perf.measured import measured_step
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.model_facts import facts

@@ -25,8 +25,8 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import portions
 from nemo_vfm.perf.gpu_specs import GPUS, Gpu, gpu_named
 from nemo_vfm.perf.measured import Measured, measured_step
 from nemo_vfm.perf.memory import ModelFacts, facts, memory

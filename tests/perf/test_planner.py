@@ -22,13 +22,11 @@ from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.layouts import Allowed, Degrees, RefusedLayout, Subject, degrees, divisors, plans
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
-from nemo_vfm.perf.model_facts import ModelFacts, facts
+from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Answer, Planner, Question
+from nemo_vfm.perf.planner import Answer, Planner, Question, cost
 from nemo_vfm.perf.step_time import Machine
-from nemo_vfm.perf.trace_cache import sketch
-from nemo_vfm.perf.training_cost import cost
 
 SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
 

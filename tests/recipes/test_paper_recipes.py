@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from nemo_vfm.config import build, compose
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 from nemo_vfm.train.job import Train
 from tests.support.combinations import cases

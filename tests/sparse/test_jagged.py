@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import jagged_index_select
+from nemo_vfm.sparse.jagged import Jagged, jagged_index_select
 from tests.support.jagged_rows import jagged, lists
 
 ROWS = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=8)

@@ -18,8 +18,7 @@ from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.ranks import on_ranks

@@ -14,7 +14,7 @@ from nemo_vfm.diffusion.objective import EDM
 from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import Awake, whole

@@ -25,7 +25,7 @@ from nemo_vfm.models.adapters.matrices import extract_adapter
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.models.text_encoder import HashedNgrams
-from nemo_vfm.parallel.engine.sampling_ranks import join_sampling
+from nemo_vfm.parallel.engine.inference_model import join_sampling
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.sample_videos import SamplingModel

@@ -47,8 +47,7 @@ class Together:
             raise ValueError(f"the plan is for {self.num} devices (shard {self.num}), but there are {num_ranks}")
 
     def run(self, run: Run) -> Outcome:
-        from nemo_vfm.parallel.ranks.consensus import everyone_says, greatest
-        from nemo_vfm.parallel.ranks.process_group import now
+        from nemo_vfm.parallel.ranks.process_group import everyone_says, greatest, now
 
         file = run.folder / "count"
         first = int(everyone_says(str(len(file.read_text().splitlines()) if file.is_file() else 0))[0])

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.sparse.feature_batch import FeatureBatch

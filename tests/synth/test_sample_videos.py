@@ -23,7 +23,7 @@ from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, Prompt, PromptList
 from nemo_vfm.synth.sample_videos import Sample

@@ -9,7 +9,7 @@ import pytest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import JobShard, Run
 from nemo_vfm.parallel.apply.local_shard import local
-from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
+from nemo_vfm.parallel.engine.inference_model import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth import sample_videos
 from nemo_vfm.synth.sample_videos import SamplingModel, sampling_plan_for

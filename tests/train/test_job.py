@@ -345,7 +345,7 @@ def test_a_training_is_the_loop_that_torch_would_write(tmp_path: Path) -> None:
 def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
     def step(weight: float, bad: float) -> torch.Tensor:
         from nemo_vfm.core.precision import Precision
-        from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+        from nemo_vfm.parallel.engine.step_runner import EngineInputs
 
         engine, data = TorchEngine(clip_norm=None), ToyData()
         runner = engine.start(EngineInputs(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]

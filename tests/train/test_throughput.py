@@ -11,7 +11,7 @@ import pytest
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine.engine_inputs import StepResult
+from nemo_vfm.parallel.engine.step_runner import StepResult
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import PeakFlops
 from nemo_vfm.train.callbacks import throughput

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.perf.fp8_time import fp8_pays_from
 from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from
-from nemo_vfm.perf.planner import Answer, Choice
-from nemo_vfm.perf.training_cost import cost
+from nemo_vfm.perf.planner import Answer, Choice, cost
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json

@@ -8,11 +8,10 @@ from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.core.types.held_weights import HELD
+from nemo_vfm.perf.fp8_time import fp8_pays_from
 from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
-from nemo_vfm.perf.planner import Answer, Choice, Group, Question
-from nemo_vfm.perf.training_cost import cost
+from nemo_vfm.perf.planner import Answer, Choice, Group, Question, cost
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -132,7 +132,7 @@ def _lost(world: "World", error: Exception) -> Exception:
     if ranks.is_first():
         sentence = world.why_lost()
         return error if sentence is None else LostRank(sentence)
-    from nemo_vfm.parallel.ranks.consensus import lost_behind
+    from nemo_vfm.parallel.ranks.process_group import lost_behind
 
     return lost_behind(error) or error
 

@@ -12,7 +12,7 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.parallel.ranks.consensus import first_says
+from nemo_vfm.parallel.ranks.process_group import first_says
 
 
 @runtime_checkable

@@ -20,8 +20,7 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
-from nemo_vfm.parallel.checkpoint.tensor_file import read_header
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile, read_header
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 #: Initializations that take B0 A0 out of the base: its leading singular vectors, or the leading part of its QR.

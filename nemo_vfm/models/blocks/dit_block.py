@@ -24,7 +24,7 @@ from nemo_vfm.models.blocks.layers import (
     rotate,
 )
 from nemo_vfm.models.blocks.video_tokens import Grid, NoiseLevels, Row
-from nemo_vfm.parallel.context.distributed_attention import attention, packed_attention, self_attention
+from nemo_vfm.parallel.layers.attention import attention, packed_attention, self_attention
 from nemo_vfm.parallel.layers.linear import Linear
 
 

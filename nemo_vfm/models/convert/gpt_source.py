@@ -21,7 +21,7 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.weight_files import opened
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPARED_VALUES = 1 << 24  # at once, in float64

@@ -21,7 +21,7 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 
 
 @dataclass(frozen=True, slots=True)

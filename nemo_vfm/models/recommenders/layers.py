@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.parallel.layers.linear import Linear
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, signed_salt, uniform
 
 

@@ -76,11 +76,11 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
     _require_heads(how, plan)
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
     for patterns, side in sides if plan.tensor > 1 else ():
-        for name in _matched(patterns, names):
+        for name in matching(patterns, names):
             if getattr(names[name], side) % plan.tensor:
                 size = getattr(names[name], side)
                 raise UserError(f"{name} has {size} {side}, which parallel.tensor = {plan.tensor} does not divide.")
-    for name in _matched(how.column, names) if plan.tensor > 1 else ():
+    for name in matching(how.column, names) if plan.tensor > 1 else ():
         if isinstance(adapters := getattr(names[name], ADAPTERS, None), ShardableAdapter):
             adapters.require_divisible(plan.tensor)
     if plan.pipeline > 1:
@@ -107,10 +107,6 @@ def _require_heads(how: Declared, plan: ParallelPlan) -> None:
     )
 
 
-def _matched(patterns: tuple[str, ...], names: dict[str, nn.Module]) -> list[str]:
-    return [name for pattern in patterns for name in matching(pattern, names)]
-
-
 def split_linears(model: nn.Module, mesh: Mesh) -> None:
     """Give this rank its columns and rows of the linears that the model names."""
     if mesh.plan.tensor == 1:
@@ -119,33 +115,33 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     how, names, sequence = declared(model), dict(model.named_modules()), mesh.plan.sequence
-    whole = set(_matched(how.whole_input, names))
+    whole = set(matching(how.whole_input, names))
     between = Shard(1) if sequence else Replicate()
     styles: dict[str, ParallelStyle] = {
         name: ColwiseParallel(input_layouts=Replicate() if name in whole else between)
-        for name in _matched(how.column, names)
+        for name in matching(how.column, names)
     }
-    styles |= {name: RowwiseParallel(output_layouts=between) for name in _matched(how.row, names)}
+    styles |= {name: RowwiseParallel(output_layouts=between) for name in matching(how.row, names)}
     with _shared_kept(model), set_apart(model) as beside:
         parallelize_module(model, mesh.devices["tensor"], styles)
         for name, one in beside.items():
             _split_beside(name, one, how, names, mesh)
-        for name in _matched(how.across_heads, names):
+        for name in matching(how.across_heads, names):
             _split_norm(names[name], mesh.devices["tensor"])
-        for name in _matched(how.vocabulary, names):
+        for name in matching(how.vocabulary, names):
             if names[name].weight is not None:  # that of another pipeline stage is hollow
                 _split_words(names[name], mesh.devices["tensor"], between)
 
 
 def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, nn.Module], mesh: Mesh) -> None:
     """Split the module beside a linear, such as an adapter, as the linear is split."""
-    column, row = (name in _matched(patterns, names) for patterns in (how.column, how.row))
+    column, row = (name in matching(patterns, names) for patterns in (how.column, how.row))
     if not (column or row):
         return
     if not isinstance(beside, ShardableAdapter):
         raise UserError(f"{name} is split over tensor ranks, but its {type(beside).__name__} cannot be; set "
                         f"parallel.tensor to 1")  # fmt: skip
-    whole_input = name in _matched(how.whole_input, names)
+    whole_input = name in matching(how.whole_input, names)
     beside.split(
         TensorSplit("column" if column else "row", mesh.devices["tensor"], mesh.plan.sequence and not whole_input)
     )
@@ -216,7 +212,7 @@ def recompute(model: nn.Module) -> None:
     if not isinstance(model, Divisible):
         raise UserError(no_blocks(model))
     names = dict(model.named_modules())
-    for name in _matched(model.plan().recompute, names):
+    for name in matching(model.plan().recompute, names):
         module: Any = names[name]
         module.forward = partial(_again, module.forward)
 

@@ -18,8 +18,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.deferred_weight_grad import Later, put_off
-from nemo_vfm.parallel.apply.pipeline_stage import Stage
+from nemo_vfm.parallel.apply.pipeline_stage import Later, Stage, put_off
 from nemo_vfm.parallel.plan.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -65,7 +64,9 @@ class Pipeline:
                 x = self._alone(index, inputs, self._received(before) if index else None)
                 if not self.stages[index].is_last:
                     self._between[_named(inputs)], self._dtype = x.shape, x.dtype
-                    self._send(x, (index + 1) % plan.pipeline)
+                    to = (index + 1) % plan.pipeline
+                    dist.send(_header(x), group=self.group, group_dst=to)
+                    dist.send(x.contiguous(), group=self.group, group_dst=to)
         return self._from_last(x)
 
     def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
@@ -85,10 +86,6 @@ class Pipeline:
         for stage in self.stages.values():
             stage.inputs, stage.microbatch, stage.under = inputs, 0, under
             stage.part.training = self.model.training
-
-    def _send(self, x: Tensor, to: int) -> None:
-        dist.send(_header(x), group=self.group, group_dst=to)
-        dist.send(x.contiguous(), group=self.group, group_dst=to)
 
     def _received(self, source: int) -> Tensor:
         header = _no_header()
@@ -122,7 +119,12 @@ class Pipeline:
         Raises:
             UserError: microbatches differ in shape.
         """
-        self._require_alike(prepared)
+        for one in prepared:
+            if _named(one.tensors()) != _named(prepared[0].tensors()):
+                raise UserError(
+                    f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
+                    f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
+                )
         self._learn(prepared[0], under)
         self._ready([one.tensors() for one in prepared], under)
         self._prepared, self._losses = prepared, losses
@@ -142,14 +144,6 @@ class Pipeline:
                 raise error.__cause__ from None  # torch puts all inputs around it
             raise
         return found
-
-    def _require_alike(self, prepared: Sequence[ModelInputs]) -> None:
-        for one in prepared:
-            if _named(one.tensors()) != _named(prepared[0].tensors()):
-                raise UserError(
-                    f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
-                    f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
-                )
 
     def _learn(self, first: ModelInputs, under: Around) -> None:
         """Find out what goes between stages for inputs of this shape, by a forward that all ranks take together.

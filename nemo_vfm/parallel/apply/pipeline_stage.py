@@ -1,21 +1,29 @@
-"""Cuts a whole model down to this rank's blocks and builds its pipeline stages.
+"""Cuts a whole model down to this rank's blocks, builds pipeline stages, and defers weight gradients of their linears.
 
 Every parameter keeps its name from one device. Blocks of other stages are removed from their `ModuleList` without
 renumbering. Modules of other stages stay but lose their parameters.
+
+A zero-bubble schedule (Qi et al. 2024, arXiv 2401.10241) sends the gradient of its input on at once and fills idle time
+with the gradients of weights. torch's own split of a stage's graph fails where a conditioning vector is used in several
+places, as adaLN's is. The weights' pass then runs through a graph that was freed (torch 2.13, "Trying to backward
+through the graph a second time"). So the split is made at each linear, where the two parts are easy to separate.
 """
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.deferred_weight_grad import Later
 from nemo_vfm.parallel.plan.plan import Coordinate, ParallelPlan, shares
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+
+Work = Callable[[], None]
 
 
 @runtime_checkable
@@ -113,7 +121,8 @@ def _own(plan: ParallelPlan, at: Coordinate) -> range:
 def repeated(model: nn.Module) -> set[nn.Parameter]:
     """The parameters that every stage has."""
     assert isinstance(model, Divisible)
-    return {p for name in _matched(model, model.plan().every) for p in model.get_submodule(name).parameters()}
+    modules = dict(model.named_modules())
+    return {p for name in matching(model.plan().every, modules) for p in modules[name].parameters()}
 
 
 def _declared(model: nn.Module) -> Declared:
@@ -123,7 +132,7 @@ def _declared(model: nn.Module) -> Declared:
         raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); remove "
                         f"parallel.pipeline from the recipe.")  # fmt: skip
     how = model.plan()
-    placed = [*_matched(model, how.first), *_matched(model, how.last), *_matched(model, how.every), how.blocks]
+    placed = [*matching((*how.first, *how.last, *how.every), dict(model.named_modules())), how.blocks]
     loose = [one for one, _ in model.named_parameters() if not any(one.startswith(f"{where}.") for where in placed)]
     if loose:
         raise UserError(f"{name} does not define which pipeline stage needs {', '.join(loose[:4])}: its plan() must "
@@ -131,23 +140,18 @@ def _declared(model: nn.Module) -> Declared:
     return how
 
 
-def _matched(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    names = [name for name, _ in model.named_modules()]
-    return [name for pattern in patterns for name in matching(pattern, names)]
-
-
 def _instead(
     model: nn.Module, how: Declared, parts: Sequence[range], stages: Collection[int]
 ) -> dict[str, nn.Module]:  # fmt: skip
     """What stands in the place of modules where only these stages are."""
-    blocks = model.get_submodule(how.blocks)
-    kept = nn.ModuleList()
+    modules = dict(model.named_modules())
+    blocks, kept = modules[how.blocks], nn.ModuleList()
     for name, block in blocks.named_children():
         if any(int(name) in parts[stage] for stage in stages):
             kept._modules[name] = block  # under its number in the whole model
-    gone = _matched(model, () if 0 in stages else how.first)
-    gone += _matched(model, () if len(parts) - 1 in stages else how.last)
-    return {how.blocks: kept, **{name: _hollow(model.get_submodule(name)) for name in gone}}
+    gone = () if 0 in stages else how.first
+    gone += () if len(parts) - 1 in stages else how.last
+    return {how.blocks: kept, **{name: _hollow(modules[name]) for name in matching(gone, modules)}}
 
 
 def _hollow(module: nn.Module) -> nn.Module:
@@ -166,3 +170,71 @@ def _twin(module: nn.Module, instead: Mapping[str, nn.Module]) -> nn.Module:
         below = {path.removeprefix(f"{head}."): other for path, other in instead.items() if path.startswith(f"{head}.")}
         twin._modules[head] = instead[head] if head in instead else _twin(module.get_submodule(head), below)
     return twin
+
+
+class Later:
+    """What has been put off."""
+
+    def __init__(self) -> None:
+        self._work: list[Work] = []
+
+    def add(self, work: Work) -> None:
+        """Put one thing off."""
+        self._work.append(work)
+
+    def taken(self) -> Work:
+        """All of it as one, for whoever does it; what comes from now on is not part of it."""
+        work, self._work = self._work, []
+        return partial(_do, work)
+
+
+def put_off(blocks: Iterable[nn.Module], later: Later) -> None:
+    """Let every linear of the blocks put its weights' gradients off."""
+    for block in blocks:
+        for module in block.modules():
+            if isinstance(module, nn.Linear):
+                linear: Any = module
+                linear.forward = partial(_forward, linear, linear.forward, later)
+
+
+def _do(work: list[Work]) -> None:
+    for one in work:
+        one()
+
+
+def _forward(module: nn.Module, forward: Callable[[Tensor], Tensor], later: Later, x: Tensor) -> Tensor:
+    own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+    if not torch.is_grad_enabled() or not own:  # of a frozen linear there is nothing to put off
+        return forward(x)
+    output: Tensor = _PutOff.apply(x, forward, later, *own)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _PutOff(torch.autograd.Function):
+    """A function with a graph of its own: backward goes through it to the input, and later to the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, forward: Callable[[Tensor], Tensor], later: Later, *weights: Tensor
+    ) -> Tensor:  # fmt: skip
+        with torch.enable_grad():
+            own = x.detach().requires_grad_(x.requires_grad)
+            output = forward(own)
+        ctx.own, ctx.output, ctx.weights, ctx.later = own, output, weights, later
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        own, output, weights = ctx.own, ctx.output, ctx.weights
+        found = None
+        if own.requires_grad:
+            (found,) = torch.autograd.grad(output, own, grads[0], retain_graph=True)
+        ctx.later.add(partial(_accumulate, output, weights, grads[0]))
+        ctx.own = ctx.output = None
+        return found, None, None, *(None for _ in weights)
+
+
+def _accumulate(output: Tensor, weights: tuple[Tensor, ...], grad: Tensor) -> None:
+    learning = [weight for weight in weights if weight.requires_grad]
+    for weight, found in zip(learning, torch.autograd.grad(output, learning, grad), strict=True):
+        weight.grad = found if weight.grad is None else weight.grad + found

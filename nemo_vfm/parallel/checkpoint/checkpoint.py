@@ -20,31 +20,25 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records as records
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import verify as verify
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import require_room as require_room
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import snapshot
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write
-from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What lies in a checkpoint: tensors by group and name, and the JSON state that was saved with them.
-
-    Args:
-        groups: read when asked for, whole or in part, see `SavedTensors`.
-        run: names the run that wrote it; empty where it is not known.
-        path: where it lies.
-        sha256: by group; that of its file, or of the list of its files' where there are several.
-    """
+    """What lies in a checkpoint: tensors by group and name, and the JSON state that was saved with them."""
 
     step: int
-    groups: Mapping[str, Mapping[str, Tensor]]
+    groups: Mapping[str, Mapping[str, Tensor]]  #: read when asked for, whole or in part, see `SavedTensors`
     state: Json
-    run: str = ""
-    path: Path | None = None
+    run: str = ""  #: names the run that wrote it; empty where it is not known
+    path: Path | None = None  #: where it lies
+    #: by group; that of its file, or of the list of its files' where there are several
     sha256: Mapping[str, str] = field(default_factory=dict)
 
 

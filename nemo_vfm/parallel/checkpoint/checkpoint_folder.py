@@ -12,9 +12,8 @@ from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_index import SUFFIX
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Manifest
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Manifest, Record
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
-from nemo_vfm.parallel.checkpoint.retention import Record
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -72,7 +71,12 @@ def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
             f"{file.parent}: {file.name} is damaged; its bytes do not match the hash in the manifest."
         )  # fmt: skip
     if file.name != checkpoint_index.NAME:
-        _require_own(file, manifest)
+        # A file says itself which group, step and run it is of, so that a swap is seen even where hashes were redone.
+        own = {"group": checkpoint_index.group_of(file.name), "step": str(manifest["step"]), "run": manifest["run"]}
+        about = tensor_file.read_header(file).about
+        other = [f"{key} {about[key][:80]}" for key in own if key in about and about[key] != own[key]]
+        if other:
+            raise CorruptCheckpoint(f"{file} belongs to another checkpoint: {', '.join(other)}.")
 
 
 def _sha256(file: Path) -> str:
@@ -80,15 +84,6 @@ def _sha256(file: Path) -> str:
         return sha256_file(file)
     except OSError as error:
         raise CorruptCheckpoint(f"{file} cannot be read ({error.strerror or error}).") from error
-
-
-def _require_own(file: Path, manifest: Manifest) -> None:
-    """A file says itself which group, step and run it is of, so that a swap is seen even where hashes were redone."""
-    own = {"group": checkpoint_index.group_of(file.name), "step": str(manifest["step"]), "run": manifest["run"]}
-    about = tensor_file.read_header(file).about
-    other = [f"{key} {about[key][:80]}" for key in own if key in about and about[key] != own[key]]
-    if other:
-        raise CorruptCheckpoint(f"{file} belongs to another checkpoint: {', '.join(other)}.")
 
 
 def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:

@@ -121,11 +121,7 @@ def read(folder: Path, files: Mapping[str, FileDigest]) -> Index:
 
 
 def of_one_file(file: Path) -> dict[str, Entry]:
-    """What lies where when all of a group lies in one file.
-
-    Raises:
-        CorruptCheckpoint: it is not a whole and honest one.
-    """
+    """What lies where when all of a group lies in one file."""
     header = tensor_file.read_header(file)
     return {n: Entry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
 

@@ -23,18 +23,12 @@ NAME, ABOUT = "model.safetensors", "convert.json"
 
 @dataclass(frozen=True, slots=True)
 class OneFile:
-    """Weights that lie in one file.
-
-    Args:
-        group: which they are, such as ema; model where the file does not say.
-        step: of the training that left them; 0 where the file does not say.
-        run: names it; empty where the file does not say.
-    """
+    """Weights that lie in one file."""
 
     tensors: SavedTensors
-    group: str
-    step: int
-    run: str
+    group: str  #: which they are, such as ema; model where the file does not say
+    step: int  #: of the training that left them; 0 where the file does not say
+    run: str  #: names it; empty where the file does not say
     sha256: str
 
 

@@ -78,22 +78,18 @@ def held(name: str, tensor: Tensor) -> Box | None:
         return whole(tensor.shape)
     if found.device_mesh.get_coordinate() is None:
         return None
-    box = _box(name, found)
+    offsets, shape = [0] * found.dim(), list(found.shape)
+    for dim, count, number in _splits(name, found):
+        size = -(-shape[dim] // count)  # as torch.chunk: the last ones are shorter, or empty
+        begin = min(number * size, shape[dim])
+        offsets[dim], shape[dim] = offsets[dim] + begin, min(size, shape[dim] - begin)
+    box = Box(tuple(offsets), tuple(shape))
     if tuple(found._local_tensor.shape) != box.shape:
         raise ValueError(
             f"{name} of shape {tuple(found.shape)} over {found.placements} should leave {box.shape} on this rank, but "
             f"there is {tuple(found._local_tensor.shape)}: that layout cannot be saved"
         )
     return box if box.volume or not math.prod(found.shape) else None
-
-
-def _box(name: str, tensor: "DTensor") -> Box:
-    offsets, shape = [0] * tensor.dim(), list(tensor.shape)
-    for dim, count, number in _splits(name, tensor):
-        size = -(-shape[dim] // count)  # as torch.chunk: the last ones are shorter, or empty
-        begin = min(number * size, shape[dim])
-        offsets[dim], shape[dim] = offsets[dim] + begin, min(size, shape[dim] - begin)
-    return Box(tuple(offsets), tuple(shape))
 
 
 def _splits(name: str, tensor: "DTensor") -> list[tuple[int, int, int]]:

@@ -1,4 +1,9 @@
-"""Reads the tensors of one checkpoint group lazily, whole or only the part that a rank holds."""
+"""Reads the tensors of a checkpoint's groups lazily, whole or only the part that a rank holds; restores optimizers.
+
+Optimizer state is saved as `parameter name/key`. State with a parameter's shape is sharded like the parameter. Every
+parameter has its own step count. A shared one would advance once per parameter, which shows only in the second step
+after a resume.
+"""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +20,7 @@ from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
@@ -100,20 +105,17 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def _opened(self, file: str) -> MappedFile:
         if file not in self._open:
-            self._require_as_said(file)
+            # The header, read strictly, holds what the index says that this file does.
+            header = tensor_file.read_header(self._folder / file)
+            for name, held in self._parts[file].items():
+                dtype, shape = self._entries[name].dtype, header.shapes.get(name)
+                if shape != held.shape or header.dtypes[name] != dtype:
+                    found = "nothing of it" if shape is None else f"{header.dtypes[name]} {list(shape)}"
+                    raise CorruptCheckpoint(
+                        f"{self._folder / file} should hold {dtype} {list(held.shape)} of {name}, but holds {found}."
+                    )
             self._open[file] = MappedFile(self._folder / file)
         return self._open[file]
-
-    def _require_as_said(self, file: str) -> None:
-        """The header, read strictly, holds what the index says that this file does."""
-        header = tensor_file.read_header(self._folder / file)
-        for name, held in self._parts[file].items():
-            dtype, shape = self._entries[name].dtype, header.shapes.get(name)
-            if shape != held.shape or header.dtypes[name] != dtype:
-                found = "nothing of it" if shape is None else f"{header.dtypes[name]} {list(shape)}"
-                raise CorruptCheckpoint(
-                    f"{self._folder / file} should hold {dtype} {list(held.shape)} of {name}, but holds {found}."
-                )
 
 
 @runtime_checkable
@@ -188,11 +190,7 @@ def _put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
 
 
 def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-    """Every name that is there is on some rank, and the other way round, with the same shape.
-
-    Raises:
-        CorruptCheckpoint: not so.
-    """
+    """Every name that is there is on some rank, and the other way round, with the same shape."""
     differences = mismatch(everywhere(own, ranks), shapes_of(saved))
     if differences:
         raise CorruptCheckpoint(
@@ -214,3 +212,54 @@ def some(names: Collection[str], most: int = 4) -> str:
     """The first few names, and how many more there are."""
     shown = ", ".join(list(names)[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+State = dict[str, dict[str, Tensor]]
+
+
+Rows = Mapping[str, tuple[int, int]]
+
+
+def restored(
+    saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: Gather = ALONE, rows: Rows | None = None
+) -> State:
+    """The state of this rank's parameters, by name and key, as plain tensors on the CPU; every rank must call it.
+
+    Args:
+        parameters: by name, as the model has them; under pipeline parallelism those of this rank.
+        rows: of parameters, the first and the one after the last row that are read of what the rank holds; all of the
+            others are.
+
+    Raises:
+        CorruptCheckpoint: there is state for a parameter that no rank has.
+    """
+    known = {name for names in exchange(ranks, list(parameters)) for name in names}
+    if unknown := sorted({name.rpartition("/")[0] for name in saved} - known):
+        raise CorruptCheckpoint(
+            f"The checkpoint has optimizer state for {some(unknown)!r}; this model has no such parameter."
+        )
+    found: State = {}
+    together(ranks, lambda: found.update(_restored(saved, parameters, rows or {})))
+    return found
+
+
+def _restored(saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor], rows: Rows) -> State:
+    found: State = {}
+    for name in saved:
+        parameter, _, key = name.rpartition("/")
+        if parameter in parameters:
+            found.setdefault(parameter, {})[key] = _value(saved, name, parameters[parameter], rows.get(parameter))
+    return found
+
+
+def _value(saved: Mapping[str, Tensor], name: str, parameter: Tensor, rows: tuple[int, int] | None) -> Tensor:
+    read = saved if isinstance(saved, SavedTensors) else None
+    if (read.shape(name) if read else tuple(saved[name].shape)) != tuple(parameter.shape):
+        return saved[name].clone()  # a count, or what belongs to the whole parameter
+    box = pieces.held(name, parameter)
+    if box is None:  # more ranks than rows: this one has none
+        return torch.empty(pieces.local(parameter).shape, dtype=dtype_of(saved, name))
+    box = box if rows is None else box.rows(*rows)
+    if read:
+        return read.read(name, box.offsets, box.shape)
+    return saved[name][box.within(pieces.whole(parameter.shape))].clone()

@@ -10,10 +10,10 @@ from threading import Thread
 
 from nemo_vfm.core import log, progress
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, Snapshot, snapshot
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write
-from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 
 

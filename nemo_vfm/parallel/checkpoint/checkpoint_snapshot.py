@@ -31,16 +31,11 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What this rank writes, at one step.
-
-    Args:
-        files: by name.
-        index: which tensor parts they hold.
-    """
+    """What this rank writes, at one step."""
 
     step: int
-    files: Mapping[str, Packed]
-    index: Mapping[str, Mapping[str, Entry]]
+    files: Mapping[str, Packed]  #: by name
+    index: Mapping[str, Mapping[str, Entry]]  #: which tensor parts they hold
 
 
 class Buffers:
@@ -70,18 +65,15 @@ class Owners:
         digest = hashlib.sha256(b"".join(keys)).hexdigest()
         digests = together(ranks, lambda: digest)
         if digests != self._digests:
-            self._own, self._digests = _picked(keys, ranks), digests
+            holders: dict[bytes, list[int]] = {key: [] for key in keys}
+            for rank, gathered in enumerate(ranks.all_gather(b"".join(keys))):
+                for at in range(0, len(gathered), _KEY_BYTES):
+                    if (key := bytes(gathered[at : at + _KEY_BYTES])) in holders:
+                        holders[key].append(rank)
+            me = ranks.rank()
+            mine = (key for key, at in holders.items() if at[int.from_bytes(key, "little") % len(at)] == me)
+            self._own, self._digests = frozenset(mine), digests
         return self._own
-
-
-def _picked(keys: list[bytes], ranks: Gather) -> frozenset[bytes]:
-    holders: dict[bytes, list[int]] = {key: [] for key in keys}
-    for rank, gathered in enumerate(ranks.all_gather(b"".join(keys))):
-        for at in range(0, len(gathered), _KEY_BYTES):
-            if (key := bytes(gathered[at : at + _KEY_BYTES])) in holders:
-                holders[key].append(rank)
-    me = ranks.rank()
-    return frozenset(key for key, at in holders.items() if at[int.from_bytes(key, "little") % len(at)] == me)
 
 
 def snapshot(

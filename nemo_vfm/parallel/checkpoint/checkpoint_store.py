@@ -22,8 +22,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, Record, surplus
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.checkpoint.retention import Keep, Record, surplus
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MANIFEST = re.compile(r"(?:(?:checkpoints/)?step-\d{8,}/)?" + re.escape(manifests.NAME))
@@ -34,17 +34,11 @@ _FREE = re.compile(r"run_dir|duration|num_workers|every_steps|keep_\w+|copy_to|c
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A checkpoint that can be read here.
+    """A checkpoint that can be read here."""
 
-    Args:
-        path: where it lies for now.
-        name: what to call it, wherever it came from.
-        saved: what lies in it, to be read inside the block.
-    """
-
-    path: Path
-    name: str
-    saved: Checkpoint
+    path: Path  #: where it lies for now
+    name: str  #: what to call it, wherever it came from
+    saved: Checkpoint  #: what lies in it, to be read inside the block
 
 
 def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
@@ -63,7 +57,13 @@ def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
     if checkpoint.existing(folder):
         _require_own_runs(target, steps, folder)
     elif steps:
-        _require_same(target, known or b"{}", settings)
+        there, here = dict(_deciding(_parsed(known or b"{}", target), "")), dict(_deciding(settings, ""))
+        if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
+            first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
+            raise UserError(
+                f"{target} holds checkpoints of a run with another recipe ({first}). Choose another copy_to; "
+                f"to start from its weights, use start_from"
+            )
         _fetch_newest(target, steps, folder)
     if known != (now := json.dumps(settings, indent=1).encode()):
         object_store.write(now, target / _RECIPE)
@@ -79,16 +79,11 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
     for path in checkpoint.existing(folder):
         if path.name not in there:
             try:
-                _send(path, target / path.name)
+                for name in (*sorted(checkpoint.verify(path)["files"]), manifests.NAME):
+                    object_store.upload(path / name, target / path.name / name)
             except CorruptCheckpoint as error:
                 log.warn_once(f"not copied: {error}")
     _forget(target, keep)
-
-
-def _send(path: Path, address: Address) -> None:
-    names = sorted(checkpoint.verify(path)["files"])
-    for name in (*names, manifests.NAME):
-        object_store.upload(path / name, address / name)
 
 
 def _forget(target: Address, keep: Keep) -> None:
@@ -140,11 +135,7 @@ def _steps(place: Address) -> dict[str, Address]:
 
 
 def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Path:
-    """The newest whole checkpoint, in `folder`; damaged newer ones are passed over, loudly.
-
-    Raises:
-        CorruptCheckpoint: there are some, and none is whole.
-    """
+    """The newest whole checkpoint, in `folder`; damaged newer ones are passed over, loudly."""
     for name, address in reversed(steps.items()):
         temporary = folder / f".{name}.{os.getpid()}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -186,16 +177,6 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
                     f"{target} holds {name} from a different run than {folder.parent}; choose another copy_to."
                 )
             return
-
-
-def _require_same(target: Address, known: bytes, settings: Mapping[str, Json]) -> None:
-    there, here = dict(_deciding(_parsed(known, target), "")), dict(_deciding(settings, ""))
-    if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
-        first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
-        raise UserError(
-            f"{target} holds checkpoints of a run with another recipe ({first}). Choose another copy_to; "
-            f"to start from its weights, use start_from"
-        )
 
 
 def _parsed(known: bytes, target: Address) -> Json:

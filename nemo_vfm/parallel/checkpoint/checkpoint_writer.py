@@ -21,9 +21,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records, verify
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, surplus
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Snapshot
-from nemo_vfm.parallel.checkpoint.retention import Keep, surplus
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _PATIENCE_S = 10.0  # a folder that one machine made is seen by another only when its cache of names has grown old
@@ -31,17 +31,11 @@ _PATIENCE_S = 10.0  # a folder that one machine made is seen by another only whe
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """The metadata of a checkpoint.
+    """The metadata of a checkpoint."""
 
-    Args:
-        run: names the run; a file of another run is not taken for one of this.
-        metrics: measured at this very step, for choosing the best.
-        permanent: no later purge takes it.
-    """
-
-    run: str = ""
-    metrics: Mapping[str, float] | None = None
-    permanent: bool = False
+    run: str = ""  #: names the run; a file of another run is not taken for one of this
+    metrics: Mapping[str, float] | None = None  #: measured at this very step, for choosing the best
+    permanent: bool = False  #: no later purge takes it
 
 
 def write(
@@ -63,7 +57,20 @@ def write(
         if ranks.rank() == 0:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _purge(folder, keep, about.run, final, ranks)
+    # Delete what the rule does not keep, once the newest is known to be whole; a failure costs only disk space.
+    try:
+        gone = together(ranks, lambda: _surplus(folder, keep, about.run, final) if ranks.rank() == 0 else None)[0]
+        if gone:
+            verify(final, ranks)
+        if ranks.rank() == 0:
+            for name in gone:
+                # The rename is one act: a purge that is killed half-way leaves nothing that looks whole.
+                (folder / name).replace(folder / f".{name}.{os.getpid()}.tmp")
+            for leftover in folder.glob(".step-*.tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)  # it does not follow links, and leaves one where it is
+    except (OSError, CorruptCheckpoint, UserError) as error:
+        if ranks.rank() == 0:
+            log.warn(f"Old checkpoints were not deleted: {error}")
     return final
 
 
@@ -155,28 +162,7 @@ def _put(temporary: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def _purge(folder: Path, keep: Keep, run: str, newest: Path, ranks: Gather) -> None:
-    """Delete what the rule does not keep, once the newest is known to be whole; a failure costs only disk space."""
-    try:
-        gone = together(ranks, lambda: _surplus(folder, keep, run, newest) if ranks.rank() == 0 else None)[0]
-        if gone:
-            verify(newest, ranks)
-        if ranks.rank() == 0:
-            _delete(folder, gone)
-    except (OSError, CorruptCheckpoint, UserError) as error:
-        if ranks.rank() == 0:
-            log.warn(f"Old checkpoints were not deleted: {error}")
-
-
 def _surplus(folder: Path, keep: Keep, run: str, newest: Path) -> list[str]:
     # Those of later steps are damaged ones that a resume passed over: they must not push out what was just written.
     known = [r for r in records(folder) if r.run in ("", run) and not r.path.is_symlink()]
     return [p.name for p in surplus([r for r in known if r.step <= checkpoint_names.step_of(newest.name)], keep)]
-
-
-def _delete(folder: Path, names: list[str]) -> None:
-    for name in names:
-        # The rename is one act: a purge that is killed half-way leaves nothing that looks whole.
-        (folder / name).replace(folder / f".{name}.{os.getpid()}.tmp")
-    for leftover in folder.glob(".step-*.tmp"):
-        shutil.rmtree(leftover, ignore_errors=True)  # it does not follow links, and leaves one where it is

@@ -65,14 +65,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file as it will lie on disk, in memory of its own: whatever becomes of the tensors, this stays.
-
-    Args:
-        body: bytes on the CPU.
-    """
+    """A file as it will lie on disk, in memory of its own: whatever becomes of the tensors, this stays."""
 
     header: bytes
-    body: Tensor
+    body: Tensor  #: bytes on the CPU
 
     @property
     def num_bytes(self) -> int:
@@ -215,31 +211,27 @@ def read_header(path: Path) -> Header:
         CorruptCheckpoint: a claim is not true.
     """
     try:
-        return _judged(path)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+                raise ValueError(f"it has {size} bytes but claims a header of {length}")
+            found = json.loads(file.read(length), object_pairs_hook=_once)
+        if not isinstance(found, dict):
+            raise ValueError("its header is not a mapping")
+        about = found.pop("__metadata__", {})
+        if not isinstance(about, dict) or not all(isinstance(text, str) for text in about.values()):
+            raise ValueError("its __metadata__ is not texts by name")
+        spans = sorted(_span(name, entry) for name, entry in found.items())
+        edges = [0, *(edge for span in spans for edge in span), size - 8 - length]
+        # Ends and beginnings alternate; between an end and the next beginning there is nothing.
+        if any(end != begin for end, begin in zip(edges[::2], edges[1::2], strict=True)):
+            raise ValueError("its tensors overlap, leave gaps, or do not end with the file")
+        assert all(a <= b for a, b in pairwise(edges))
+        shapes = {name: tuple(entry["shape"]) for name, entry in found.items()}
+        return Header(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
-
-
-def _judged(path: Path) -> Header:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise ValueError(f"it has {size} bytes but claims a header of {length}")
-        found = json.loads(file.read(length), object_pairs_hook=_once)
-    if not isinstance(found, dict):
-        raise ValueError("its header is not a mapping")
-    about = found.pop("__metadata__", {})
-    if not isinstance(about, dict) or not all(isinstance(text, str) for text in about.values()):
-        raise ValueError("its __metadata__ is not texts by name")
-    spans = sorted(_span(name, entry) for name, entry in found.items())
-    edges = [0, *(edge for span in spans for edge in span), size - 8 - length]
-    # Ends and beginnings alternate; between an end and the next beginning there is nothing.
-    if any(end != begin for end, begin in zip(edges[::2], edges[1::2], strict=True)):
-        raise ValueError("its tensors overlap, leave gaps, or do not end with the file")
-    assert all(a <= b for a, b in pairwise(edges))
-    shapes = {name: tuple(entry["shape"]) for name, entry in found.items()}
-    return Header(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -262,3 +254,69 @@ def _span(name: str, entry: Any) -> tuple[int, int]:
     if begin > end or math.prod(shape) * _BYTES[entry["dtype"]] != end - begin:
         raise ValueError(f"{name[:80]!r} claims {str(shape)[:80]} values in {end - begin} bytes")
     return begin, end
+
+
+_MOST_BYTES = 64 << 20
+
+
+class MappedFile:
+    """A file of safetensors whose tensors are read one after another, in little memory.
+
+    safetensors maps the file, and every page read stays in memory until the file is unmapped. So it is mapped again
+    after every 64 MB; otherwise a file of many gigabytes would end up in memory as a whole.
+
+    Args:
+        path: path of the file, which must not change.
+
+    Raises:
+        SafetensorError: the file is not safetensors.
+        OSError: the file cannot be read, or has changed since it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._seen = path, _seen(path)
+        self._file: Any = None  # safetensors has no type for it
+        self._read = 0
+        self._opened()
+
+    def keys(self) -> list[str]:
+        """Names of its tensors."""
+        return list(self._file.keys())
+
+    def metadata(self) -> dict[str, str]:
+        """The metadata in the header."""
+        return dict(self._file.metadata() or {})
+
+    def get_slice(self, name: str) -> Any:
+        """The shape and the dtype of a tensor, without reading it."""
+        return self._opened().get_slice(name)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """All of a tensor."""
+        tensor: Tensor = self._opened().get_tensor(name)
+        self._read += tensor.nbytes
+        return tensor
+
+    def part(self, name: str, index: tuple[slice, ...]) -> Tensor:
+        """A part of a tensor that has dimensions."""
+        tensor: Tensor = self._opened().get_slice(name)[index]
+        self._read += tensor.nbytes
+        return tensor
+
+    def close(self) -> None:
+        """Unmap the file; tensors read so far stay valid."""
+        self._file = None
+
+    def _opened(self) -> Any:
+        if self._file is None or self._read > _MOST_BYTES:
+            from safetensors import safe_open
+
+            if _seen(self.path) != self._seen:
+                raise OSError(f"{self.path} changed while it was read")
+            self._file, self._read = safe_open(self.path, framework="pt"), 0
+        return self._file
+
+
+def _seen(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

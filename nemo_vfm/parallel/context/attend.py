@@ -11,19 +11,15 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.uncompiled import uncompiled
-from nemo_vfm.parallel.context.allgather_kv import gathered
-from nemo_vfm.parallel.context.attention_call import Call
 from nemo_vfm.parallel.context.collectives import Team, everyone
 from nemo_vfm.parallel.context.kernel import Kernel
 from nemo_vfm.parallel.context.kernel_choice import chosen
-from nemo_vfm.parallel.context.ring import ring
+from nemo_vfm.parallel.context.key_exchange import Call, gathered, ring
+from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import checked_segments, held
 from nemo_vfm.parallel.context.ulysses import to_heads, to_tokens
-from nemo_vfm.parallel.layers.scheme import Scheme
 
 
-@uncompiled  # messages between ranks, and kernels that are tried first
 def attend(
     q_BHSD: Tensor,
     k_BKSD: Tensor,

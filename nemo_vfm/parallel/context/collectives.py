@@ -50,15 +50,10 @@ def counted() -> Iterator[Traffic]:
 
 @dataclass(frozen=True)
 class Team:
-    """Ranks that work on something together: a whole process group or some of it, in an order of their own.
+    """Ranks that work on something together: a whole process group or some of it, in an order of their own."""
 
-    Args:
-        group: the process group, whose calls carry everything.
-        members: ranks inside the group; this process is one of them.
-    """
-
-    group: ProcessGroup
-    members: tuple[int, ...]
+    group: ProcessGroup  #: the process group, whose calls carry everything
+    members: tuple[int, ...]  #: ranks inside the group; this process is one of them
 
     @property
     def size(self) -> int:
@@ -92,11 +87,7 @@ class Pending:
         self._team, self._works, self._buffers = team, works, buffers
 
     def wait(self) -> None:
-        """Return when what was received may be read and what was sent may be changed.
-
-        Raises:
-            LostRank: another rank died, hangs, or is not in the same call.
-        """
+        """Return when what was received may be read and what was sent may be changed."""
         for index, work in self._works:
             with _named(self._team, self._team.name(index)):
                 work.wait()

@@ -1,16 +1,117 @@
-"""Chooses the fastest attention kernel that runs on the queries' device and passes a test there."""
+"""Computes attention by torch's flash kernels, after a test of the fastest that runs on the queries' device.
+
+The operators are torch's own: on a CPU that under `scaled_dot_product_attention`, on a GPU those under
+`torch.nn.attention.varlen` (torch 2.11 to 2.13), whose public function does not accept another lse for its backward
+pass. They have no stable names; `chosen` tests them before use.
+"""
 
 import logging
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from nemo_vfm.parallel.context.cpu_kernel import CpuFlash
-from nemo_vfm.parallel.context.gpu_kernel import GpuFlash
+from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Looped, Plain, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import tiles
-from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
+from nemo_vfm.parallel.context.varlen_batching import Lengths, VarlenBatch
+
+_STEP = 8  # the kernels' head dimensions are multiples of this
+_WIDEST = 256
+
+
+class GpuFlash:
+    """torch's flash kernels for 16-bit rows of unequal lengths."""
+
+    @staticmethod
+    def usable(q: Tensor) -> bool:
+        """Whether they take such queries; a GPU before compute capability 8.0 has none."""
+        names = ("_flash_attention_forward", "_flash_attention_backward")
+        return (
+            q.is_cuda
+            and q.dtype in (torch.float16, torch.bfloat16)
+            and q.shape[-1] <= _WIDEST
+            and torch.cuda.get_device_capability(q.device) >= (8, 0)
+            and all(hasattr(torch.ops.aten, name) for name in names)
+        )
+
+    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor]:
+        """See `Sequences.forward`."""
+        width = q_THD.shape[2]
+        q, k, v = (_widened(x) for x in (q_THD, k_TKD, v_TKD))
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(
+            q, k, v, lengths.q_ends_N1, lengths.k_ends_N1, lengths.q_most, lengths.k_most, 0.0, lengths.diagonal,
+            False, scale=width**-0.5,
+        )  # fmt: skip
+        return out[..., :width], lse
+
+    def backward(self, do_THD: Tensor, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, out_THD: Tensor, lse_HT: Tensor,
+                 lengths: Lengths) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See `Sequences.backward`."""
+        width = q_THD.shape[2]
+        do, q, k, v, out = (_widened(x) for x in (do_THD, q_THD, k_TKD, v_TKD, out_THD))
+        no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, device=q.device)
+        dq, dk, dv = torch.ops.aten._flash_attention_backward(
+            do, q, k, v, out, lse_HT.contiguous(), lengths.q_ends_N1, lengths.k_ends_N1, lengths.q_most,
+            lengths.k_most, 0.0, lengths.diagonal, *no_dropout, scale=width**-0.5,
+        )  # fmt: skip
+        return dq[..., :width], dk[..., :width], dv[..., :width]
+
+
+def _widened(x_THD: Tensor) -> Tensor:
+    """Filled up with zeros to a width that the kernels take: they change no score."""
+    return F.pad(x_THD, (0, -x_THD.shape[2] % _STEP)).contiguous()
+
+
+class CpuFlash:
+    """torch's CPU flash kernel, which gives the lse and takes the one over all keys back.
+
+    It is an operator of torch's own dispatcher without a stable name; `usable` says whether this torch has it.
+    """
+
+    @staticmethod
+    def usable() -> bool:
+        """Whether this torch has both operators."""
+        names = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
+        return all(hasattr(torch.ops.aten, name) for name in names)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor]:
+        """See `OneTile.forward`."""
+        q, k, v = (_quick(x) for x in (q, k, v))
+        shape = q.shape
+        q, k, v = _matched(q, k, v, diagonal)
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, diagonal)
+        return out.reshape(shape), lse.reshape(shape[:3])
+
+    def backward(self, do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+                 diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See `OneTile.backward`."""
+        do, q, k, v, out = (_quick(x) for x in (do, q, k, v, out))
+        shape, kv_heads = q.shape, k.shape[1]
+        q, k, v = _matched(q, k, v, diagonal)
+        do, out, lse = do.reshape(q.shape), out.reshape(q.shape), lse.reshape(q.shape[:3])
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            do, q, k, v, out, lse, 0.0, diagonal
+        )
+        dk, dv = (torch.unflatten(x, 1, (kv_heads, -1)).sum(2) for x in (dk, dv))
+        return dq.reshape(shape), dk, dv
+
+
+def _quick(x: Tensor) -> Tensor:
+    """16 bits in fp32 where this CPU has no 16-bit products: the same numbers, and not a hundred times slower."""
+    return x.float() if x.dtype.itemsize == 2 and not has_fast_bf16() else x
+
+
+def _matched(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """As many heads of keys as of queries: queries that share a head become rows of it, unless rows mean time."""
+    shared = q.shape[1] // k.shape[1]
+    if shared == 1:
+        return q, k, v
+    if diagonal:
+        return q, k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    return q.reshape(q.shape[0], k.shape[1], -1, q.shape[3]), k, v
+
 
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 

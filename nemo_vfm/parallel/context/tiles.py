@@ -19,17 +19,13 @@ Spans = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows of queries and rows of keys, counted inside their pieces; the stops are not included.
-
-    Args:
-        diagonal: query i of the tile sees keys 0 to i of it; else each sees all. Such a tile is square.
-    """
+    """Rows of queries and rows of keys, counted inside their pieces; the stops are not included."""
 
     q_start: int
     q_stop: int
     k_start: int
     k_stop: int
-    diagonal: bool = False
+    diagonal: bool = False  #: query i of the tile sees keys 0 to i of it; else each sees all. Such a tile is square.
 
     @property
     def q(self) -> slice:

@@ -37,7 +37,9 @@ class _ToHeads(Function):
     @staticmethod
     def forward(ctx: Any, team: Team, spans: tuple[Spans, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.team, ctx.spans = team, spans
-        return _heads_of_all_tokens(team, spans, tensors)
+        shares = [tensor.chunk(team.size, _HEADS) for tensor in tensors]
+        received = _traded(team, [[share[member] for share in shares] for member in range(team.size)])
+        return tuple(joined(pieces, spans, _TOKENS) for pieces in zip(*received, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -48,23 +50,13 @@ class _ToTokens(Function):
     @staticmethod
     def forward(ctx: Any, team: Team, spans: tuple[Spans, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.team, ctx.spans = team, spans
-        return _tokens_of_all_heads(team, spans, tensors)
+        shares = [split(tensor, spans, _TOKENS) for tensor in tensors]
+        received = _traded(team, [[share[member] for share in shares] for member in range(team.size)])
+        return tuple(torch.cat(pieces, _HEADS) for pieces in zip(*received, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *to_heads(ctx.team, ctx.spans, grads)
-
-
-def _heads_of_all_tokens(team: Team, spans: tuple[Spans, ...], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    shares = [tensor.chunk(team.size, _HEADS) for tensor in tensors]
-    received = _traded(team, [[share[member] for share in shares] for member in range(team.size)])
-    return tuple(joined(pieces, spans, _TOKENS) for pieces in zip(*received, strict=True))
-
-
-def _tokens_of_all_heads(team: Team, spans: tuple[Spans, ...], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    shares = [split(tensor, spans, _TOKENS) for tensor in tensors]
-    received = _traded(team, [[share[member] for share in shares] for member in range(team.size)])
-    return tuple(torch.cat(pieces, _HEADS) for pieces in zip(*received, strict=True))
 
 
 def _traded(team: Team, shares: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:

@@ -21,21 +21,13 @@ from nemo_vfm.parallel.context.tiles import Tile
 
 @dataclass(frozen=True)
 class Lengths:
-    """Where sequences begin and end, for queries and for keys.
+    """Where sequences begin and end, for queries and for keys."""
 
-    Args:
-        q_ends_N1: int32, 0 and then where each sequence of queries ends.
-        k_ends_N1: likewise for keys.
-        q_most: rows of the longest sequence of queries.
-        k_most: of keys.
-        diagonal: as in `Tile`.
-    """
-
-    q_ends_N1: Tensor
-    k_ends_N1: Tensor
-    q_most: int
-    k_most: int
-    diagonal: bool
+    q_ends_N1: Tensor  #: int32, 0 and then where each sequence of queries ends
+    k_ends_N1: Tensor  #: likewise for keys
+    q_most: int  #: rows of the longest sequence of queries
+    k_most: int  #: of keys
+    diagonal: bool  #: as in `Tile`
 
 
 class Sequences(Protocol):

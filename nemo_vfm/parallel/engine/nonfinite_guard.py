@@ -8,7 +8,7 @@ from typing import Literal
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.parallel.ranks.consensus import everyone_says, greatest
+from nemo_vfm.parallel.ranks.process_group import everyone_says, greatest
 
 _MOST_KEYS = 4  # that a sentence names of each rank
 

@@ -72,11 +72,7 @@ def split_for_serving(model: nn.Module, tensor: int) -> ServingRanks:
 
 
 def require_whole_heads(model: nn.Module, tensor: int) -> None:
-    """Refuse a number of ranks that would share a head of keys and values.
-
-    Raises:
-        UserError: it says which numbers do.
-    """
+    """Refuse a number of ranks that would share a head of keys and values."""
     how = apply_parallelism.declared(model)
     fit = [number for number in how.tensor_degrees() if how.heads % number == 0]
     if tensor not in fit:

@@ -8,21 +8,112 @@ spread.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.task import ModelInputs, ScoresSamples
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, Task
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs, Shapes, StepResult
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.updater import DenseUpdater, Updater
 from nemo_vfm.parallel.layers.token_layout import Layout, under
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.ranks.gather import Gather
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one optimizer step did."""
+
+    loss: float  #: mean over the samples of the global batch, by their weights
+    grad_norm: float  #: global L2 norm before clipping
+    lr: float  #: learning rate of the first parameter group; 0 where the step was skipped, since it is not finite
+    num_samples: int  #: samples of the global batch
+    #: of the model's inputs, one mapping a micro-batch, for counting arithmetic
+    shapes: list[Shapes] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInputs:
+    """What an engine is given to start from."""
+
+    model: Factory[[], nn.Module]
+    task: Task
+    optimizer: OptimizerFactory
+    precision: Precision
+    seed: int
+    plan: ParallelPlan = field(default_factory=ParallelPlan)
+
+
+class Updater(Protocol):
+    """Updates one kind of weights or state: dense weights, embedding tables, the histories of FP8.
+
+    In each step the engine calls `begin`, runs forward and backward, then calls `reduce`, `squared_norm`, and either
+    `apply` or `discard`: on every rank, of every updater, in the same order. What a kind does not need does nothing.
+    """
+
+    group: str  #: the name of its tensors in a checkpoint
+
+    def begin(self) -> None:
+        """Drop the gradients of the step before."""
+        return
+
+    def reduce(self) -> None:
+        """Sum the gradients over the ranks that have parts of them."""
+        return
+
+    def squared_norm(self) -> float:
+        """This rank's share of the sum of squares of the summed gradients.
+
+        Over all ranks it counts every number once. It is not finite where a gradient is not, and 0 for gradients that
+        take no part in clipping.
+        """
+        return 0.0
+
+    def set_lr(self, lr_factor: float) -> None:
+        """Set the learning rates of the coming steps to `lr_factor` times the recipe's."""
+        return
+
+    def apply(self, divisor: float, clip_factor: float) -> None:
+        """Update with (summed gradients / divisor * clip_factor)."""
+        ...
+
+    def discard(self) -> None:
+        """End a step without an update; gradients that `begin` drops may stay until then, to be looked at."""
+        return
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps beside the model's weights; every rank must call it."""
+        ...
+
+    def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
+        """The inverse of `state`, of which each rank reads its part; every rank must call it.
+
+        Raises:
+            CorruptCheckpoint: it is another model's.
+        """
+        ...
+
+
+class DenseUpdater(Updater, Protocol):
+    """Updates the parameters of a model by one of torch's optimizers."""
+
+    optimizer: torch.optim.Optimizer
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Those of the last step by parameter, this rank's part where others have more; every rank must call it."""
+        ...
+
 
 #: Of each microbatch, the sum of its losses by their weights, which is yet to be sent backward, and of the weights.
 Forwards = Iterator[tuple[Tensor, float]]
@@ -39,28 +130,18 @@ def backward_each(forwards: Forwards, count: int) -> tuple[float, float]:
 
 @dataclass
 class StepRunner:
-    """A model that trains under a plan, and what updates it.
+    """A model that trains under a plan, and what updates it."""
 
-    Args:
-        parts: what the engine was given.
-        model: this rank's part, on its device.
-        layout: of tokens and heads.
-        weights: updates the parameters.
-        others: update everything else.
-        pipeline: the stages of this rank, where blocks are cut.
-        backward: runs forward and backward of the microbatches of a rank that has all blocks.
-        clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
-        nonfinite: what becomes of a step whose loss or gradient is not a number.
-    """
-
-    parts: EngineInputs
-    model: nn.Module
-    layout: Layout
-    weights: DenseUpdater
-    others: Sequence[Updater]
-    pipeline: Pipeline | None = None
+    parts: EngineInputs  #: what the engine was given
+    model: nn.Module  #: this rank's part, on its device
+    layout: Layout  #: of tokens and heads
+    weights: DenseUpdater  #: updates the parameters
+    others: Sequence[Updater]  #: update everything else
+    pipeline: Pipeline | None = None  #: the stages of this rank, where blocks are cut
+    #: runs forward and backward of the microbatches of a rank that has all blocks
     backward: Callable[[Forwards, int], tuple[float, float]] = backward_each
-    clip_norm: float | None = None
+    clip_norm: float | None = None  #: the gradient's global L2 norm is scaled down to this; None leaves it
+    #: what becomes of a step whose loss or gradient is not a number
     nonfinite: NonFinite = field(default_factory=NonFinite)
     #: Called with each micro-batch that is trained on, once `tags` has its scores; None computes none.
     on_scores: Callable[[ModelInputs], None] | None = None

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -14,21 +13,18 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_for_ranks
-from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
-from nemo_vfm.parallel.engine.engine_checks import Recompute, plan_notes, require_settings
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
+from nemo_vfm.parallel.engine.engine import Recompute, build_unsplit, enter_layout, plan_notes, require_settings
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner, Updater
 from nemo_vfm.parallel.engine.weight_updater import WeightUpdater
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, require_hardware, use_fp8
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
 from nemo_vfm.parallel.tables.table_updater import Clip, TableUpdater, require_data_parallel
+from nemo_vfm.sparse.tables.fused_tables import tables_of
 
 
 class TorchEngine:
@@ -94,11 +90,7 @@ class TorchEngine:
         if why := self.objection(parts.plan, parts.precision):
             raise UserError(why)
         plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
-        model, meta = build_for_ranks(parts.model, parts.seed, plan.world)
-        narrowed = narrow(model, parts.precision.resolved()[0])
-        if parts.precision.fp8 is not None:
-            require_hardware(parts.precision.fp8)
-            use_fp8(model, parts.precision.fp8, plan.tensor)
+        model, meta, narrowed = build_unsplit(parts)
         pipeline, ranges = None, list[range]()
         if mesh is not None:
             require_data_parallel(model, plan)
@@ -116,14 +108,11 @@ class TorchEngine:
             pipeline = _shared(model, stages, mesh, parts.precision.resolved()[0])
         if meta:
             apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
-        layout = layout_of(mesh, model)
-        # Weights that are shared are gathered in the dtype of the arithmetic, frozen ones are stored in it, and both
-        # take their inputs in no other.
         shared = mesh is not None and mesh.sharding is not None
-        call_under(model, layout, parts.precision.autocast if shared or narrowed else nullcontext)
-        model.train()
+        layout = enter_layout(model, mesh, parts, autocast=shared or narrowed)
         weights = WeightUpdater(parts.optimizer, model, mesh, offload=self.offload_optimizer)
-        others = TableUpdater(model, mesh, self.clip), HistoryUpdater(model, mesh)
+        others: list[Updater] = [TableUpdater(model, mesh, self.clip)] if tables_of(model) else []
+        others += [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)]
         return StepRunner(parts, model, layout, weights, others, pipeline, clip_norm=self.clip_norm,
                           nonfinite=copy.copy(self.nonfinite))  # fmt: skip
 

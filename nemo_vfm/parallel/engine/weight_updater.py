@@ -5,24 +5,30 @@ run on local, plain tensors: no dispatch, and no trouble with parameters that li
 uses whole matrices (Muon, Shampoo) would compute something else on parts: a trial finds it, and it is refused.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.local_shard import local, spread
-from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.updater import keep_initial_lrs, scale_lrs
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
+from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
+_BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients
 
-class WeightUpdater:
+
+class WeightUpdater(DenseUpdater):
     """Updates the parameters of one rank, whole or parts of them; an `Updater`.
 
     Args:
@@ -39,7 +45,7 @@ class WeightUpdater:
     group = "optimizer"
 
     def __init__(self, factory: OptimizerFactory, model: nn.Module, mesh: Mesh | None, *, offload: bool) -> None:
-        self._model, self._mesh, self._holding = model, mesh, gradients.held(model, mesh)
+        self._model, self._mesh, self._holding = model, mesh, held(model, mesh)
         learning = {one.name: one.parameter for one in self._holding if one.parameter.requires_grad}
         if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
@@ -61,14 +67,11 @@ class WeightUpdater:
     def reduce(self) -> None:
         """See `Updater`; FSDP has summed over the ranks that share weights."""
         if self._mesh is not None:
-            gradients.sum_partial(self._holding, self._mesh)
+            sum_partial(self._holding, self._mesh)
 
     def squared_norm(self) -> float:
         """See `Updater`."""
-        return gradients.square_sum(self._holding) * self._averaged**2
-
-    def discard(self) -> None:
-        """See `Updater`; the next step drops the gradients, which until then may be looked at."""
+        return square_sum(self._holding) * self._averaged**2
 
     def set_lr(self, lr_factor: float) -> None:
         """See `Updater`."""
@@ -81,8 +84,11 @@ class WeightUpdater:
     @torch.no_grad()
     def apply(self, divisor: float, clip_factor: float) -> None:
         """See `Updater`."""
-        gradients.scale(self._holding, clip_factor * self._averaged / divisor)
-        self._catch_up()
+        scale(self._holding, clip_factor * self._averaged / divisor)
+        if self._stale:  # a checkpoint or a warm start may have filled the model since it was copied
+            for own, whole in self._parts:
+                own.copy_(local(whole))
+            self._stale = False
         for own, whole in self._parts:
             own.grad = None if whole.grad is None else local(whole.grad).to(own.device, own.dtype)
         self.optimizer.step()
@@ -90,12 +96,6 @@ class WeightUpdater:
             own.grad = None  # else it would outlive the model's, into the next step
             if own.device != whole.device or own.data_ptr() != local(whole).data_ptr():
                 local(whole).copy_(own)
-
-    def _catch_up(self) -> None:
-        """Begin with what the model holds now: a checkpoint or a warm start may have filled it since it was copied."""
-        for own, whole in self._parts if self._stale else ():
-            own.copy_(local(whole))
-        self._stale = False
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's, as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
@@ -111,21 +111,17 @@ class WeightUpdater:
 
         Args:
             state: whole ones by name; what belongs to another pipeline stage is not read.
-
-        Raises:
-            CorruptCheckpoint: state of a parameter that no rank has.
         """
         found = restored(state, self._whole, ranks)
         self._stale = True
         self.optimizer.state.clear()
+        # State lies where the weights do; a step count does only if the optimizer is fused or capturable.
+        fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
         for name, values in found.items():
             own = self._own[name]
-            self.optimizer.state[own] = {key: self._placed(value, own) for key, value in values.items()}
-
-    def _placed(self, value: Tensor, own: Tensor) -> Tensor:
-        """Move a state to the weights' device; a step count moves only if the optimizer is fused or capturable."""
-        fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
-        return value.to(own.device) if value.dim() or fused else value
+            self.optimizer.state[own] = {
+                key: value.to(own.device) if value.dim() or fused else value for key, value in values.items()
+            }
 
 
 def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
@@ -136,11 +132,7 @@ def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
 
 
 def _require_elementwise(factory: OptimizerFactory) -> None:
-    """Try the optimizer on a small matrix and on its halves: both must come to the same.
-
-    Raises:
-        UserError: they do not.
-    """
+    """Try the optimizer on a small matrix and on its halves: both must come to the same."""
     draw = torch.Generator().manual_seed(0)
     start, grads = torch.randn(8, 6, generator=draw), [torch.randn(8, 6, generator=draw) for _ in range(3)]
     whole = _tried(factory, [start], [[grad] for grad in grads])
@@ -165,3 +157,136 @@ def _tried(factory: OptimizerFactory, pieces: list[Tensor], grads: list[list[Ten
             parameter.grad = grad.clone()
         optimizer.step()
     return torch.cat([parameter.detach() for parameter in parameters])
+
+
+def keep_initial_lrs(optimizer: torch.optim.Optimizer) -> None:
+    """Note each group's learning rate where torch's schedulers look for it."""
+    for group in optimizer.param_groups:
+        group["initial_lr"] = float(group["lr"])
+
+
+def scale_lrs(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Set each group's learning rate to `factor` times its initial one."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * factor
+
+
+@dataclass(frozen=True, slots=True)
+class ParamOwnership:
+    """A parameter, and who else has it."""
+
+    name: str  #: in the model
+    parameter: nn.Parameter  #: whole or a part
+    over_tensor: bool  #: its gradient is a part of a sum over the tensor ranks
+    over_pipeline: bool  #: the same over the pipeline's
+    over_data: bool  #: the same over the ranks that share other weights, which FSDP does not see to for one kept whole
+    copies: int  #: ranks that hold the very same part
+
+
+def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
+    """What this rank holds, with who shares it; None where it is alone."""
+    if mesh is None:
+        return [ParamOwnership(name, parameter, False, False, False, 1) for name, parameter in model.named_parameters()]
+    plan = mesh.plan
+    how = model.plan() if isinstance(model, Divisible) else None
+    modules = [name for name, _ in model.named_modules()]
+    sums = TensorSums(model, plan)
+    repeated = set(matching(how.every if how else (), modules))
+    found = []
+    for name, parameter in model.named_parameters():
+        axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
+        split = parts is not None and "tensor" in axes and not parts.placements[axes.index("tensor")].is_replicate()
+        # The bias of a row linear is not sharded, but it is a DTensor, which has summed its gradient already.
+        partly = "tensor" not in axes and name in sums
+        on_all = plan.pipeline > 1 and _below(name, repeated)
+        whole = mesh.sharding is not None and "shard" not in axes
+        copies = plan.replicate * (1 if split else plan.tensor) * (plan.pipeline if on_all else 1)
+        copies *= plan.shard * plan.context if whole else 1
+        found.append(ParamOwnership(name, parameter, partly, on_all, whole, copies))
+    return found
+
+
+class TensorSums:
+    """Names of parameters whose gradient is a part of a sum over the tensor ranks, if these hold them whole.
+
+    Each rank has seen only some tokens, or some heads.
+    """
+
+    def __init__(self, model: nn.Module, plan: ParallelPlan) -> None:
+        how = model.plan() if isinstance(model, Divisible) else None
+        modules = dict(model.named_modules())
+        self._plan = plan
+        self._of_heads = set(matching(how.per_head if how else (), modules))
+        complete = set(matching(how.whole_gradient if how else (), modules))
+        marked = {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
+        self._complete = complete | marked
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it is one of them."""
+        own = self._plan.tensor > 1 and not _below(name, self._complete)
+        return own and (self._plan.sequence or _below(name, self._of_heads))
+
+
+def _below(name: str, modules: set[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)
+
+
+def sum_partial(holding: Sequence[ParamOwnership], mesh: Mesh) -> None:
+    """Add up what FSDP does not: over tensor ranks, then over stages; and what it does not know of, as it would."""
+    if mesh.tensor is not None:
+        all_reduce(_gradients(one for one in holding if one.over_tensor), mesh.tensor)
+    if mesh.pipeline is not None:
+        all_reduce(_gradients(one for one in holding if one.over_pipeline), mesh.pipeline)
+    if mesh.sharding is not None and (apart := _gradients(one for one in holding if one.over_data)):
+        for group in mesh.sharding.get_all_groups():
+            all_reduce(apart, group)
+        torch._foreach_div_(apart, mesh.sharding.size())  # FSDP's are means until the step's end
+
+
+def _gradients(holding: Iterable[ParamOwnership]) -> list[Tensor]:
+    """Their gradients; zeros where this rank's samples did not touch a parameter, since the others will wait for it."""
+    found = []
+    for one in holding:
+        if one.parameter.requires_grad:
+            if one.parameter.grad is None:
+                one.parameter.grad = torch.zeros_like(one.parameter)
+            found.append(local(one.parameter.grad))
+    return found
+
+
+def all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Sum plain tensors over a group, in place, in a few large calls."""
+    for bucket in _buckets(tensors):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        dist.all_reduce(flat, group=group)
+        borders = list(itertools.accumulate(tensor.numel() for tensor in bucket))[:-1]
+        parts = torch.tensor_split(flat, borders)
+        torch._foreach_copy_(bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)])
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        if bucket and (bucket[0].dtype != tensor.dtype or sum(t.nbytes for t in bucket) > _BUCKET_BYTES):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def square_sum(holding: Sequence[ParamOwnership]) -> float:
+    """This rank's share of the squared norm: summed over all ranks it counts every number once."""
+    squares = [
+        torch.linalg.vector_norm(own, dtype=torch.float64).square() / one.copies
+        for one in holding
+        if one.parameter.grad is not None and (own := local(one.parameter.grad)).numel()
+    ]
+    return float(torch.stack(squares).sum()) if squares else 0.0
+
+
+def scale(holding: Sequence[ParamOwnership], factor: float) -> None:
+    """Multiply every gradient."""
+    if factor != 1.0:
+        gradients = [local(one.parameter.grad) for one in holding if one.parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor)

@@ -5,8 +5,7 @@ is 448 times the probability. Each query's sum of probabilities is of those befo
 Shape letters: B batch, H heads, S query positions, L key positions, D head dimension.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,22 +13,6 @@ from torch import Tensor
 from nemo_vfm.parallel.fp8.quantise import E4M3, dequantise, quantise, quantise_by
 
 _SCORES = 1 << 24  # that are held at once: 64 MB in float32
-_ON = [False]
-
-
-@contextmanager
-def attention_in_fp8(on: bool) -> Iterator[None]:
-    """Let attention within compute in FP8."""
-    _ON.append(on)
-    try:
-        yield
-    finally:
-        _ON.pop()
-
-
-def is_on() -> bool:
-    """Whether attention is to compute in FP8."""
-    return _ON[-1]
 
 
 @torch.no_grad()
@@ -45,7 +28,9 @@ def fp8_attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor |
     with torch.autocast(q_BHSD.device.type, enabled=False):
         q, k, v = (dequantise(quantise(x, "tensor")) for x in (q_BHSD, k_BHLD, v_BHLD))
         rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
-        masks = _rows_of(mask, q.shape[2], rows)
+        masks: Sequence[Tensor | None] = [mask] * -(-q.shape[2] // rows)
+        if mask is not None and mask.shape[2] > 1:
+            masks = torch.split(mask, rows, 2)
         parts = [_attended(part, k, v, one) for part, one in zip(torch.split(q, rows, 2), masks, strict=True)]
         return torch.cat(parts, 2).to(q_BHSD.dtype)
 
@@ -57,11 +42,3 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     shares = torch.exp(scores - scores.amax(3, keepdim=True))
     most = shares.new_tensor(torch.finfo(E4M3).max)
     return dequantise(quantise_by(shares, most)) @ v / shares.sum(3, keepdim=True)
-
-
-def _rows_of(mask: Tensor | None, queries: int, rows: int) -> list[Tensor | None]:
-    """The mask of each group of queries."""
-    count = -(-queries // rows)
-    if mask is None or mask.shape[2] == 1:
-        return [mask] * count
-    return list(torch.split(mask, rows, 2))

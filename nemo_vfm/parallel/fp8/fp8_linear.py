@@ -1,4 +1,8 @@
-"""Computes a linear in FP8, whole or split over tensor ranks."""
+"""Computes a linear in FP8, whole or split over tensor ranks: Y = X W^T forward, dX = dY W and dW = dY^T X backward.
+
+Each product sums over another dimension, so recipes whose scales follow the sum quantise an operand once for each from
+the full numbers; a transposed copy would carry the wrong scales.
+"""
 
 from functools import cache
 from typing import Any
@@ -6,13 +10,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nemo_vfm.core.fp8 import DIVISOR, Fp8
 from nemo_vfm.parallel.apply.local_shard import spread
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
-from nemo_vfm.parallel.fp8.linear_products import Operands, products
-from nemo_vfm.parallel.fp8.operand_split import OperandSplit
+from nemo_vfm.parallel.fp8.fp8_product import product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
+from nemo_vfm.parallel.fp8.operands import Operands, OperandSplit, made, share
+from nemo_vfm.parallel.fp8.quantise import Quantised
 from nemo_vfm.parallel.layers.token_layout import active
 
 
@@ -149,3 +155,58 @@ def require_divisible(spec: Fp8, name: str, **sizes: int) -> None:
                 f"{name} has {size} {side} on each rank, but FP8 by recipe={spec.recipe} needs multiples of "
                 f"{DIVISOR[spec.recipe]}; choose another width or parallel.tensor, or {other}"
             )
+
+
+def products(x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
+    """X W^T in FP8, in the dtype of x.
+
+    Args:
+        x: (..., K). Rows of zeros pad it: they change no scale and no sum.
+        weight: (N, K), in the dtype of x.
+        operands: how.
+    """
+    if not torch.is_grad_enabled():  # a parameter says that it needs a gradient even then
+        x, weight = x.detach(), weight.detach()
+    rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
+    surplus = -len(rows) % DIVISOR[operands.spec.recipe]
+    apply = _Products.apply
+    if operands.spec.kernels == "te" and x.is_cuda:
+        from nemo_vfm.parallel.fp8.te import TeProducts
+
+        apply = TeProducts.apply
+    found: Tensor = apply(F.pad(rows, (0, 0, 0, surplus)), weight, operands)  # type: ignore[no-untyped-call]
+    return found[: len(rows)].reshape(*x.shape[:-1], -1)
+
+
+class _Products(torch.autograd.Function):
+    """(rows, K) and (N, K) to (rows, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
+        ctx.operands = operands
+        by_row, turned = operands.copies(x, "input", turned=ctx.needs_input_grad[1])
+        # A copy of the weight in 16 bits would be kept for backward: the quantised one is half as large.
+        weight_by_row, weight_turned = operands.copies(
+            weight, "weight", turned=operands.weight_is_copy and ctx.needs_input_grad[0]
+        )
+        # What the sum over rows will need of x; nothing else of it is kept. An attribute of ctx would live on where the
+        # block is computed again in backward.
+        ctx.save_for_backward(*(turned or (None, None)), *(weight_turned or (weight, None)))
+        return product(made(by_row), made(weight_by_row), fast=True, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (grad,), (elements, scale, weight, weight_scale), operands = gradients, ctx.saved_tensors, ctx.operands
+        grad = operands.whole_gradient(grad)
+        needs_x, needs_w, _ = ctx.needs_input_grad
+        looked_at = operands.stats is not None
+        by_row, grad_turned = operands.copies(grad, "gradient", by_row=needs_x or looked_at, turned=needs_w)
+        grad_x = grad_w = None
+        if needs_x:
+            turned = Quantised(weight, weight_scale)
+            if weight_scale is None:
+                turned = made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
+            grad_x = share(product(made(by_row), turned, dtype=grad.dtype), operands)
+        if grad_turned is not None:
+            grad_w = share(product(grad_turned, Quantised(elements, scale), dtype=grad.dtype), operands)
+        return grad_x, grad_w, None

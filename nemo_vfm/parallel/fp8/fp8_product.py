@@ -1,17 +1,55 @@
-"""Multiplies quantised matrices: in float32 on any device, or by torch's `scaled_mm` where the hardware has it."""
+"""Multiplies quantised matrices: in float32 on any device, or by torch's `scaled_mm` where the hardware has it.
+
+`opaque` makes a function one operator to `torch.compile`, which then needs to understand nothing inside it.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.functional import ScalingType, scaled_mm
 
-from nemo_vfm.parallel.fp8.opaque_operator import opaque
 from nemo_vfm.parallel.fp8.quantise import Granularity, Quantised, dequantise
 
 #: torch's names of what shares a scale, by ours.
 _TORCH_NAMES = {"tensor": ScalingType.TensorWise, "row": ScalingType.RowWise, "1x128": ScalingType.BlockWise1x128,
                 "128x128": ScalingType.BlockWise128x128}  # fmt: skip
 _OUTER, _BLOCKS = ("tensor", "row"), ("tensor", "row", "1x128", "128x128")  # the former do not change along the sum
+
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+def opaque(name: str, like: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function that writes to none of its arguments and returns none of them.
+
+    Outside a compiled graph it is called as it is: an operator costs some 20 us a call.
+
+    Args:
+        name: of the operator.
+        like: of the same arguments, makes tensors of the shapes and dtypes that it returns.
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        operator = torch.library.custom_op(f"nemo_vfm::{name}", function, mutates_args=())
+        operator.register_fake(like)
+
+        @wraps(function)
+        def call(*arguments: P.args, **named: P.kwargs) -> R:
+            if torch.compiler.is_compiling():
+                return operator(*arguments, **named)  # type: ignore[no-any-return]
+            return function(*arguments, **named)
+
+        call.operator = operator  # type: ignore[attr-defined]
+        return call
+
+    return decorated
 
 
 def product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:

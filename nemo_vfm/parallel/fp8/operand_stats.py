@@ -14,23 +14,15 @@ _LIMIT = {E4M3: 464.0, E5M2: 61440.0}
 
 @dataclass(frozen=True, slots=True)
 class OperandSummary:
-    """One operand of a linear in one step.
+    """One operand of a linear in one step."""
 
-    Args:
-        amax: the largest magnitude.
-        outlier: that of the largest channel over that of the median channel; 0 where a channel is zero in the middle.
-        channel: the number of the largest.
-        saturated: values beyond the format's range.
-        flushed: values other than 0 that became 0.
-        values: those other than 0.
-    """
-
-    amax: float
+    amax: float  #: the largest magnitude
+    #: that of the largest channel over that of the median channel; 0 where a channel is zero in the middle
     outlier: float
-    channel: int
-    saturated: float
-    flushed: float
-    values: float
+    channel: int  #: the number of the largest
+    saturated: float  #: values beyond the format's range
+    flushed: float  #: values other than 0 that became 0
+    values: float  #: those other than 0
 
     def merged(self, other: "OperandSummary") -> "OperandSummary":
         """With what another rank saw of it."""

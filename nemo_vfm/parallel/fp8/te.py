@@ -15,7 +15,7 @@ import transformer_engine.pytorch as te
 from torch import Tensor
 from transformer_engine.pytorch.cpp_extensions import general_gemm
 
-from nemo_vfm.parallel.fp8.linear_products import Operands, share
+from nemo_vfm.parallel.fp8.operands import Operands, share
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, factor_of
 
 _DTYPES = {E4M3: te.DType.kFloat8E4M3, E5M2: te.DType.kFloat8E5M2}

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nemo_vfm.parallel.fp8.opaque_operator import opaque
+from nemo_vfm.parallel.fp8.fp8_product import opaque
 from nemo_vfm.parallel.fp8.quantise import Granularity, Quantised
 
 _TILE, _BLOCK = (64, 128), (128, 128)

@@ -1,25 +1,17 @@
 """Puts the linears of a model's blocks into FP8, by the plan that the model declares, and keeps their histories."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.optional import require
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Products, require_divisible, to_fp8
-from nemo_vfm.parallel.fp8.operand_split import largest
-from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
-from nemo_vfm.parallel.ranks.gather import Gather
-
-_OFF = ".in_bf16"
 
 
 def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
@@ -35,19 +27,14 @@ def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
     """
     found = large_linears(model, spec, tensor)
     assert isinstance(model, Divisible)
-    texts = {name for pattern in model.plan().whole_input for name in matching(pattern, found)}
+    texts = matching(model.plan().whole_input, found)
     for name, linear in found.items():
         to_fp8(linear, spec, whole_input=name in texts)
     return list(found)
 
 
 def require_hardware(spec: Fp8) -> None:
-    """Refuse what this process's GPU cannot compute; a CPU emulates all of it.
-
-    Raises:
-        MissingPackage: its kernels are of a package that is not installed.
-        UserError: with the reason and a recipe that works.
-    """
+    """Refuse what this process's GPU cannot compute; a CPU emulates all of it."""
     if device().type != "cuda":
         return
     if why := spec.unsupported(torch.cuda.get_device_capability(device())):
@@ -58,19 +45,19 @@ def require_hardware(spec: Fp8) -> None:
             f"build, or precision.fp8.recipe=current."
         )
     if spec.kernels == "te":
-        _require_transformer_engine()
+        try:
+            require("transformer_engine.pytorch", purpose="precision.fp8.kernels=te")
+        except (
+            RuntimeError,
+            OSError,
+            AssertionError,
+        ) as error:  # the package without its kernels, or beside another cuDNN
+            raise UserError(
+                f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported "
+                f"({error}). Reinstall transformer-engine[pytorch], or use precision.fp8.kernels=torch."
+            ) from error
     if spec.attention:
         raise UserError("attention in FP8 is still emulated, which is slow on a GPU; set fp8.attention to false.")
-
-
-def _require_transformer_engine() -> None:
-    try:
-        require("transformer_engine.pytorch", purpose="precision.fp8.kernels=te")
-    except (RuntimeError, OSError, AssertionError) as error:  # the package without its kernels, or beside another cuDNN
-        raise UserError(
-            f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported ({error}). "
-            f"Reinstall transformer-engine[pytorch], or use precision.fp8.kernels=torch."
-        ) from error
 
 
 def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.Linear]:
@@ -89,12 +76,7 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
     if how.one_device:
         raise UserError("a mixture of experts (model.experts) cannot be trained in FP8: experts sometimes get too few "
                         "rows; use precision=bf16.")  # fmt: skip
-    found = _linears(how, dict(model.named_modules()), spec)
-    _require_divisible(how, found, spec, tensor)
-    return found
-
-
-def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str, nn.Linear]:
+    names = dict(model.named_modules())
     blocks = names[how.blocks]
     assert isinstance(blocks, nn.ModuleList)
     inner = {f"{how.blocks}.{number}" for number in range(spec.first_bf16, len(blocks) - spec.last_bf16)}
@@ -104,16 +86,17 @@ def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str,
             f"FP8."
         )
     depth = how.blocks.count(".") + 2
-    wanted = (name for pattern in (*how.column, *how.row) for name in matching(pattern, names))
-    return {
+    found = {
         name: module
-        for name in wanted
+        for name in matching((*how.column, *how.row), names)
         if ".".join(name.split(".")[:depth]) in inner and isinstance(module := names[name], nn.Linear)
     }
+    _require_divisible(how, found, spec, tensor)
+    return found
 
 
 def _require_divisible(how: Declared, linears: dict[str, nn.Linear], spec: Fp8, tensor: int) -> None:
-    rows = {name for pattern in how.row for name in matching(pattern, linears)}
+    rows = matching(how.row, linears)
     for name, linear in linears.items():
         inputs, outputs = (tensor, 1) if name in rows else (1, tensor)
         sizes = {"in_features": linear.in_features // inputs, "out_features": linear.out_features // outputs}
@@ -128,81 +111,6 @@ def histories(model: nn.Module) -> dict[str, AmaxHistory]:
     return {name: module.history for name, module in fp8_linears(model) if module.history is not None}
 
 
-class HistoryUpdater:
-    """Closes the steps of delayed scaling's histories; an `Updater`. Linears without a history have only their marks.
-
-    Args:
-        model: this rank's part.
-        mesh: of the ranks; None on one.
-    """
-
-    group = "fp8"
-
-    def __init__(self, model: nn.Module, mesh: Mesh | None) -> None:
-        self._model, self._mesh = model, mesh
-
-    def begin(self) -> None:
-        """See `Updater`."""
-
-    def reduce(self) -> None:
-        """See `Updater`; `apply` looks at all ranks."""
-
-    def squared_norm(self) -> float:
-        """See `Updater`; there are no gradients."""
-        return 0.0
-
-    def set_lr(self, lr_factor: float) -> None:
-        """See `Updater`; nothing is learned here."""
-
-    def apply(self, divisor: float = 1.0, clip_factor: float = 1.0) -> None:
-        """End the step of every history, with the largest amax that any rank has seen; every rank must call it.
-
-        Ranks of other pipeline stages have other linears. All others see parts of the same tensors, or other samples.
-        """
-        found = list(histories(self._model).values())
-        if not found:
-            return
-        seen = torch.stack([history.amax[:, 0] for history in found])
-        for group in () if self._mesh is None else _alike(self._mesh):
-            seen = largest(seen, group)
-        for history, amax in zip(found, seen, strict=True):
-            history.amax[:, 0] = amax
-            history.close_step()
-
-    def discard(self) -> None:
-        """Forget what histories saw of a step whose update was left out."""
-        for history in histories(self._model).values():
-            history.drop_step()
-
-    def state(self) -> dict[str, Tensor]:
-        """Factors (3,) and amax (3, length) of each history, and a mark for each linear that was taken out of FP8."""
-        marks = {f"{name}{_OFF}": torch.ones(1) for name, linear in fp8_linears(self._model) if not linear.is_on}
-        return self._histories() | marks
-
-    def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `state`; a training that was not in FP8 by this recipe before begins with empty histories."""
-        for name, linear in fp8_linears(self._model):
-            linear.is_on = linear.is_on and f"{name}{_OFF}" not in state
-        own, there = self._histories(), {n: shape for n, shape in shapes_of(state).items() if not n.endswith(_OFF)}
-        if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
-            log.warn("the checkpoint has no amax histories for these linears and this length, so they start empty")
-        elif shapes:
-            put(own, state, ranks)
-
-    def _histories(self) -> dict[str, Tensor]:
-        return {
-            f"{name}.{kind}": tensor
-            for name, history in histories(self._model).items()
-            for kind, tensor in (("factor", history.factor), ("amax", history.amax))
-        }
-
-
 def fp8_linears(model: nn.Module) -> Iterator[tuple[str, Fp8Products]]:
     """Those of a model or of this rank's part of it, by name."""
     return ((name, module) for name, module in model.named_modules() if isinstance(module, Fp8Products))
-
-
-def _alike(mesh: Mesh) -> list[dist.ProcessGroup]:
-    """The groups of ranks that have this rank's blocks."""
-    sharing = [] if mesh.sharding is None else mesh.sharding.get_all_groups()
-    return [*sharing, *([] if mesh.tensor is None else [mesh.tensor])]

@@ -6,53 +6,44 @@ parameter that all T ranks hold is a part of a sum, which the engine adds up. Th
 part alone, since every rank computes the same loss on all tokens.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 if TYPE_CHECKING:
-    from nemo_vfm.parallel.layers.scheme import Scheme
+    from nemo_vfm.parallel.context.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True)
 class SharedHead:
-    """The ranks that use one head of keys and values.
+    """The ranks that use one head of keys and values."""
 
-    Args:
-        ranks: how many there are.
-        rank: which of them this is.
-        group: what they exchange over; None where only sizes matter and nothing is exchanged.
-    """
-
-    ranks: int
-    rank: int = 0
+    ranks: int  #: how many there are
+    rank: int = 0  #: which of them this is
+    #: what they exchange over; None where only sizes matter and nothing is exchanged
     group: ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tokens of a sequence lie on this process and its peers.
+    """How the tokens of a sequence lie on this process and its peers."""
 
-    Args:
-        tokens: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all.
-        context: the ranks among which attention must exchange; None where this one's tokens are all.
-        scheme: how they do.
-        tensor: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all.
-        shared_head: those of them that use one head of keys and values; None where this rank has whole ones.
-        lockstep: the ranks that must run the same blocks at the same time, where blocks may be left out; None where
-            this one decides alone.
-    """
-
+    #: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all
     tokens: ProcessGroup | None = None
+    #: the ranks among which attention must exchange; None where this one's tokens are all
     context: ProcessGroup | None = None
-    scheme: "Scheme | None" = None
+    scheme: "Scheme | None" = None  #: how they do
+    #: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all
     tensor: ProcessGroup | None = None
+    #: those of them that use one head of keys and values; None where this rank has whole ones
     shared_head: SharedHead | None = None
+    #: the ranks that must run the same blocks at the same time, where blocks may be left out; None where this one
+    #: decides alone
     lockstep: ProcessGroup | None = None
 
 
@@ -73,6 +64,27 @@ def under(layout: Layout) -> Iterator[None]:
         yield
     finally:
         _ACTIVE.pop()
+
+
+def call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
+    """Register hooks that run the model's forward under a layout and an autocast context, also in previews."""
+    call_within(model, lambda: under(layout), arithmetic)
+
+
+def call_within(model: nn.Module, *contexts: Callable[[], AbstractContextManager[object]]) -> None:
+    """Register hooks that run the model's forward within contexts, the first outermost."""
+    entered: list[ExitStack] = []
+
+    def before(*_: object) -> None:
+        entered.append(ExitStack())
+        for context in contexts:
+            entered[-1].enter_context(context())
+
+    def after(*_: object) -> None:
+        entered.pop().close()
+
+    model.register_forward_pre_hook(before, prepend=True)
+    model.register_forward_hook(after, always_call=True)
 
 
 def split_tokens(x: Tensor, dim: int) -> Tensor:

@@ -20,11 +20,7 @@ class AdamArguments:
 
 
 def adam_arguments(factory: OptimizerFactory) -> AdamArguments:
-    """What the recipe's optimizer would be built with, found on one parameter.
-
-    Raises:
-        UserError: it is not AdamW, or has options that Megatron-Core's has not.
-    """
+    """What the recipe's optimizer would be built with, found on one parameter."""
     made = factory([("weight", nn.Parameter(torch.zeros(1)))])
     name = type(made).__name__
     group = made.param_groups[0]

@@ -1,4 +1,4 @@
-"""Updates weights by Megatron-Core's optimizer, and shows its state by name as the other engine does.
+"""Sums gradients in Megatron-Core's DDP, updates weights by its optimizer, and shows state as the other engine does.
 
 Megatron-Core's distributed optimizer gives each data rank a run of numbers that may end anywhere in a parameter. A
 checkpoint holds boxes, so each parameter's state is gathered over these ranks, one by one, and each keeps its rows.
@@ -12,9 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, ParamKey, get_megatron_optimizer
 from megatron.core.optimizer.optimizer_config import ParamPredicate
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -22,12 +24,15 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
-from nemo_vfm.parallel.engine.updater import keep_initial_lrs, scale_lrs
+from nemo_vfm.parallel.apply.pipeline_stage import repeated
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
+from nemo_vfm.parallel.engine import weight_updater
+from nemo_vfm.parallel.engine.step_runner import DenseUpdater
+from nemo_vfm.parallel.engine.weight_updater import keep_initial_lrs, scale_lrs
 from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments, adam_arguments, own_numbers
-from nemo_vfm.parallel.megatron.data_parallel import DataParallel
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -55,7 +60,7 @@ class _Shard:
         return self.start // self.row_size, -(-self.end // self.row_size)
 
 
-class MegatronUpdater:
+class MegatronUpdater(DenseUpdater):
     """Updates the parameters of one rank by Megatron-Core's DDP and optimizer; a `DenseUpdater`.
 
     Args:
@@ -103,9 +108,6 @@ class MegatronUpdater:
         self._chained.prepare_grads()
         return float(self._chained.get_grad_norm()) ** 2 / self._mesh.plan.world
 
-    def discard(self) -> None:
-        """See `Updater`; the next step drops the gradients."""
-
     def set_lr(self, lr_factor: float) -> None:
         """See `Updater`."""
         scale_lrs(self.optimizer, lr_factor)
@@ -129,15 +131,14 @@ class MegatronUpdater:
 
     def _steps(self) -> list[float]:
         """How often each parameter was updated. Fused optimizers keep the count in the group."""
-        counts = [self._step_of(shard) for shard in self._shards]
+        counts, in_group = [], self.optimizer.param_groups[0].get("step", 0)
+        for shard in self._shards:
+            state = {} if shard.main is None else self.optimizer.state.get(shard.main, {})
+            counts.append(float(state.get("step", in_group)) if state else 0.0)
         seen = torch.tensor(counts, dtype=torch.float32, device=self._shards[0].parameter.device)
         if self._is_shared:
             dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
         return seen.tolist()
-
-    def _step_of(self, shard: _Shard) -> float:
-        state = self.optimizer.state.get(shard.main, {}) if shard.main is not None else {}
-        return float(state.get("step", self.optimizer.param_groups[0].get("step", 0))) if state else 0.0
 
     def _rows(self, shard: _Shard, key: str) -> Tensor:
         """What this rank saves of a moment: its rows of what its tensor rank holds."""
@@ -177,11 +178,7 @@ class MegatronUpdater:
         return DTensor.from_local(part, self._mesh.devices["tensor"], [Shard(dim)], run_check=False)
 
     def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `state`; every rank must call it.
-
-        Raises:
-            CorruptCheckpoint: state of a parameter that no rank has.
-        """
+        """The inverse of `state`; every rank must call it."""
         layout = {shard.name: self._laid_out(shard, shard.parameter.detach()) for shard in self._shards}
         found = restored(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()
@@ -246,3 +243,68 @@ def _config(arguments: AdamArguments, *, shared: bool) -> OptimizerConfig:
         optimizer="adam", lr=arguments.lr, weight_decay=arguments.weight_decay, adam_beta1=first, adam_beta2=second,
         adam_eps=arguments.eps, decoupled_weight_decay=True, use_distributed_optimizer=shared, clip_grad=0.0,
     )  # fmt: skip
+
+
+class DataParallel:
+    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients.
+
+    Args:
+        model: split, and cut where there is a pipeline.
+        config: Megatron-Core's.
+        groups: of processes.
+        mesh: this rank among the others.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh
+    ) -> None:  # fmt: skip
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
+        self._groups = groups
+        self._partial = partial_over_tensor(model, mesh.plan)
+        self._repeated = [parameter for parameter in learning if parameter in everywhere]
+        mark(model, counted_elsewhere=everywhere if mesh.at.pipeline else set())
+        self.wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
+
+    def forget(self) -> None:
+        """Set the gradients to zero."""
+        self.wrapped.zero_grad_buffer()
+
+    def finish(self) -> None:
+        """Sum what tensor ranks have parts of, then what each stage has a part of, then over data and context ranks."""
+        weight_updater.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
+        # Before DDP's sum: after it each rank has its own run of numbers, which differs from stage to stage.
+        weight_updater.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
+        self.wrapped.finish_grad_sync()
+
+
+def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
+    shared = plan.shard * plan.context > 1
+    return DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=shared,
+        num_distributed_optimizer_instances=plan.replicate if shared else 1,
+    )  # fmt: skip
+
+
+def mark(model: nn.Module, counted_elsewhere: set[nn.Parameter]) -> None:
+    """Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts."""
+    dims = split_parameters(model)
+    for name, parameter in model.named_parameters():
+        marked: Any = parameter
+        marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
+        marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
+
+
+def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:
+    """The whole parameters of which each tensor rank has a part of the gradient."""
+    split, sums = split_parameters(model), weight_updater.TensorSums(model, plan)
+    return [
+        parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and name not in split and name in sums
+    ]
+
+
+def _main_grad(parameter: nn.Parameter) -> Tensor:
+    found: Tensor = parameter.main_grad  # type: ignore[attr-defined]
+    return found

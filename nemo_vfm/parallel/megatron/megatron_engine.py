@@ -4,7 +4,8 @@ Megatron-Core is imported at `start`, so a recipe is checked without it.
 """
 
 import copy
-from contextlib import nullcontext
+import os
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -13,24 +14,19 @@ import torch.distributed as dist
 from torch import nn
 
 from nemo_vfm.core.device import device
-from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.errors import MissingPackage, UserError
+from nemo_vfm.core.optional import available, needs_packages, require
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_for_ranks
-from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-from nemo_vfm.parallel.engine.engine_checks import Recompute, plan_notes, require_settings
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
+from nemo_vfm.parallel.engine.engine import Recompute, build_unsplit, enter_layout, plan_notes, require_settings
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.step_runner import StepRunner
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, require_hardware, use_fp8
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
-from nemo_vfm.parallel.megatron.megatron_import import require_megatron
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta, state_of
@@ -71,7 +67,10 @@ class MegatronEngine:
         except UserError as error:
             notes.append(f"it would not start: {error}")
         count, shared = state_of(model, optimizer, plan)
-        _, whole = state_of(model, optimizer, _unshared(plan))
+        # Context ranks hold the same weights; the other engine shares them, and this one does not.
+        unshared = replace(plan, shard=1, replicate=plan.replicate * plan.shard * plan.context, context=1, ulysses=1,
+                           attention="ring")  # fmt: skip
+        _, whole = state_of(model, optimizer, unshared)
         return DevicePlan(min(plan.world, num_gpus), count, {**whole, "optimizer": shared["optimizer"]}, tuple(notes))
 
     def objection(self, plan: ParallelPlan, precision: Precision) -> str:
@@ -91,19 +90,18 @@ class MegatronEngine:
         adam_arguments(parts.optimizer)  # refused before anything is imported
         require_megatron()
         from nemo_vfm.parallel.megatron.distributed_optimizer import MegatronUpdater
-        from nemo_vfm.parallel.megatron.megatron_groups import groups_of
         from nemo_vfm.parallel.megatron.parallel_layers import split
-        from nemo_vfm.parallel.megatron.schedule import MegatronPipeline, config_of, run_alone
+        from nemo_vfm.parallel.megatron.schedule import MegatronPipeline, config_of, groups_of, run_alone
 
         plan = parts.plan
-        _meet_alone(plan)
+        # Megatron-Core asks its groups on one device, too.
+        if plan.world == 1 and not dist.is_initialized():
+            backend = "cuda:nccl,cpu:gloo" if device().type == "cuda" else "gloo"
+            store = torch._C._distributed_c10d.HashStore()
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
         mesh, groups, config = join(plan, device()), groups_of(plan), config_of(plan)
-        model, meta = build_for_ranks(parts.model, parts.seed, plan.world)
+        model, meta, narrowed = build_unsplit(parts)
         _require_no_tables(model)
-        narrowed = narrow(model, parts.precision.resolved()[0])
-        if parts.precision.fp8 is not None:
-            require_hardware(parts.precision.fp8)
-            use_fp8(model, parts.precision.fp8, plan.tensor)
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
         split(model, mesh, groups.tp, config)
@@ -116,12 +114,11 @@ class MegatronEngine:
         pipeline = None
         if ranges:
             pipeline = MegatronPipeline(model, stages_of(model, ranges, plan, mesh.at), mesh, config, groups)
-        layout = layout_of(mesh, model)
-        call_under(model, layout, parts.precision.autocast if narrowed else nullcontext)
-        model.train()
+        layout = enter_layout(model, mesh, parts, autocast=narrowed)
         return StepRunner(
             parts, model, layout, MegatronUpdater(model, parts.optimizer, config, groups, mesh),
-            (HistoryUpdater(model, mesh),), pipeline, backward=partial(run_alone, config=config, groups=groups),
+            [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)], pipeline,
+            backward=partial(run_alone, config=config, groups=groups),
             clip_norm=self.clip_norm, nonfinite=copy.copy(self.nonfinite),
         )  # fmt: skip
 
@@ -131,16 +128,41 @@ def _require_no_tables(model: nn.Module) -> None:
         raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
 
 
-def _unshared(plan: ParallelPlan) -> ParallelPlan:
-    """A plan of as many ranks where each has whole weights."""
-    # Context ranks hold the same weights; the other engine shares them, and this one does not.
-    return replace(plan, shard=1, replicate=plan.replicate * plan.shard * plan.context, context=1, ulysses=1,
-                   attention="ring")  # fmt: skip
+def require_megatron() -> None:
+    """Import Megatron-Core and make sure that tensors can be put on the device it expects."""
+    _require_whole_transformer_engine()
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it imports wandb where that is installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says what is not installed beside it
+            import megatron.core
+            import megatron.core.optimizer
+            import megatron.core.pipeline_parallel
+    except ImportError as error:
+        raise MissingPackage(
+            f"engine=megatron needs Megatron-Core, which cannot be imported here ({error}). Install it with: pip "
+            f"install 'nemo_vfm[megatron]'"
+        ) from error
+    _require_gpu(megatron.core.__version__)
 
 
-def _meet_alone(plan: ParallelPlan) -> None:
-    """Megatron-Core asks its groups on one device, too."""
-    if plan.world == 1 and not dist.is_initialized():
-        backend = "cuda:nccl,cpu:gloo" if device().type == "cuda" else "gloo"
-        store = torch._C._distributed_c10d.HashStore()
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+def _require_whole_transformer_engine() -> None:
+    """Megatron-Core guards its import against ImportError alone, and an empty package raises RuntimeError."""
+    if not available("transformer_engine"):
+        return
+    try:
+        require("transformer_engine", purpose="engine=megatron")
+    except Exception as error:
+        raise UserError(
+            f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would fail on it. "
+            f"Install transformer-engine[pytorch], or uninstall transformer-engine."
+        ) from error
+
+
+def _require_gpu(version: str) -> None:
+    try:
+        torch.zeros(1, device="cuda")
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"Megatron-Core {version} needs NVIDIA GPUs, and this process has none ({error}). Use engine=torch."
+        ) from error

@@ -181,27 +181,25 @@ def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: Transformer
     how, names = declared(model), dict(model.named_modules())
     whole = set(_matched(how.whole_input, names))
     made: dict[int, nn.Parameter] = {}
+    without_sequence = copy.copy(config)  # for layers whose input every rank has whole
+    without_sequence.sequence_parallel = False
     for name in _matched(how.column, names):
-        one = _without_sequence(config) if name in whole else config
-        _put(model, name, names[name], ColumnLinear(names[name], one, group), mesh, made)
+        linear = ColumnLinear(names[name], without_sequence if name in whole else config, group)
+        _put(model, name, names[name], linear, mesh, made)
     for name in _matched(how.row, names):
         _put(model, name, names[name], RowLinear(names[name], config, group), mesh, made)
     for name in _matched(how.vocabulary, names):
         _put(model, name, names[name], WordEmbedding(names[name], config, group), mesh, made)
     for name in _matched(how.across_heads, names):
-        _split_norm(names[name], mesh, group)
-
-
-def _without_sequence(config: TransformerConfig) -> TransformerConfig:
-    """The same for a layer whose input every rank has whole."""
-    apart = copy.copy(config)
-    apart.sequence_parallel = False
-    return apart
+        module: Any = names[name]
+        module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
+        module.total = partial(_summed, group)
+        _show_as_parts(module, mesh)
 
 
 def _matched(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
-    found = [name for pattern in patterns for name in matching(pattern, names)]
-    return [name for name in found if names[name].weight is not None]  # that of another pipeline stage is hollow
+    # Those of another pipeline stage are hollow.
+    return [name for name in matching(patterns, names) if names[name].weight is not None]
 
 
 def _put(
@@ -229,13 +227,6 @@ def _part(parameter: nn.Parameter, dim: int | None, mesh: Mesh) -> nn.Parameter:
     if dim is not None:
         own = own.chunk(mesh.plan.tensor, dim)[mesh.at.tensor].clone()
     return nn.Parameter(own, requires_grad=parameter.requires_grad)
-
-
-def _split_norm(norm: nn.Module, mesh: Mesh, group: ProcessGroup) -> None:
-    module: Any = norm
-    module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
-    module.total = partial(_summed, group)
-    _show_as_parts(module, mesh)
 
 
 def _summed(group: ProcessGroup, part: Tensor) -> Tensor:

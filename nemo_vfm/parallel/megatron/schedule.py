@@ -1,4 +1,8 @@
-"""Runs microbatches by Megatron-Core's schedules: one after another, or through a pipeline by 1F1B or interleaved."""
+"""Runs microbatches by Megatron-Core's schedules, with its settings, over the process groups of our mesh.
+
+Microbatches run one after another, or through a pipeline by 1F1B or interleaved. With our groups both engines place
+ranks alike.
+"""
 
 from nemo_vfm.core.optional import require
 
@@ -10,6 +14,8 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
@@ -19,8 +25,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_same
 from nemo_vfm.parallel.apply.pipeline_stage import Stage
-from nemo_vfm.parallel.plan.mesh import Mesh
-from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.mesh import Mesh, group_along
+from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 
 Forwards = Iterator[tuple[Tensor, float]]
 
@@ -172,3 +178,42 @@ class MegatronPipeline(Pipeline):
         loss = self.loss(output, torch.tensor(number))
         losses.append(loss.detach().clone())
         return _three(loss)
+
+
+#: Megatron-Core's name of a group -> the axes that it runs along.
+ALONG: dict[str, tuple[str, ...]] = {
+    "tp": ("tensor",),
+    "cp": ("context",),
+    "pp": ("pipeline",),
+    "mp": ("pipeline", "tensor"),
+    "dp": ("replicate", "shard"),
+    "dp_cp": ("replicate", "shard", "context"),
+    "intra_dp_cp": ("shard", "context"),
+    "inter_dist_opt": ("replicate",),
+    "intra_dist_opt": ("pipeline", "shard", "context", "tensor"),
+    # There are no experts, so these are of this rank alone.
+    "ep": (),
+    "expt_dp": (),
+    "intra_expt_dp": (),
+    "tp_ep_pp": (),
+}
+
+
+def groups_of(plan: ParallelPlan) -> ProcessGroupCollection:
+    """Make this rank's groups; every rank must call it."""
+    made: dict[tuple[str, ...], dist.ProcessGroup] = {}
+    found = {name: _group(plan, axes, made) for name, axes in ALONG.items()}
+    if parallel_state._GLOBAL_MEMORY_BUFFER is None:  # sequence parallelism gathers into it
+        make: Callable[[], None] = parallel_state._set_global_memory_buffer
+        make()
+    return ProcessGroupCollection(**found, embd=None, pos_embd=None)
+
+
+def _group(
+    plan: ParallelPlan, axes: tuple[str, ...], made: dict[tuple[str, ...], dist.ProcessGroup]
+) -> dist.ProcessGroup:
+    """One group for all names that mean the same ranks."""
+    key = tuple(axis for axis in AXES if axis in axes and plan.sizes[AXES.index(axis)] > 1)
+    if key not in made:
+        made[key] = group_along(plan, key)
+    return made[key]

@@ -22,16 +22,11 @@ ADAPTERS = "adapters"
 
 @dataclass(frozen=True, slots=True)
 class TensorSplit:
-    """How tensor parallelism splits a linear.
+    """How tensor parallelism splits a linear."""
 
-    Args:
-        kind: column or row.
-        devices: mesh of the tensor ranks.
-        tokens: sequence parallelism: the input of a column linear, or the output of a row linear, is split by tokens.
-    """
-
-    kind: Literal["column", "row"]
-    devices: "DeviceMesh"
+    kind: Literal["column", "row"]  #: column or row
+    devices: "DeviceMesh"  #: mesh of the tensor ranks
+    #: sequence parallelism: the input of a column linear, or the output of a row linear, is split by tokens
     tokens: bool
 
     def part(self, parameter: nn.Parameter, dim: int) -> nn.Parameter:

@@ -20,15 +20,10 @@ _PIPELINES: tuple[Degrees, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One row of a parity table.
+    """One row of a parity table."""
 
-    Args:
-        degrees: arguments of a `ParallelPlan` that are not its defaults.
-        packed: samples of different sizes one after another, in the place of samples of one size.
-    """
-
-    degrees: Degrees
-    packed: bool = False
+    degrees: Degrees  #: arguments of a `ParallelPlan` that are not its defaults
+    packed: bool = False  #: samples of different sizes one after another, in the place of samples of one size
 
     def plan(self) -> ParallelPlan:
         """The plan."""
@@ -71,7 +66,7 @@ def all_layouts(ranks: int, *, samples: int, stages: int) -> list[Layout]:
         stages: parts that a pipeline can cut the model into at most.
     """
     found = []
-    for sizes in itertools.product(_divisors(ranks), repeat=len(AXES)):
+    for sizes in itertools.product([one for one in range(1, ranks + 1) if ranks % one == 0], repeat=len(AXES)):
         if math.prod(sizes) == ranks:
             degrees = {name: size for name, size in zip(AXES, sizes, strict=True) if size > 1}
             found += [Layout(one, packed) for one in _in_detail(degrees) for packed in (False, True)]
@@ -91,10 +86,6 @@ def _in_detail(degrees: dict[str, int]) -> Iterator[dict[str, Any]]:
     pieces: list[Degrees] = [{"microbatches": pipeline, **one} for one in _PIPELINES]
     for more in itertools.product(sequences, attentions or [{}], pieces if pipeline > 1 else [{}, {"microbatches": 2}]):
         yield {**degrees, **{name: value for one in more for name, value in one.items()}}
-
-
-def _divisors(number: int) -> list[int]:
-    return [one for one in range(1, number + 1) if number % one == 0]
 
 
 def selection(layouts: Sequence[Layout], *, together: int) -> list[Layout]:

@@ -11,10 +11,14 @@ from itertools import groupby
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.context.scheme import Scheme
+from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead
 from nemo_vfm.parallel.plan.plan import AXES, Coordinate, ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.ranks.gather import GroupGather
 
 #: How long a rank waits for the others before it gives up and says so.
@@ -23,29 +27,18 @@ TIMEOUT = timedelta(minutes=30)
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process among its peers. A group is None where this process is alone in it.
+    """This process among its peers. A group is None where this process is alone in it."""
 
-    Args:
-        plan: the degrees.
-        rank: of this process among all.
-        at: its place on each axis.
-        devices: pipeline x replicate x shard x tensor, where shard includes context: those share weights, too.
-        world: every rank.
-        tokens: the ranks that split one sequence's tokens outside of attention.
-        context: those that split it inside.
-        tensor: those that split the large linears.
-        pipeline: those that hold the other parts of the blocks.
-    """
-
-    plan: ParallelPlan
-    rank: int
-    at: Coordinate
+    plan: ParallelPlan  #: the degrees
+    rank: int  #: of this process among all
+    at: Coordinate  #: its place on each axis
+    #: pipeline x replicate x shard x tensor, where shard includes context: those share weights, too
     devices: DeviceMesh
-    world: dist.ProcessGroup
-    tokens: dist.ProcessGroup | None
-    context: dist.ProcessGroup | None
-    tensor: dist.ProcessGroup | None
-    pipeline: dist.ProcessGroup | None
+    world: dist.ProcessGroup  #: every rank
+    tokens: dist.ProcessGroup | None  #: the ranks that split one sequence's tokens outside of attention
+    context: dist.ProcessGroup | None  #: those that split it inside
+    tensor: dist.ProcessGroup | None  #: those that split the large linears
+    pipeline: dist.ProcessGroup | None  #: those that hold the other parts of the blocks
 
     @property
     def sharding(self) -> DeviceMesh | None:
@@ -63,7 +56,12 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
         UserError: their number is not the plan's, or this process was not started as one of several.
     """
     if not dist.is_initialized():
-        _require_environment(plan)
+        missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise UserError(
+                f"The plan is for {plan.world} devices ({plan}), but this process was started alone ({missing[0]} is "
+                f"not set). Start it through `nemo-vfm run`, torchrun or srun."
+            )
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=TIMEOUT)
     try:
@@ -83,15 +81,6 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
         plan, rank, at, devices, world, _group(plan, ("context", "tensor") if plan.sequence else ("context",)),
         _group(plan, ("context",)), _group(plan, ("tensor",)), _group(plan, ("pipeline",)),
     )  # fmt: skip
-
-
-def _require_environment(plan: ParallelPlan) -> None:
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise UserError(
-            f"The plan is for {plan.world} devices ({plan}), but this process was started alone ({missing[0]} is not "
-            f"set). Start it through `nemo-vfm run`, torchrun or srun."
-        )
 
 
 def _group(plan: ParallelPlan, axes: Sequence[str]) -> dist.ProcessGroup | None:
@@ -115,6 +104,18 @@ def neighbours(mesh: Mesh, count: int) -> dist.ProcessGroup:
     """This rank's group of so many tensor ranks that follow each other; every rank must call this."""
     runs = [ranks[n : n + count] for ranks in peers(mesh.plan, ("tensor",)) for n in range(0, len(ranks), count)]
     return group_among(runs)
+
+
+def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
+    """Return how a model's tokens and heads are split over a mesh; every rank must call it."""
+    if mesh is None:
+        return Layout()
+    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
+    shared = None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
+    if mesh.tokens is None and mesh.context is None:
+        return Layout(tensor=mesh.tensor, shared_head=shared)
+    scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
+    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
 
 
 def same_slice(plan: ParallelPlan) -> GroupGather | None:

@@ -75,18 +75,12 @@ class ParallelPlan:
                 raise ValueError(f"parallel.{name} must be a whole number of at least 1, got {value!r}")
             if value > MOST_RANKS:  # a planner makes some 80,000 plans, so no call where there is nothing to say
                 require_between(1, MOST_RANKS, **{f"parallel.{name}": value})
-        self._check_tokens()
-        self._check_pipeline()
-
-    def _check_tokens(self) -> None:
         if self.sequence and self.tensor == 1:
             raise ValueError("parallel.sequence splits tokens over the tensor devices; give parallel.tensor above 1")
         if self.context % self.ulysses:
             raise ValueError(f"parallel.ulysses = {self.ulysses} must divide parallel.context = {self.context}")
         if self.ulysses > 1 and self.attention != "ring_ulysses":
             raise ValueError(f"parallel.ulysses belongs to attention: ring_ulysses; here it is {self.attention}")
-
-    def _check_pipeline(self) -> None:
         if self.virtual > 1 and self.pipeline == 1:
             raise ValueError(f"parallel.virtual = {self.virtual} needs parallel.pipeline above 1")
         if self.schedule == "1f1b" and self.virtual > 1:
@@ -169,11 +163,7 @@ class ParallelPlan:
 
 
 def require_world(num_devices: int, world: int, replicate: int, plan: str) -> None:
-    """Refuse another number of devices than a plan's.
-
-    Raises:
-        ValueError: with the product, its factors, and what would fit.
-    """
+    """Refuse another number of devices than a plan's."""
     if num_devices == world:
         return
     rest, left = divmod(num_devices * replicate, world)

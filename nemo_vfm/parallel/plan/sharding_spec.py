@@ -1,6 +1,6 @@
 """Declares how a model can be split: names of its parts for an engine, and nothing that computes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -11,45 +11,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Module names, as `named_modules` spells them, with `*` for any block number.
+    """Module names, as `named_modules` spells them, with `*` for any block number."""
 
-    Args:
-        column: linears whose output features may be split; their outputs feed only `row` linears.
-        row: linears whose input features may be split; their outputs are summed over the parts.
-        whole_input: those of `column` whose input is whole on every device, such as a text, and no part of the tokens.
-        whole_gradient: modules that feed only linears of `whole_input`, so each device has their whole gradient.
-        vocabulary: embeddings whose rows, one a word, may be split; each device looks up the words that it has.
-        per_head: modules whose parameters serve every attention head alike, while each device has only some heads.
-        across_heads: norms across all heads (`RMSNormAcrossHeads`): each device has the weights of its heads, and
-            squares are summed over devices.
-        heads: attention heads, which tensor and all-to-all splits divide; of keys and values where they are fewer.
-        query_heads: heads of queries where the model lets several tensor ranks share a head of keys and values
-            (`shared_heads`); None where tensor ranks must divide `heads`.
-        blocks: the `ModuleList` that a pipeline may cut between any two entries.
-        recompute: modules worth running again in backward instead of keeping their activations.
-        first: modules that only the first pipeline stage needs.
-        last: modules that only the last pipeline stage needs.
-        every: modules that every pipeline stage repeats, because sending their output costs more.
-        window: tokens that some attention looks back at, which no context ranks do; None where all looks at all.
-        one_device: whether it trains on one device alone, as a mixture of experts does.
-    """
-
-    column: tuple[str, ...]
-    row: tuple[str, ...]
-    blocks: str
-    recompute: tuple[str, ...]
+    column: tuple[str, ...]  #: linears whose output features may be split; their outputs feed only `row` linears
+    row: tuple[str, ...]  #: linears whose input features may be split; their outputs are summed over the parts
+    blocks: str  #: the `ModuleList` that a pipeline may cut between any two entries
+    recompute: tuple[str, ...]  #: modules worth running again in backward instead of keeping their activations
+    #: those of `column` whose input is whole on every device, such as a text, and no part of the tokens
     whole_input: tuple[str, ...] = ()
+    #: modules that feed only linears of `whole_input`, so each device has their whole gradient
     whole_gradient: tuple[str, ...] = ()
+    #: embeddings whose rows, one a word, may be split; each device looks up the words that it has
     vocabulary: tuple[str, ...] = ()
+    #: modules whose parameters serve every attention head alike, while each device has only some heads
     per_head: tuple[str, ...] = ()
+    #: norms across all heads (`RMSNormAcrossHeads`): each device has the weights of its heads, and squares are summed
+    #: over devices
     across_heads: tuple[str, ...] = ()
+    #: attention heads, which tensor and all-to-all splits divide; of keys and values where they are fewer
     heads: int = 1
+    #: heads of queries where the model lets several tensor ranks share a head of keys and values (`shared_heads`); None
+    #: where tensor ranks must divide `heads`
     query_heads: int | None = None
-    first: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
-    every: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()  #: modules that only the first pipeline stage needs
+    last: tuple[str, ...] = ()  #: modules that only the last pipeline stage needs
+    every: tuple[str, ...] = ()  #: modules that every pipeline stage repeats, because sending their output costs more
+    #: tokens that some attention looks back at, which no context ranks do; None where all looks at all
     window: int | None = None
-    one_device: bool = False
+    one_device: bool = False  #: whether it trains on one device alone, as a mixture of experts does
 
     def sharing(self, tensor: int) -> int:
         """How many of so many tensor ranks use one head of keys and values."""
@@ -91,7 +80,10 @@ def networks_of(model: "nn.Module") -> "Sequence[nn.Module]":
     return model.networks() if isinstance(model, SeveralNetworks) else [model]
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The module names a pattern stands for; `*` matches within one part of a dotted name only."""
-    depth = pattern.count(".")
-    return [name for name in names if name.count(".") == depth and fnmatchcase(name, pattern)]
+def matching(patterns: str | Iterable[str], names: Collection[str]) -> list[str]:
+    """The module names that patterns stand for, in their order; `*` matches within one part of a dotted name only."""
+    found = []
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        depth = pattern.count(".")
+        found += [name for name in names if name.count(".") == depth and fnmatchcase(name, pattern)]
+    return found

@@ -1,7 +1,11 @@
-"""Computes the bytes of weights, gradients and optimizer state that a device keeps, without allocating."""
+"""Computes what a device keeps: elements of each parameter, and bytes of weights, gradients and optimizer state.
+
+Nothing is allocated.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -10,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.without_compiler import without_compiler
-from nemo_vfm.parallel.plan.param_shards import portions
-from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import networks_of
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, is_adapter
+from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
+from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching, networks_of
 from nemo_vfm.sparse.tables.fused_tables import count_rows, tables_of
 
 #: With their names, or without.
@@ -127,3 +131,57 @@ def _kept(dtype: torch.dtype, optimizer: OptimizerFactory) -> tuple[int, int]:
     kept = [value for value in state.values() if isinstance(value, Tensor)]
     per_number = sum(tensor.element_size() for tensor in kept if tensor.shape == parameter.shape)
     return per_number, sum(_bytes(tensor) for tensor in kept if tensor.shape != parameter.shape)
+
+
+def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
+    """Numbers of each parameter that is kept, for each device of the pipeline.
+
+    Where rows of a weight do not divide evenly this is the share of the device with most.
+    """
+    how = model.plan() if isinstance(model, Divisible) else None
+    sizes = {name: _numbers(name, tuple(parameter.shape), plan, how) for name, parameter in model.named_parameters()}
+    if how is None or plan.pipeline == 1:
+        return [sizes]
+    homes, modules = _homes(model, how, plan), dict(model.named_modules())
+    apart = matching(how.every, modules) if plan.virtual > 1 else []  # which each then keeps whole, see `shard`
+    prefixes = tuple(f"{module}." for module in apart)
+    whole = {name: parameter.numel() for name, parameter in model.named_parameters() if name.startswith(prefixes)}
+    return [
+        {name: whole.get(name, size) for name, size in sizes.items() if place in homes[name]}
+        for place in range(plan.pipeline)
+    ]
+
+
+def _numbers(name: str, shape: tuple[int, ...], plan: ParallelPlan, how: Declared | None) -> int:
+    if how is not None and plan.tensor > 1:
+        axis = split_axis(name, how)
+        shape = tuple(size // plan.tensor if place == axis else size for place, size in enumerate(shape))
+    rows, *rest = shape or (1,)
+    return -(-rows // (plan.shard * plan.context)) * prod(rest)
+
+
+def split_axis(name: str, how: Declared) -> int | None:
+    """Along which axis tensor ranks split a parameter; None where each has all of it, as of a row linear's bias."""
+    module, _, kind = name.rpartition(".")
+    if is_adapter(name):
+        # Of a column linear B and magnitudes are split, of a row linear A: see `plan/adapter_split.py`.
+        linear = name.partition(f".{ADAPTERS}.")[0]
+        if matching(how.column, (linear,)):
+            return None if kind.endswith("_a") else 0
+        return 1 if kind.endswith("_a") and matching(how.row, (linear,)) else None
+    if matching(how.column + how.vocabulary + how.across_heads, (module,)):
+        return 0
+    return 1 if kind == "weight" and matching(how.row, (module,)) else None
+
+
+def _homes(model: nn.Module, how: Declared, plan: ParallelPlan) -> dict[str, Sequence[int]]:
+    """The devices of the pipeline that hold each parameter."""
+    modules = dict(model.named_modules())
+    blocks = shares(len(list(modules[how.blocks].children())), plan.stages)
+    holder = {f"{how.blocks}.{block}": [stage % plan.pipeline] for stage, own in enumerate(blocks) for block in own}
+    holder |= {module: [0] for module in matching(how.first, modules)}
+    holder |= {module: [plan.pipeline - 1] for module in matching(how.last, modules)}
+    return {
+        name: next((at for module, at in holder.items() if name.startswith(f"{module}.")), range(plan.pipeline))
+        for name, _ in model.named_parameters()
+    }

@@ -1,12 +1,14 @@
-"""Connects a process that was started as one of several to the others, or says why it cannot.
+"""Connects a process that was started as one of several to the others, or says why it cannot, and agrees with them.
 
 Ranks meet in a store: torchrun's or our launcher's, or one of rank 0's own under srun. There they compare their
-requests, before they exchange a single tensor.
+requests, before they exchange a single tensor. Ranks must decide collectively, or they deadlock: in a single process,
+or before the ranks have met, each function that asks all ranks returns its argument.
 """
 
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -18,8 +20,8 @@ import torch.distributed as dist
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.parallel.ranks.device_probe import Pulse
-from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Watch
+from nemo_vfm.parallel.ranks.gather import GroupGather
+from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Pulse, Watch
 from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect, one_line
 
 _POLL_S = 0.05
@@ -171,30 +173,26 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
     """The store, once every rank has come to it with the same recipe."""
     store = connect(timeout_s)
     try:
-        _compare(store, recipe_sha256, timeout_s)
+        names = [f"here/{rank}" for rank in range(ranks.count())]
+        store.set(names[ranks.rank()], recipe_sha256)
+        if absent := _absent(store, names, timeout_s):
+            raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
+                            f"its output, and check that it can reach {address()}")  # fmt: skip
+        found = [store.get(name).decode() for name in names]
+        if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
+            # The store goes with rank 0: the others must have read what they are refused for.
+            store.set(f"read/{ranks.rank()}", "")
+            if ranks.is_first():
+                _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
+            raise UserError(
+                f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
+                f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
+                f"and ingredients. Nothing was run"
+            )
     except RuntimeError as error:
         raise UserError(f"rank {ranks.rank()} reached rank 0 at {address()}, which ended before all ranks had "
                         f"joined; see its output ({one_line(error)})") from error  # fmt: skip
     return store
-
-
-def _compare(store: Store, recipe_sha256: str, timeout_s: float) -> None:
-    names = [f"here/{rank}" for rank in range(ranks.count())]
-    store.set(names[ranks.rank()], recipe_sha256)
-    if absent := _absent(store, names, timeout_s):
-        raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
-                        f"its output, and check that it can reach {address()}")  # fmt: skip
-    found = [store.get(name).decode() for name in names]
-    if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
-        # The store goes with rank 0: the others must have read what they are refused for.
-        store.set(f"read/{ranks.rank()}", "")
-        if ranks.is_first():
-            _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
-        raise UserError(
-            f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
-            f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
-            f"and ingredients. Nothing was run"
-        )
 
 
 def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:
@@ -205,3 +203,83 @@ def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:
             return [str(rank) for rank, name in enumerate(names) if not store.check([name])]
         time.sleep(_POLL_S)
     return []
+
+
+_OF_A_COLLECTIVE = re.compile(r"gloo|NCCL|Connection closed by peer|Connection reset by peer", re.IGNORECASE)
+
+
+def greatest(*numbers: float) -> tuple[float, ...]:
+    """The greatest of each number over all ranks: one all-reduce of a few bytes on the CPU.
+
+    Raises:
+        LostRank: another rank died or does not answer.
+    """
+    if not _several():
+        return numbers
+    found = torch.tensor(numbers, dtype=torch.float64)
+    try:
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    except RuntimeError as error:
+        raise lost(error) from error
+    return tuple(found.tolist())
+
+
+def first_says(text: str) -> str:
+    """Rank 0's text, on every rank.
+
+    Raises:
+        LostRank: another rank died or does not answer.
+    """
+    return everyone_says(text)[0]
+
+
+def everyone_says(text: str) -> list[str]:
+    """Every rank's text, by rank.
+
+    Raises:
+        LostRank: another rank died or does not answer.
+    """
+    return [bytes(row).decode() for row in everyone_sends(text.encode())]
+
+
+def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
+    """Every rank's bytes, by rank.
+
+    Raises:
+        LostRank: another rank died or does not answer.
+    """
+    if not _several():
+        return [data]
+    world = dist.group.WORLD
+    assert world is not None
+    return GroupGather(world).all_gather(data)
+
+
+def lost(error: BaseException) -> LostRank:
+    """Turn a collective's error into one that names the lost rank, if rank 0 knows it."""
+    world = current()
+    known = world.why_lost() if world is not None and dist.get_rank() == 0 else None
+    if known is not None:
+        return LostRank(f"{known}. Run the same command again to resume from the last checkpoint")
+    return LostRank(
+        f"rank {dist.get_rank()} of {dist.get_world_size()} timed out waiting for the others ({_brief(error)}). "
+        f"Another rank died or hangs; see the end of its "
+        f"log. Run the same command again to resume from the last checkpoint"
+    )
+
+
+def _brief(error: BaseException) -> str:
+    """What a collective says, without the place in its source and its advice."""
+    text = re.sub(r"^\[[^\]]*\.\w+:\d+\] *", "", " ".join(str(error).split()))
+    return text.partition(". ")[0][:200]
+
+
+def lost_behind(error: BaseException) -> LostRank | None:
+    """What an exception is where it comes from a collective whose peers are gone; None where it is something else."""
+    if not _several() or isinstance(error, LostRank) or not isinstance(error, RuntimeError):
+        return None
+    return lost(error) if isinstance(error, dist.DistError) or _OF_A_COLLECTIVE.search(str(error)) else None
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

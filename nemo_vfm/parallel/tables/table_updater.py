@@ -1,4 +1,4 @@
-"""Updates the rows of a model's embedding tables.
+"""Updates the rows of a model's embedding tables, and takes rows and state over from a checkpoint that may have fewer.
 
 Every data rank holds all tables. Ranks exchange the ids and the gradients of the bags, and each updates the same rows
 with the same sums.
@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, fill, put, shapes_of
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -78,11 +79,7 @@ class TableUpdater:
         }
 
     def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `state`, once the rows are in place; every rank must call it.
-
-        Raises:
-            CorruptCheckpoint: state of other tables or of another optimizer.
-        """
+        """The inverse of `state`, once the rows are in place; every rank must call it."""
         own = self.state()
         if own.keys() != state.keys():
             missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
@@ -103,11 +100,7 @@ class TableUpdater:
 
 
 def require_data_parallel(model: nn.Module, plan: ParallelPlan) -> None:
-    """Refuse a plan under which some ranks do not see whole samples, for a model with embedding tables.
-
-    Raises:
-        UserError: it has another axis than replicate and shard.
-    """
+    """Refuse a plan under which some ranks do not see whole samples, for a model with embedding tables."""
     if plan.world != plan.data and tables_of(model):
         raise UserError(
             f"A model with embedding tables can be trained only by ranks that share the samples, but the plan is "
@@ -125,3 +118,45 @@ def _all_gather(own: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
     found = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(found, padded, group=group)
     return [one[:size] for one, size in zip(found, sizes, strict=True)]
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def grown_tables(model: nn.Module, here: Shapes, there: Shapes) -> dict[str, int]:
+    """The weights of tables that have more rows here, by name, and how many rows they have there.
+
+    Args:
+        here: shapes of the model's weights.
+        there: of the checkpoint's.
+    """
+    names = [f"{module}.{table}.weight" for module, one in tables_of(model).items() for table in one.tables]
+    known = [(name, here[name], there[name]) for name in names if name in here and name in there]
+    found = {name: old[0] for name, new, old in known if old[0] < new[0] and old[1:] == new[1:]}
+    for name, rows in found.items():
+        info(f"{name.removesuffix('.weight')}: {rows:,} rows continue, {here[name][0] - rows:,} are new")
+    return found
+
+
+def take_table_state(model: nn.Module, saved: Mapping[str, Tensor], ranks: Gather) -> None:
+    """Load what tables' optimizers know of the rows that are there; every rank must call it.
+
+    Args:
+        saved: of a checkpoint; nothing where it was of a model without tables.
+    """
+    there = shapes_of(saved)
+    for module, tables in tables_of(model).items():
+        own = {f"{module}.{name}": tensor for name, tensor in tables.optimizer_state().items()}
+        shapes = everywhere(own, ranks)
+        fits = own.keys() == {name for name in there if name.startswith(f"{module}.")} and all(
+            len(there[name]) == len(shapes[name])
+            and there[name][1:] == shapes[name][1:]
+            and (not shapes[name] or there[name][0] <= shapes[name][0])
+            for name in own
+        )
+        if not fits:
+            if there:
+                warn(f"the optimizer of {module} differs from the one in start_from, so its state starts from zero")
+            continue
+        put({name: tensor[: there[name][0]] if tensor.dim() else tensor for name, tensor in own.items()}, saved, ranks)
+        tables.step = int(own[f"{module}.step"])

@@ -23,21 +23,13 @@ Hook = Callable[[nn.Module, Any, Any], None]
 
 @dataclass(slots=True)
 class Step:
-    """What one rank saw of one step.
+    """What one rank saw of one step."""
 
-    Args:
-        outputs: of each module, call by call.
-        order: the names of modules as they were done, one a call.
-        loss: the same on every rank.
-        gradients: by parameter, whole.
-        weights: the same after the step.
-    """
-
-    outputs: dict[str, list[Tensor]] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)
-    loss: float = 0.0
-    gradients: dict[str, Tensor] = field(default_factory=dict)
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, list[Tensor]] = field(default_factory=dict)  #: of each module, call by call
+    order: list[str] = field(default_factory=list)  #: the names of modules as they were done, one a call
+    loss: float = 0.0  #: the same on every rank
+    gradients: dict[str, Tensor] = field(default_factory=dict)  #: by parameter, whole
+    weights: dict[str, Tensor] = field(default_factory=dict)  #: the same after the step
 
     def __getstate__(self) -> dict[str, Any]:
         """Bytes in the place of tensors: torch would hand each over as an open file, and there are hundreds."""

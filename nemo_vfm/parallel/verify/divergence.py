@@ -21,55 +21,33 @@ _NOTHING = 1e-6  # of the norm of all gradients; a smaller one is rounding itsel
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two.
+    """One of the two."""
 
-    Args:
-        name: A or B.
-        plan: how its ranks share the work.
-        seen: by rank, step by step.
-    """
-
-    name: str
-    plan: ParallelPlan
-    seen: Sequence[Sequence[Step]]
+    name: str  #: A or B
+    plan: ParallelPlan  #: how its ranks share the work
+    seen: Sequence[Sequence[Step]]  #: by rank, step by step
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far the sides are apart at one place.
+    """How far the sides are apart at one place."""
 
-    Args:
-        step: counted from 1.
-        phase: forward (a module's output), loss, gradient or weight (after the step).
-        name: of the module or the parameter.
-        size: relative, as L2 norms; infinite where one side has nothing there.
-        side: whose rank it is that departs from one device; the second's where it cannot be told.
-        rank: which.
-    """
-
-    step: int
-    phase: Phase
-    name: str
-    size: float
-    side: str
-    rank: int
+    step: int  #: counted from 1
+    phase: Phase  #: forward (a module's output), loss, gradient or weight (after the step)
+    name: str  #: of the module or the parameter
+    size: float  #: relative, as L2 norms; infinite where one side has nothing there
+    side: str  #: whose rank it is that departs from one device; the second's where it cannot be told
+    rank: int  #: which
 
 
 @dataclass(frozen=True, slots=True)
 class DivergenceReport:
-    """What a comparison found.
+    """What a comparison found."""
 
-    Args:
-        largest: by step and phase, the largest difference.
-        compared: by step and phase, how many modules or parameters.
-        parting: the first beyond the tolerance; None where there is none.
-        unknown: modules whose outputs have no known place in one device's.
-    """
-
-    largest: dict[tuple[int, Phase], Difference]
-    compared: dict[tuple[int, Phase], int]
-    parting: Difference | None
-    unknown: tuple[str, ...]
+    largest: dict[tuple[int, Phase], Difference]  #: by step and phase, the largest difference
+    compared: dict[tuple[int, Phase], int]  #: by step and phase, how many modules or parameters
+    parting: Difference | None  #: the first beyond the tolerance; None where there is none
+    unknown: tuple[str, ...]  #: modules whose outputs have no known place in one device's
 
 
 def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: float) -> DivergenceReport:
@@ -119,11 +97,7 @@ _Piece = tuple[str, int, Place, Tensor]  # side, rank, where, what
 
 
 def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: int) -> list[_Piece]:
-    """What each rank has of one call's output.
-
-    Raises:
-        LookupError: of one it is not known where it belongs.
-    """
+    """What each rank has of one call's output."""
     found, whole = [], alone.outputs[name]
     for rank, seen in enumerate(side.seen):
         if parts := seen[index].outputs.get(name, [])[call :: len(whole)]:  # else another stage of a pipeline has it

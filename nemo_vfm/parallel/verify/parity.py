@@ -15,12 +15,12 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.apply.local_shard import whole
-from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
-from nemo_vfm.parallel.ranks.consensus import greatest
+from nemo_vfm.parallel.ranks.process_group import greatest
 from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
 from nemo_vfm.parallel.verify.tiny_training import TinyTraining
 
@@ -168,12 +168,12 @@ def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, di
 
 @contextmanager
 def _left_out() -> Iterator[None]:
-    kept = gradients.all_reduce
-    gradients.all_reduce = lambda tensors, group: None
+    kept = weight_updater.all_reduce
+    weight_updater.all_reduce = lambda tensors, group: None
     try:
         yield
     finally:
-        gradients.all_reduce = kept
+        weight_updater.all_reduce = kept
 
 
 def _seen(runner: StepRunner, batches: Sequence[Sequence[Batch]]) -> _Seen:

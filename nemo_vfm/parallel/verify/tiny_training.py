@@ -25,8 +25,7 @@ from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, Token
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.engine.engine import Engine
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -39,33 +38,19 @@ _MOVED = 0.1  # standard deviation of what every first weight is moved by
 
 @dataclass(frozen=True, slots=True)
 class TinyTraining:
-    """What is tried, as a recipe says it; all of it can be sent to other processes.
+    """What is tried, as a recipe says it; all of it can be sent to other processes."""
 
-    Args:
-        model: builds the model, small.
-        task: what it learns; its captions are never encoded.
-        optimizer: builds the optimizer.
-        seed: of weights and samples.
-        precision: of the arithmetic.
-        engine: takes the steps; its gradients are never clipped.
-        shapes: of one sample, see `HasDummyInputs`.
-        takes_packed: whether the model does.
-        vocab: of a model of tokens, how many there are.
-        features: of a model with embedding tables, what it takes.
-        name: tells it from others.
-    """
-
-    model: Factory[[], nn.Module]
-    task: Task
-    optimizer: OptimizerFactory
-    seed: int = 0
-    precision: Precision = field(default_factory=lambda: Precision("fp32"))
-    engine: Engine = field(default_factory=TorchEngine)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    takes_packed: bool = False
-    vocab: int = 0
-    features: FeatureSizes | None = None
-    name: str = field(default_factory=lambda: uuid4().hex)
+    model: Factory[[], nn.Module]  #: builds the model, small
+    task: Task  #: what it learns; its captions are never encoded
+    optimizer: OptimizerFactory  #: builds the optimizer
+    seed: int = 0  #: of weights and samples
+    precision: Precision = field(default_factory=lambda: Precision("fp32"))  #: of the arithmetic
+    engine: Engine = field(default_factory=TorchEngine)  #: takes the steps; its gradients are never clipped
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  #: of one sample, see `HasDummyInputs`
+    takes_packed: bool = False  #: whether the model does
+    vocab: int = 0  #: of a model of tokens, how many there are
+    features: FeatureSizes | None = None  #: of a model with embedding tables, what it takes
+    name: str = field(default_factory=lambda: uuid4().hex)  #: tells it from others
 
     def started(self, plan: ParallelPlan) -> StepRunner:
         """The training on this rank, its model awake, its gradients never clipped.
@@ -78,7 +63,10 @@ class TinyTraining:
         runner.clip_norm = None
         wake(runner.model, self.seed)
         if self.precision.fp8 is not None:
-            _in_float64(runner.model)
+            # Let linears take what parts of the model make in float32, such as embeddings of time.
+            for module in runner.model.modules():
+                if isinstance(module, nn.Linear):
+                    module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
         return runner
 
     @contextmanager
@@ -158,13 +146,6 @@ class TinyTraining:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
 
 
-def _in_float64(model: nn.Module) -> None:
-    """Let linears take what parts of the model make in float32, such as embeddings of time."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
-
-
 def _documents(row: Batch) -> list[Batch]:
     """Each document of a batch of one row as a batch of its own."""
     assert isinstance(row, TokenBatch)
@@ -203,15 +184,10 @@ def rehearsal_of(
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """A text encoder that knows the empty text alone.
+    """A text encoder that knows the empty text alone."""
 
-    Args:
-        tokens: L.
-        dim: D.
-    """
-
-    tokens: int
-    dim: int
+    tokens: int  #: L
+    dim: int  #: D
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """One token that is the same for all."""

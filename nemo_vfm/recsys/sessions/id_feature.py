@@ -16,8 +16,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.recsys.sessions.random_stream import AliasTable, RandomStream
 from nemo_vfm.recsys.sessions.session_window import MOST_CHANGES
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 
 _MOST_ROWS = 10**8
 _MOST_LENGTH = 1 << 16

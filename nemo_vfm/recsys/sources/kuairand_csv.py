@@ -15,8 +15,7 @@ from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, jagged_of, parse
 from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: Of `log_standard_*.csv` and `log_random_*.csv`, in KuaiRand-Pure, -1K and -27K alike.

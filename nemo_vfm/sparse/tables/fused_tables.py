@@ -1,20 +1,61 @@
-"""Holds all embedding tables of a device, looks them up together, and updates each touched row once a step."""
+"""Holds all embedding tables of a device, looks them up together, and updates each touched row once a step.
+
+The backward of a lookup keeps the gradients of the bags, not of the rows.
+Shape letters: B samples of a feature, N values, G bags, D width.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
+from nemo_vfm.sparse.tables.row_kernels import sum_bags
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
-from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, look_up
 from nemo_vfm.sparse.tables.table_spec import TableSpec
+from nemo_vfm.sparse.tables.touched_rows import PendingGradient
+
+
+@dataclass(frozen=True)
+class FeatureLookup:
+    """A feature to look up."""
+
+    feature: str  #: its name
+    number: int  #: in its storage, in the order of the tables
+    table: str  #: the name of its table
+    pooling: str  #: of its table
+    jagged: Jagged  #: ids, lengths and weights
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether each value is a bag of its own; else each sample is one."""
+        return self.pooling == "sequence"
+
+
+@dataclass(frozen=True)
+class CallOrder:
+    """Where the samples of a call stand among those of the step."""
+
+    number: int  #: of the call
+    keep_samples: bool  #: whether the samples of bags are needed to restore their order
+    places_B: Tensor | None  #: in the global batch, or None
+
+    def samples(self, one: FeatureLookup) -> Tensor | None:
+        """A number a bag that rises with the order of the samples; None where it is not needed."""
+        if not self.keep_samples:
+            return None
+        lengths_B = one.jagged.lengths_B
+        samples_B = torch.arange(len(lengths_B), device=lengths_B.device) if self.places_B is None else self.places_B
+        return torch.repeat_interleave(samples_B, lengths_B) if one.is_sequence else samples_B
 
 
 class FusedTables(nn.Module):
@@ -47,7 +88,10 @@ class FusedTables(nn.Module):
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
         self._table_of = _table_of_feature(self.tables)
-        self._storages = [RowStorage(group, optimizer, seed, device) for group in _groups(self.tables)]
+        groups: dict[tuple[str, int], dict[str, TableSpec]] = {}
+        for name, spec in self.tables.items():
+            groups.setdefault((spec.dtype, spec.width), {})[name] = spec
+        self._storages = [RowStorage(group, optimizer, seed, device) for group in groups.values()]
         self._storage_of = {name: storage for storage in self._storages for name in storage.tables}
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._calls = 0
@@ -67,11 +111,17 @@ class FusedTables(nn.Module):
                 sample a place.
             DataError: lengths do not fit the values, or an id is no row of its table.
         """
-        self._require_known(features)
+        for feature in features:
+            if feature not in self._table_of:
+                near = get_close_matches(feature, self._table_of, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {sorted(self._table_of)}."
+                raise ValueError(f"no table looks up the feature {feature!r}: {hint}")
         self._calls += 1
         out: dict[str, Tensor] = {}
         for storage in self._storages:
-            order = CallOrder(self._calls, places_B is not None or _is_shared(storage), places_B)
+            # Where two features have a table together, values of a row come feature by feature, not by sample.
+            is_shared = any(len(spec.features) > 1 for spec in storage.tables.values())
+            order = CallOrder(self._calls, places_B is not None or is_shared, places_B)
             if wanted := self._wanted(storage, features, places_B):
                 out |= look_up(storage, wanted, order, self._anchor)
         return {feature: out[feature] for feature in features}
@@ -135,7 +185,8 @@ class FusedTables(nn.Module):
         """Everything a checkpoint needs, by name: TABLE.weight and TABLE.STATE as views, and step."""
         found = {"step": torch.tensor(self.step)}
         for name, storage in self._storage_of.items():
-            found |= {f"{name}.{what}": storage.of_table(one, name) for what, one in _tensors(storage).items()}
+            tensors = {"weight": storage.rows_RD, **storage.state}
+            found |= {f"{name}.{what}": storage.of_table(one, name) for what, one in tensors.items()}
         return found
 
     @torch.no_grad()
@@ -191,16 +242,20 @@ class FusedTables(nn.Module):
         for number, (feature, name) in enumerate(storage.features.items()):
             if (jagged := features.get(feature)) is not None:
                 spec = storage.tables[name]
-                _require_fit(feature, jagged, spec, places_B)
+                if jagged.values_N.dtype != torch.int64:
+                    raise ValueError(f"{feature}: ids are {jagged.values_N.dtype}; they must be int64")
+                if not _looks_valid(jagged, spec.rows):
+                    jagged.require_valid(spec.rows, feature)  # slower: it finds the place
+                if spec.pooling == "sequence" and jagged.weights_N is not None:
+                    raise ValueError(
+                        f"{feature}: a sequence has no sum to weight; multiply its vectors, or pool its table"
+                    )
+                if places_B is not None and len(places_B) != len(jagged):
+                    raise ValueError(
+                        f"{feature}: {len(jagged)} samples, but {len(places_B)} places; look it up in a separate call"
+                    )
                 found.append(FeatureLookup(feature, number, name, spec.pooling, jagged))
         return found
-
-    def _require_known(self, features: Mapping[str, Jagged]) -> None:
-        for feature in features:
-            if feature not in self._table_of:
-                near = get_close_matches(feature, self._table_of, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {sorted(self._table_of)}."
-                raise ValueError(f"no table looks up the feature {feature!r}: {hint}")
 
 
 def tables_of(model: nn.Module) -> dict[str, FusedTables]:
@@ -212,6 +267,76 @@ def count_rows(model: nn.Module) -> tuple[int, int]:
     """(tables, numbers in their rows), which no count of a model's parameters has."""
     specs = [spec for one in tables_of(model).values() for spec in one.tables.values()]
     return len(specs), sum(spec.rows * spec.width for spec in specs)
+
+
+def look_up(
+    storage: RowStorage, wanted: Sequence[FeatureLookup], order: CallOrder, anchor: Tensor
+) -> Mapping[str, Tensor]:
+    """The vectors of each feature, fp32: one a sample, (B, D), or one a value of a sequence, (N, D).
+
+    Each is a tensor of its own: one large tensor would be given back to the system and zeroed anew in every step.
+
+    Args:
+        anchor: any tensor that requires a gradient, so that autograd asks for ours; it gets none.
+    """
+    weights = [None if one.jagged.weights_N is None else one.jagged.weights_N.float() for one in wanted]
+    found: tuple[Tensor, ...] = _Lookup.apply(anchor, storage, wanted, order, *weights)  # type: ignore[no-untyped-call]
+    return {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
+
+
+class _Lookup(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        storage: RowStorage,
+        wanted: Sequence[FeatureLookup],
+        order: CallOrder,
+        *weights: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        ctx.storage, ctx.wanted, ctx.order = storage, wanted, order
+        ctx.save_for_backward(*weights)
+        ctx.set_materialize_grads(False)
+        return tuple(_vectors(storage, *pair) for pair in zip(wanted, weights, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = zip(ctx.wanted, ctx.saved_tensors, grads, ctx.needs_input_grad[4:], strict=True)
+        return (None,) * 4 + tuple(
+            None if grad_GD is None else _keep(ctx.storage, ctx.order, one, weights_N, grad_GD, needs)
+            for one, weights_N, grad_GD, needs in given
+        )
+
+
+def _vectors(storage: RowStorage, one: FeatureLookup, weights_N: Tensor | None) -> Tensor:
+    rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
+    if one.is_sequence:
+        return rows_RD.index_select(0, ids_N).float()
+    out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
+    return out_BD.div_(_divisors(one)) if one.pooling == "mean" else out_BD
+
+
+def _divisors(one: FeatureLookup) -> Tensor:
+    return one.jagged.lengths_B.clamp(min=1).float()[:, None]
+
+
+def _keep(
+    storage: RowStorage, order: CallOrder, one: FeatureLookup, weights_N: Tensor | None, grad_GD: Tensor, weighed: bool
+) -> Tensor | None:
+    """Keep a feature's gradient until the step is applied; give that of its weights where it is asked for."""
+    grad_GD = grad_GD.float().contiguous()
+    if one.pooling == "mean":
+        grad_GD = grad_GD / _divisors(one)
+    ids_N, has_places = one.jagged.values_N, order.places_B is not None
+    lengths_G = torch.ones_like(ids_N) if one.is_sequence else one.jagged.lengths_B
+    samples_G = order.samples(one)
+    storage.add(PendingGradient(order.number, one.number, ids_N, lengths_G, weights_N, samples_G, has_places, grad_GD))
+    if not weighed:
+        return None
+    # d loss / d weight of a value is the product of its row and its bag's gradient.
+    rows_ND = storage.of_table(storage.rows_RD, one.table).index_select(0, one.jagged.values_N).float()
+    return (rows_ND * torch.repeat_interleave(grad_GD, one.jagged.lengths_B, dim=0)).sum(1)
 
 
 def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
@@ -227,34 +352,6 @@ def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
     if not found:
         raise ValueError("expected at least one table, got none")
     return found
-
-
-def _groups(tables: Mapping[str, TableSpec]) -> list[dict[str, TableSpec]]:
-    """Tables of one dtype and width."""
-    groups: dict[tuple[str, int], dict[str, TableSpec]] = {}
-    for name, spec in tables.items():
-        groups.setdefault((spec.dtype, spec.width), {})[name] = spec
-    return list(groups.values())
-
-
-def _is_shared(storage: RowStorage) -> bool:
-    """Whether two features have a table together: values of a row then come feature by feature, not by sample."""
-    return any(len(spec.features) > 1 for spec in storage.tables.values())
-
-
-def _tensors(storage: RowStorage) -> dict[str, Tensor]:
-    return {"weight": storage.rows_RD, **storage.state}
-
-
-def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor | None) -> None:
-    if jagged.values_N.dtype != torch.int64:
-        raise ValueError(f"{feature}: ids are {jagged.values_N.dtype}; they must be int64")
-    if not _looks_valid(jagged, spec.rows):
-        jagged.require_valid(spec.rows, feature)  # slower: it finds the place
-    if spec.pooling == "sequence" and jagged.weights_N is not None:
-        raise ValueError(f"{feature}: a sequence has no sum to weight; multiply its vectors, or pool its table")
-    if places_B is not None and len(places_B) != len(jagged):
-        raise ValueError(f"{feature}: {len(jagged)} samples, but {len(places_B)} places; look it up in a separate call")
 
 
 def _looks_valid(jagged: Jagged, rows: int) -> bool:

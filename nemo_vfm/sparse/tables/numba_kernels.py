@@ -101,11 +101,8 @@ def _compiled(name: str) -> Callable[..., Any]:
     numba = require("numba", purpose="The numba kernels of embedding tables")
     info(f"Embedding tables: numba compiles or loads the kernel {name!r}; this may take some seconds, once.")
     kernels: dict[str, Callable[..., Any]] = {"count": _count, "sort": _sort, "update": _update}
-    return _jitted(numba, kernels[name])
-
-
-def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Division as in numpy: a check for zero in every loop would keep it from being vectorised."""
+    # Division as in numpy: a check for zero in every loop would keep it from being vectorised.
+    function = kernels[name]
     options = {"nogil": True, "error_model": "numpy"}
     try:
         compiled: Callable[..., Any] = numba.njit(function, cache=True, **options)

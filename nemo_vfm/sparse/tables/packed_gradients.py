@@ -18,15 +18,10 @@ _NO_SAMPLES, _OWN_SAMPLES, _PLACES = range(3)
 
 @dataclass(frozen=True)
 class PackedGradients:
-    """Gradients of any number of lookups.
+    """Gradients of any number of lookups."""
 
-    Args:
-        integers_I: int64: how many gradients, a header each, then of each its ids, lengths and samples.
-        floats_F: fp32: of each its weights and the gradients of its bags.
-    """
-
-    integers_I: Tensor
-    floats_F: Tensor
+    integers_I: Tensor  #: int64: how many gradients, a header each, then of each its ids, lengths and samples
+    floats_F: Tensor  #: fp32: of each its weights and the gradients of its bags
 
 
 def pack(gradients: Sequence[PendingGradient], device: torch.device) -> PackedGradients:

@@ -157,11 +157,7 @@ def add_l2(grads_UD: Tensor, rows_UD: Tensor, weight_decay: float) -> None:
 
 
 def require_decay_and_eps(eps: float, mode: str) -> None:
-    """Check two settings.
-
-    Raises:
-        ValueError: eps is not above 0 (a row without gradient would become NaN), or the mode is unknown.
-    """
+    """Check two settings."""
     if not eps > 0:
         raise ValueError(f"eps {eps} must be above 0, or a gradient of zero divides zero by zero")
     if mode not in ("l2", "decoupled"):

@@ -5,18 +5,19 @@ Shape letters: R rows of all these tables, U rows of a part, D width.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from operator import methodcaller
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.sparse.tables import counter_hash, numba_kernels
+from nemo_vfm.sparse.tables.counter_hash import round_stochastically
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, pack, unpack
 from nemo_vfm.sparse.tables.row_kernels import triton_usable
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
-from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
 from nemo_vfm.sparse.tables.table_spec import DTYPES, MOST_TRITON_COLUMNS, TableSpec
-from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
+from nemo_vfm.sparse.tables.touched_rows import PendingGradient, TouchedRows, touched_rows
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
 _ROWS_OF_A_BLOCK = 1 << 13
@@ -39,7 +40,8 @@ class RowStorage:
         self.tables = dict(tables)
         first = next(iter(self.tables.values()))
         self.width, dtype = first.width, DTYPES[first.dtype]
-        self.begins = _begins(self.tables)
+        rows = accumulate((spec.rows for spec in self.tables.values()), initial=0)
+        self.begins = dict(zip(self.tables, rows, strict=False))
         self.features = {feature: name for name, spec in self.tables.items() for feature in spec.features}
         self._table_of = list(self.features.values())
         self.num_rows = sum(spec.rows for spec in self.tables.values())
@@ -146,7 +148,16 @@ class RowStorage:
             part.sums_UD.div_(global_weight)
             if clip_factor is not None:
                 part.sums_UD.mul_(clip_factor)
-            self._update(optimizer, part, step)
+            state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
+            rows_UD = _read(self.rows_RD, part.rows)
+            exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
+            optimizer.update(exact_UD, part.sums_UD, state, step)
+            for name, tensor in self.state.items():
+                _write(tensor, part.rows, state[name])
+            if exact_UD is not rows_UD:
+                bits_UD = counter_hash.column_bits(self._row_keys(part.rows, step), self.width)
+                rows_UD.copy_(round_stochastically(exact_UD, rows_UD.dtype, bits_UD))
+            _write(self.rows_RD, part.rows, rows_UD)
         self.forget()
 
     def _begin_of(self, feature: int) -> int:
@@ -170,18 +181,6 @@ class RowStorage:
             numbers = float(divisor), float(clip), optimizer.lr, optimizer.eps
             numba_kernels.update_row_wise(self.rows_RD, self.state["sum"], blocks, numbers)
 
-    def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
-        state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
-        rows_UD = _read(self.rows_RD, part.rows)
-        exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
-        optimizer.update(exact_UD, part.sums_UD, state, step)
-        for name, tensor in self.state.items():
-            _write(tensor, part.rows, state[name])
-        if exact_UD is not rows_UD:
-            bits_UD = counter_hash.column_bits(self._row_keys(part.rows, step), self.width)
-            rows_UD.copy_(round_stochastically(exact_UD, rows_UD.dtype, bits_UD))
-        _write(self.rows_RD, part.rows, rows_UD)
-
     def _row_keys(self, rows: slice | Tensor, step: int) -> Tensor:
         """Of each row's own table and place, so that a table gives the same numbers wherever it is placed."""
         device = self.rows_RD.device
@@ -195,14 +194,6 @@ class RowStorage:
         for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
             rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
             self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
-
-
-def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
-    begins, rows = {}, 0
-    for name, spec in tables.items():
-        begins[name] = rows
-        rows += spec.rows
-    return begins
 
 
 def _rows_of_a_block(rows_RD: Tensor) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.jagged_select import row_offsets
+from nemo_vfm.sparse.jagged import row_offsets
 from nemo_vfm.sparse.tables import numba_kernels
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 
@@ -19,27 +19,16 @@ _NUMBERS_AT_ONCE, _ROWS_AT_ONCE = 1 << 18, 1 << 14
 
 @dataclass(frozen=True)
 class PendingGradient:
-    """The gradients of one feature's bags in one lookup, until the step is applied.
+    """The gradients of one feature's bags in one lookup, until the step is applied."""
 
-    Args:
-        call: number of the lookup, in the order of the forward passes of a step.
-        feature: number of the feature in its storage, in the order of the tables.
-        ids_N: rows of its table.
-        lengths_G: values a bag.
-        weights_N: of the values, or None for 1.
-        samples_G: the sample of each bag, where their order has to be restored.
-        has_places: whether `samples_G` are places in the global batch.
-        grads_GD: fp32.
-    """
-
-    call: int
-    feature: int
-    ids_N: Tensor
-    lengths_G: Tensor
-    weights_N: Tensor | None
-    samples_G: Tensor | None
-    has_places: bool
-    grads_GD: Tensor
+    call: int  #: number of the lookup, in the order of the forward passes of a step
+    feature: int  #: number of the feature in its storage, in the order of the tables
+    ids_N: Tensor  #: rows of its table
+    lengths_G: Tensor  #: values a bag
+    weights_N: Tensor | None  #: of the values, or None for 1
+    samples_G: Tensor | None  #: the sample of each bag, where their order has to be restored
+    has_places: bool  #: whether `samples_G` are places in the global batch
+    grads_GD: Tensor  #: fp32
 
 
 @dataclass(frozen=True)
@@ -52,21 +41,13 @@ class RowSums:
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """Every touched row once, rising, and the bags whose gradients it sums.
+    """Every touched row once, rising, and the bags whose gradients it sums."""
 
-    Args:
-        rows_U: int64.
-        offsets: where each row's values begin in `bags_N`, and at last N.
-        bags_N: the bag of each value, row after row.
-        weights_N: of these values, or None for 1.
-        grads_GD: of the bags.
-    """
-
-    rows_U: Tensor
-    offsets: Tensor
-    bags_N: Tensor
-    weights_N: Tensor | None
-    grads_GD: Tensor
+    rows_U: Tensor  #: int64
+    offsets: Tensor  #: where each row's values begin in `bags_N`, and at last N
+    bags_N: Tensor  #: the bag of each value, row after row
+    weights_N: Tensor | None  #: of these values, or None for 1
+    grads_GD: Tensor  #: of the bags
 
     def parts(self, fill: bool = False) -> Iterator[RowSums]:
         """Sums of a part of the rows at a time.
@@ -81,7 +62,9 @@ class TouchedRows:
         for begin, end, first, last in zip(begins, ends, first_rows, last_rows, strict=True):
             bounds = self.offsets[begin : end + 1]
             if fill and last + 1 - first <= 1.5 * (end - begin):
-                filled = _filled_offsets(self.rows_U[begin:end] - first, bounds, last + 1 - first)
+                # Offsets of all rows from first to last, of which some are touched: the others are empty.
+                offsets = bounds.new_zeros(last + 2 - first)
+                filled = offsets.index_copy_(0, self.rows_U[begin:end] - first + 1, bounds.diff()).cumsum_(0)
                 yield RowSums(slice(first, last + 1), self._sums(bounds, filled))
             else:
                 yield RowSums(self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0]))
@@ -103,12 +86,6 @@ class TouchedRows:
         return sum_bags(self.grads_GD, self.bags_N[begin:end], offsets, weights)
 
 
-def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
-    """Offsets of all `count` rows of a range, of which those at `places_U` are touched: the others are empty."""
-    offsets = bounds.new_zeros(count + 1)
-    return offsets.index_copy_(0, places_U + 1, bounds.diff()).cumsum_(0)
-
-
 def touched_rows(
     pending: Sequence[PendingGradient], begin_of: Callable[[int], int], first_row: int, num_rows: int
 ) -> TouchedRows:
@@ -128,18 +105,14 @@ def touched_rows(
         ValueError: places were given for some lookups and not for others.
     """
     pending = sorted(pending, key=lambda one: (one.call, one.feature))
-    keys_N = _cat([_counted_from(first_row, one.ids_N, begin_of(one.feature)) for one in pending])
+    shifts = [begin_of(one.feature) - first_row for one in pending]  # 0 for the first table of a block: no copy
+    keys_N = _cat([one.ids_N + shift if shift else one.ids_N for one, shift in zip(pending, shifts, strict=True)])
     samples_G, weights_N = _samples(pending), _weights(pending)
     lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
     rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
     if weights_N is not None and order_N is not None:
         weights_N = weights_N.index_select(0, order_N)
     return TouchedRows(rows_U + first_row, offsets, bags_N, weights_N, grads_GD)
-
-
-def _counted_from(first_row: int, ids_N: Tensor, begin: int) -> Tensor:
-    """The rows of ids, without a copy for the first table of a block."""
-    return ids_N if begin == first_row else ids_N + (begin - first_row)
 
 
 def _sorted(
@@ -149,7 +122,10 @@ def _sorted(
     if numba_kernels.sorts(keys_N, num_rows):
         order_G = None if samples_G is None else samples_G.sort(stable=True).indices
         return numba_kernels.sorted_by_row(keys_N, row_offsets(lengths_G), order_G, num_rows, with_places)
-    keys_N, bags_N = _narrow(keys_N, num_rows), _bags(lengths_G, len(keys_N))
+    # In the smallest integers: a radix sort passes once a byte.
+    smallest = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if num_rows <= torch.iinfo(dtype).max)
+    bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
+    keys_N, bags_N = keys_N.to(smallest), torch.repeat_interleave(bags_G, lengths_G, output_size=len(keys_N))
     order_N = _row_order(keys_N, samples_G, bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
     return rows_U.long(), row_offsets(counts_U), bags_N.index_select(0, order_N), order_N
@@ -162,17 +138,6 @@ def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor) -> Tens
     by_sample_N = samples_G.index_select(0, bags_N).sort(stable=True).indices
     by_row_N = keys_N.index_select(0, by_sample_N).sort(stable=True).indices
     return by_sample_N.index_select(0, by_row_N)
-
-
-def _narrow(keys_N: Tensor, num_rows: int) -> Tensor:
-    """In the smallest integers: a radix sort passes once a byte."""
-    smallest = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if num_rows <= torch.iinfo(dtype).max)
-    return keys_N.to(smallest)
-
-
-def _bags(lengths_G: Tensor, num_values: int) -> Tensor:
-    bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
-    return torch.repeat_interleave(bags_G, lengths_G, output_size=num_values)
 
 
 def _samples(pending: Sequence[PendingGradient]) -> Tensor | None:

@@ -15,10 +15,10 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_store
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.train.train_state import TrainState
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from nemo_vfm.core import log, ranks
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats, OperandSummary
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
-from nemo_vfm.parallel.ranks.consensus import everyone_says
+from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.train.callbacks.metrics_log import truncate
 from nemo_vfm.train.train_state import TrainState
 

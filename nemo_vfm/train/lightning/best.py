@@ -11,7 +11,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import Mode
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.parallel.ranks.consensus import first_says
+from nemo_vfm.parallel.ranks.process_group import first_says
 
 #: A link to the checkpoint that is the best so far.
 BEST = f"best{checkpoint_names.LIGHTNING}"

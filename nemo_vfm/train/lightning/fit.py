@@ -24,7 +24,7 @@ from nemo_vfm.core.storage.files import last_records
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.ranks.consensus import first_says
+from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.best import FINAL

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
 from nemo_vfm.core.storage.files import last_records
-from nemo_vfm.parallel.ranks.consensus import greatest
+from nemo_vfm.parallel.ranks.process_group import greatest
 
 IN_A_ROW = 8  # batches: one alone may be the data's fault, and mixed precision skips some updates
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.parallel.ranks.consensus import greatest
+from nemo_vfm.parallel.ranks.process_group import greatest
 
 _GROUP_BYTES = 16 << 20  # of rows that are held before they are written
 _MERGED_ROWS = 4096  # of each rank that are merged at a time

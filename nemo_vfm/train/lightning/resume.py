@@ -27,7 +27,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.parallel.ranks.consensus import first_says, greatest
+from nemo_vfm.parallel.ranks.process_group import first_says, greatest
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.around import around
 from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, existing

@@ -16,7 +16,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.wrappers import MetricTracker
 
 from nemo_vfm.core import log, ranks
-from nemo_vfm.parallel.ranks.consensus import everyone_sends
+from nemo_vfm.parallel.ranks.process_group import everyone_sends
 from nemo_vfm.train.lightning.checkpoint_values import read
 
 #: Of `_ResultMetric`, which accumulates what a module logs.

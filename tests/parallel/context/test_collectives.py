@@ -11,8 +11,7 @@ from nemo_vfm.core.errors import LostRank
 from nemo_vfm.parallel.context.attend import attend
 from nemo_vfm.parallel.context.collectives import counted
 from nemo_vfm.parallel.context.kernel import Looped, Plain
-from nemo_vfm.parallel.context.traffic_formulas import Sizes, backward_bytes, forward_bytes
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
 from tests.support.ranks import RankFailed, on_ranks
 
 SCHEMES = [Scheme("all_gather"), Scheme("ring"), Scheme("ulysses"), Scheme("ring_ulysses", 2)]

@@ -6,9 +6,9 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
 from nemo_vfm.parallel.context.collectives import counted
-from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes, to_sequence, to_temporal
+from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.token_order import shard, unshard
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.layers.temporal_all_to_all import exchange_bytes, to_sequence, to_temporal
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks

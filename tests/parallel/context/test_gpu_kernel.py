@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from nemo_vfm.parallel.context.gpu_kernel import GpuFlash
 from nemo_vfm.parallel.context.kernel import Looped, Plain
-from nemo_vfm.parallel.context.kernel_choice import _tried, chosen
+from nemo_vfm.parallel.context.kernel_choice import GpuFlash, _tried, chosen
 from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

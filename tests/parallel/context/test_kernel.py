@@ -9,12 +9,11 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.cpu_kernel import CpuFlash
 from nemo_vfm.parallel.context.kernel import Gradients, Looped, Plain, RunningSoftmax
-from nemo_vfm.parallel.context.kernel_choice import _proven, chosen
+from nemo_vfm.parallel.context.kernel_choice import CpuFlash, _proven, chosen
+from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import held, tiles
 from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
-from nemo_vfm.parallel.layers.scheme import Scheme
 
 SEGMENTS = (3, 6, 1, 2)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.layers.scheme import Scheme
+from nemo_vfm.parallel.context.scheme import Scheme
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,6 @@ def test_what_does_not_divide_is_refused_with_its_numbers(make, text):
 
 
 def test_names_and_formulas_load_without_torch():
-    imports = (
-        "from nemo_vfm.parallel.context import tiles, traffic_formulas; from nemo_vfm.parallel.layers import scheme"
-    )
+    imports = "from nemo_vfm.parallel.context import tiles, scheme"
     code = f"import sys; {imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nemo_vfm.parallel.context.attend import attend
+from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.token_order import shard, unshard
-from nemo_vfm.parallel.layers.scheme import Scheme
 from tests.support.ranks import on_ranks
 
 ALL = [Scheme("all_gather"), Scheme("ring"), Scheme("ulysses"), Scheme("ring_ulysses", 2)]

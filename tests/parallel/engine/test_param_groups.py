@@ -15,8 +15,8 @@ from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.param_groups import ParamGroup, grouped_optimizer
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.runtime.checks.meta_build import built

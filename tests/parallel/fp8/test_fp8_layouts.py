@@ -13,10 +13,10 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine import history_updater
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.fp8 import linear_products, operand_split, use_fp8
+from nemo_vfm.parallel.fp8 import operands
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.test_gpt_layouts import Awake as AwakeGPT
 from tests.parallel.test_gpt_layouts import Following
@@ -49,20 +49,20 @@ def started(plan: ParallelPlan, spec: Fp8, model: Factory, task: Any, **how: Any
 
 def steps(rank: int, degrees: dict[str, Any], spec: Fp8, parts: Any, count: int = 3, **how: Any) -> dict[str, Any]:
     plan, scales = ParallelPlan(**degrees), []
-    kept, usual = linear_products.quantise, torch.get_default_dtype()
+    kept, usual = operands.quantise, torch.get_default_dtype()
 
     def noted(*arguments: Any, **named: Any) -> Any:
         found = kept(*arguments, **named)
         scales.append(found.scale.float().flatten())
         return found
 
-    linear_products.quantise = noted
+    operands.quantise = noted
     torch.set_default_dtype(torch.float64)
     try:
         engine = started(plan, spec, *parts, **how)
         losses = [engine.step([own(plan, rank, index)]).loss for index in range(count)]
     finally:
-        linear_products.quantise = kept
+        operands.quantise = kept
         torch.set_default_dtype(usual)
     return {"loss": losses, "scales": scales, "fp8": {n: t.clone() for n, t in engine.tensors().get("fp8", {}).items()}}
 
@@ -165,13 +165,13 @@ def test_recomputation_and_a_schedule_that_defers_weight_gradients_change_nothin
 
 def of_data_ranks_alone(rank: int, degrees: dict[str, Any], recipe: str, parts: Any) -> dict[str, Any]:
     """The fault of others: ranks that split a tensor do not agree on its amax."""
-    kept = operand_split.largest, use_fp8._alike
-    operand_split.largest = lambda amax, group: amax
-    use_fp8._alike = lambda mesh: [] if mesh.sharding is None else mesh.sharding.get_all_groups()
+    kept = operands.largest, history_updater._alike
+    operands.largest = lambda amax, group: amax
+    history_updater._alike = lambda mesh: [] if mesh.sharding is None else mesh.sharding.get_all_groups()
     try:
         return steps(rank, degrees, spec_of(recipe), parts)
     finally:
-        operand_split.largest, use_fp8._alike = kept
+        operands.largest, history_updater._alike = kept
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=[IDS[0], IDS[2]])
@@ -220,7 +220,7 @@ def test_a_resume_in_the_same_layout_goes_on_bit_by_bit(tmp_path: Path, degrees:
 
 def test_a_resume_without_its_histories_says_so(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
-    monkeypatch.setattr(use_fp8.log, "warn", said.append)
+    monkeypatch.setattr(history_updater.log, "warn", said.append)
     model = partial(Awake, in_channels=4, text_dim=16, width=64, depth=1, heads=4)
     engine = started(ParallelPlan(), spec_of("delayed"), model, Doubling())
     groups = engine.tensors()

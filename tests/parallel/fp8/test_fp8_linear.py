@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.fp8 import DIVISOR, RECIPES, Fp8, Recipe
-from nemo_vfm.parallel.fp8 import linear_products
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
+from nemo_vfm.parallel.fp8 import operands
 from nemo_vfm.parallel.fp8.amax_history import ROLES, AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater
 
 EACH_RECIPE = pytest.mark.parametrize("recipe", RECIPES)
 GRANULARITY = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}
@@ -239,7 +239,7 @@ def test_a_block_that_is_computed_again_keeps_no_quantised_input(
         seen.append(weakref.ref(found.elements.untyped_storage()))
         return found
 
-    monkeypatch.setattr(linear_products, "quantise", noted)
+    monkeypatch.setattr(operands, "quantise", noted)
     layer, x = linear("rowwise"), numbers(64, 256).requires_grad_()
     y = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
     assert sum(one() is not None for one in seen) == alive
@@ -272,13 +272,13 @@ def test_what_operands_lose_is_added_up_over_the_micro_batches_of_a_step() -> No
 
 @pytest.mark.parametrize("recipe", ["current", "rowwise"])
 def test_without_gradients_no_operand_is_turned(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, asked, kept = linear(recipe), [], linear_products.Operands.copies
+    layer, asked, kept = linear(recipe), [], operands.Operands.copies
 
     def noted(self: Any, *operand: Any, turned: bool = False, **which: bool) -> Any:
         asked.append(turned)
         return kept(self, *operand, turned=turned, **which)
 
-    monkeypatch.setattr(linear_products.Operands, "copies", noted)
+    monkeypatch.setattr(operands.Operands, "copies", noted)
     with torch.no_grad():
         layer(numbers(32, 256))
     assert asked == [False, False]

@@ -14,9 +14,9 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.fp8 import linear_products, operand_split
+from nemo_vfm.parallel.fp8 import operands
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Products
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
@@ -60,12 +60,12 @@ def started(engine: Any, plan: ParallelPlan, name: str, recipe: Any) -> Any:
 
 def in_float64(patch: pytest.MonkeyPatch) -> None:
     """Let everything be in float64: in float32 the order of a sum may flip the last bit of an FP8 number."""
-    from nemo_vfm.parallel.megatron import data_parallel, schedule
+    from nemo_vfm.parallel.megatron import distributed_optimizer, schedule
 
-    type_of, config_of, ddp = torch.Tensor.type, schedule.config_of, data_parallel._ddp
+    type_of, config_of, ddp = torch.Tensor.type, schedule.config_of, distributed_optimizer._ddp
     patch.setattr(torch.Tensor, "type", lambda self, *to, **how: _of_float32(type_of(self, *to, **how)))
     patch.setattr(schedule, "config_of", lambda plan: _of_float64(config_of(plan)))
-    patch.setattr(data_parallel, "_ddp", lambda plan: replace(ddp(plan), grad_reduce_in_fp32=False))
+    patch.setattr(distributed_optimizer, "_ddp", lambda plan: replace(ddp(plan), grad_reduce_in_fp32=False))
     optimizer = importlib.import_module("megatron.core.optimizer.distrib_optimizer").DistributedOptimizer
     copies = optimizer._copy_model_grads_to_main_grads
     patch.setattr(optimizer, "_copy_model_grads_to_main_grads", lambda self: _unrounded(copies, self))
@@ -75,9 +75,9 @@ def in_float64(patch: pytest.MonkeyPatch) -> None:
 
 def without_float32(patch: pytest.MonkeyPatch) -> None:
     """Let `Tensor.float` keep float64: a sum over ranks in float32 may flip a bit of FP8, by the processor."""
-    narrowed, quantise = torch.Tensor.float, linear_products.quantise
+    narrowed, quantise = torch.Tensor.float, operands.quantise
     patch.setattr(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrowed(x))
-    patch.setattr(linear_products, "quantise", lambda x, *how, **named: quantise(narrowed(x), *how, **named))
+    patch.setattr(operands, "quantise", lambda x, *how, **named: quantise(narrowed(x), *how, **named))
 
 
 def _unrounded(function: Any, *arguments: Any) -> None:
@@ -122,7 +122,7 @@ def by_megatron(rank: int, cases: list[Any], fault: bool = False) -> list[dict[s
     with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
         in_float64(patch)
         if fault:
-            patch.setattr(operand_split, "largest", lambda amax, group: amax)
+            patch.setattr(operands, "largest", lambda amax, group: amax)
         return [trained(MegatronEngine, rank, *case) for case in cases]
 
 

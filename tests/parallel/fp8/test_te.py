@@ -13,13 +13,14 @@ from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.fp8 import Fp8, Recipe
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.fp8 import linear_products, use_fp8
+from nemo_vfm.parallel.fp8 import fp8_linear, use_fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, to_fp8
-from nemo_vfm.parallel.fp8.linear_products import Operands
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, require_hardware
+from nemo_vfm.parallel.fp8.operands import Operands
+from nemo_vfm.parallel.fp8.use_fp8 import require_hardware
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support import stand_in_te
 
@@ -76,7 +77,7 @@ def test_calls_are_those_that_give_the_three_products(
     te = importlib.import_module("nemo_vfm.parallel.fp8.te")
     monkeypatch.delitem(sys.modules, te.__name__)
     found = []
-    for apply in (linear_products._Products.apply, te.TeProducts.apply):
+    for apply in (fp8_linear._Products.apply, te.TeProducts.apply):
         torch.manual_seed(0)
         spec = Fp8(recipe=recipe, history=4)
         history = AmaxHistory(spec) if recipe == "delayed" else None

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.fp8 import Fp8, Recipe
-from nemo_vfm.parallel.fp8 import linear_products
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
+from nemo_vfm.parallel.fp8 import operands
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater
 
 pytest.importorskip("triton", reason="Triton comes with torch for CUDA; make torchrec installs it, too")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -85,7 +85,7 @@ def test_the_kernels_are_proper_operators(granularity: Granularity) -> None:
 
 @pytest.mark.parametrize("recipe", ["current", "delayed", "rowwise", "block"])
 def test_a_compiled_linear_is_one_graph_with_the_same_numbers(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_products, "fuses", lambda x: True)
+    monkeypatch.setattr(operands, "fuses", lambda x: True)
     layer = to_fp8(nn.Linear(256, 128, device=DEVICE), Fp8(recipe=recipe))
     found = []
     for call in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
@@ -116,6 +116,6 @@ def test_a_linear_is_the_same_with_either(recipe: Recipe, monkeypatch: pytest.Mo
         return found
 
     ours = run()
-    monkeypatch.setattr(linear_products, "_TRITON", False)
+    monkeypatch.setattr(operands, "_TRITON", False)
     for one, other in zip(ours, run(), strict=True):
         assert torch.equal(one, other)

@@ -14,11 +14,11 @@ from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarge
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
-from nemo_vfm.parallel.engine.step_runner import StepRunner
+from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
+from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
-from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import Awake, Doubling, own
 

@@ -7,9 +7,9 @@ import torch
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import counter_hash, row_storage
+from nemo_vfm.sparse.tables.counter_hash import round_stochastically
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowSgd
-from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
 from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
 
 SMALL = [torch.bfloat16, torch.float16]

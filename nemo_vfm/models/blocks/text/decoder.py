@@ -16,9 +16,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.layers import LayerNorm1p, RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.experts import Activation, Experts, MixtureOfExperts, Perceptron, Routes
-from nemo_vfm.parallel.context.causal_sharding import causal_attention
-from nemo_vfm.parallel.context.shared_heads import own_queries, whole_groups
-from nemo_vfm.parallel.context.window_attention import in_window
+from nemo_vfm.parallel.layers.attention import causal_attention, in_window, own_queries, whole_groups
 from nemo_vfm.parallel.layers.linear import Linear
 
 NormKind = Literal["layernorm1p", "rmsnorm", "rmsnorm1p"]

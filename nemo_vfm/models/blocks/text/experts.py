@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
-from nemo_vfm.parallel.apply.uncompiled import uncompiled
+from nemo_vfm.models.recommenders.layers import Perceptron
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
 Activation = Literal["squared_relu", "swiglu", "geglu", "gelu"]
 

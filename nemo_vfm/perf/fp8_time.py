@@ -1,17 +1,24 @@
-"""Counts the bytes that quantising a linear's operands moves through a GPU's memory.
+"""Computes what products in FP8 cost and save: bytes that quantising moves, speed, and the width from which they pay.
 
 A linear of M tokens, K inputs and N outputs quantises its input (M K) and its weight (K N) forward, and its output's
 gradient (M N) and its weight again backward. Hopper multiplies in FP8 only where both operands are contiguous along the
 sum, so the backward products also need the weight, and for the weight's gradient the input and the gradient, turned.
 One pass makes both copies of an operand (`parallel/fp8/triton_casts.py`).
+
+A training step of a square linear of width K on M tokens multiplies 6 M K^2 times. With the shares s of the peaks P
+that products reach, and c bytes that casts move through memory of B bytes a second, FP8 is quicker where
+
+    6 M K^2 / (s16 P16)  >  6 M K^2 / (s8 P8) + c (M, K) / B
+
+Casts grow with M K and K^2, products with M K^2: so there is a width from which it holds, if there are tokens enough.
 """
 
 from dataclasses import dataclass
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.fp8 import Fp8, Recipe
+from nemo_vfm.core.fp8 import DIVISOR, Fp8, Recipe
 from nemo_vfm.perf.communication import Passes
-from nemo_vfm.perf.gpu_specs import Gpu
+from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
 
 #: Bytes read of each bf16 number that is quantised, for its amax and for its cast; a block finds its amax in the cast.
 READ: dict[Recipe, float] = {"delayed": 4, "current": 4, "rowwise": 4, "block": 2, "mxfp8": 2}
@@ -22,13 +29,9 @@ _BLOCKS_REACH = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Casts:
-    """How numbers get into FP8.
+    """How numbers get into FP8."""
 
-    Args:
-        recipe: of the scales.
-    """
-
-    recipe: Recipe
+    recipe: Recipe  #: of the scales
 
     def operand(self, copies: int) -> float:
         """Bytes for each number of an operand, of which one copy or two are written."""
@@ -49,11 +52,7 @@ class Casts:
 
 
 def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
-    """The dense FP8 peak of a GPU.
-
-    Raises:
-        UserError: it has no products in FP8, or not by this recipe.
-    """
+    """The dense FP8 peak of a GPU."""
     if gpu.fp8_tflops is None:
         raise UserError(
             f"{gpu.name} has no products in FP8, which begin with compute capability 8.9 (Ada, Hopper); plan with "
@@ -67,3 +66,46 @@ def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
 def share_in_fp8(spec: Fp8, depth: int) -> float:
     """The share of a model's blocks that are in FP8, 0 to 1."""
     return max(0, depth - spec.first_bf16 - spec.last_bf16) / depth
+
+
+_WIDEST = 65_536
+
+
+def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int, *, kernels: Kernels | None = None) -> float:
+    """Seconds of a square linear in bf16 over those in FP8, forward and backward.
+
+    Args:
+        gpu: that multiplies.
+        spec: of FP8.
+        tokens: of a microbatch on one device.
+        width: inputs and outputs of the linear.
+        kernels: shares of the peaks; None takes the published ones.
+    """
+    reached, sides = kernels or Published(), (tokens, width, width)
+    flops, moved = 6.0 * tokens * width**2, Casts(spec.recipe).linear(*sides)
+    products = flops / (fp8_flops_per_s(gpu, spec) * reached.linear_fp8(*sides))
+    casts = (moved.forward + moved.backward) / gpu.bytes_per_s
+    return flops / (gpu.flops_per_s * reached.linear(*sides)) / (products + casts)
+
+
+def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int, *, kernels: Kernels | None = None) -> int | None:
+    """The smallest width from which FP8 is quicker; None where it is at no width up to 65,536.
+
+    Args:
+        gpu, spec, tokens, kernels: see `fp8_speedup`.
+
+    Raises:
+        UserError: the GPU has no products in FP8.
+    """
+    step = DIVISOR[spec.recipe]
+    low, high = 0, _WIDEST // step
+
+    def pays(number: int) -> bool:
+        return fp8_speedup(gpu, spec, tokens, number * step, kernels=kernels) > 1
+
+    if not pays(high):
+        return None
+    while high - low > 1:  # the ratio only grows with the width
+        middle = (low + high) // 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return high * step

@@ -1,25 +1,62 @@
-"""Computes a linear's three products in FP8: Y = X W^T forward, dX = dY W and dW = dY^T X backward.
-
-Each product sums over another dimension, so recipes whose scales follow the sum quantise an operand once for each from
-the full numbers; a transposed copy would carry the wrong scales.
-"""
+"""Quantises the operands of a linear's products, by the scales of the whole tensors where ranks have parts of them."""
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
 
-from nemo_vfm.core.fp8 import DIVISOR, Fp8
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.optional import available
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
-from nemo_vfm.parallel.fp8.fp8_product import product
-from nemo_vfm.parallel.fp8.operand_split import OperandSplit
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
+
+#: (rows, columns) of an operand as it enters a product that sums over its columns.
+_DIMS = {"input": ("tokens", "inputs"), "weight": ("outputs", "inputs"), "gradient": ("tokens", "outputs")}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSplit:
+    """The process groups that split a linear's dimensions; None where this rank has all of one."""
+
+    tokens: dist.ProcessGroup | None = None  #: the context ranks
+    inputs: dist.ProcessGroup | None = None  #: the tensor ranks of a row linear
+    outputs: dist.ProcessGroup | None = None  #: those of a column linear
+
+    def is_split(self, role: str) -> bool:
+        """Whether this rank has a part of an operand."""
+        return any(getattr(self, dim) is not None for dim in _DIMS[role])
+
+    def whole_amax(self, amax: Tensor, role: str, granularity: Granularity, *, turned: bool = False) -> Tensor:
+        """The amax of the whole operand, from that of this rank's part.
+
+        One scale for a tensor is shared by the ranks of both dimensions, one for a row by those of the columns; a block
+        lies on one rank.
+
+        Args:
+            amax: of this rank's part.
+            role: input, weight or gradient.
+            granularity: what shares a scale.
+            turned: the operand is transposed, for a product that sums over its rows.
+        """
+        if granularity not in ("tensor", "row"):
+            return amax
+        dims = reversed(_DIMS[role]) if turned else _DIMS[role]
+        for dim in list(dims)[0 if granularity == "tensor" else 1 :]:
+            amax = largest(amax, getattr(self, dim))
+        return amax
+
+
+def largest(amax: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The largest over the ranks of a group. NaN counts as infinity: which of two ranks' maxima wins is not defined."""
+    if group is None:
+        return amax
+    amax = torch.nan_to_num(amax, nan=torch.inf, posinf=torch.inf)
+    dist.all_reduce(amax, dist.ReduceOp.MAX, group=group)
+    return amax
+
 
 _GRANULARITY: dict[str, Granularity] = {
     "current": "tensor", "delayed": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx",
@@ -29,25 +66,17 @@ _TRITON = available("triton")
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """How a linear's operands are quantised.
+    """How a linear's operands are quantised."""
 
-    Args:
-        spec: the recipe.
-        history: of delayed scaling.
-        split: the ranks that have other parts of them.
-        is_training: whether the history notes what it sees.
-        stats: counts what is lost; None where nobody looks.
-        partial_gradient: ranks that have the whole input each, and a part of the sum that is the output's gradient.
-        weight_is_copy: of the weight, which is freed with the forward pass; else it is there for backward anyway, or
-            its ranks gather it again.
-    """
-
-    spec: Fp8
-    history: AmaxHistory | None = None
-    split: OperandSplit = field(default_factory=OperandSplit)
-    is_training: bool = True
-    stats: OperandStats | None = None
+    spec: Fp8  #: the recipe
+    history: AmaxHistory | None = None  #: of delayed scaling
+    split: OperandSplit = field(default_factory=OperandSplit)  #: the ranks that have other parts of them
+    is_training: bool = True  #: whether the history notes what it sees
+    stats: OperandStats | None = None  #: counts what is lost; None where nobody looks
+    #: ranks that have the whole input each, and a part of the sum that is the output's gradient
     partial_gradient: dist.ProcessGroup | None = None
+    #: of the weight, which is freed with the forward pass; else it is there for backward anyway, or its ranks gather it
+    #: again
     weight_is_copy: bool = False
 
     def copies(
@@ -70,7 +99,7 @@ class Operands:
     def note(self, x: Tensor, role: str) -> None:
         """Count what is lost of an operand that other kernels quantise."""
         if self.stats is not None:
-            self.stats.note(role, x, _made(self._apart(x, role, True, False)[0]))
+            self.stats.note(role, x, made(self._apart(x, role, True, False)[0]))
 
     def whole_gradient(self, grad: Tensor) -> Tensor:
         """The output's gradient, summed where ranks have parts of the sum."""
@@ -104,18 +133,18 @@ class Operands:
         same = self._granularity(role) in ("tensor", "128x128")  # both copies have the same scales
         first = None
         if by_row or same:
-            first = self._delayed(x, role, self.history) if self.history else self._quantised(x, role, turned=False)
+            if self.history is None:
+                first = self._quantised(x, role, turned=False)
+            else:
+                if self.is_training:
+                    self.history.see(role, x.detach().abs().max())
+                first = quantise_by(x, self.history.factor_for(role, x.device), self.dtype(role))
         second = None
         if turned and first is not None and same:
             second = Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
         elif turned:
             second = self._quantised(x.T, role, turned=True)
         return first if by_row else None, second
-
-    def _delayed(self, x: Tensor, role: str, history: AmaxHistory) -> Quantised:
-        if self.is_training:
-            history.see(role, x.detach().abs().max())
-        return quantise_by(x, history.factor_for(role, x.device), self.dtype(role))
 
     def _quantised(self, x: Tensor, role: str, *, turned: bool) -> Quantised:
         granularity = self._granularity(role)
@@ -130,62 +159,8 @@ class Operands:
         return E5M2 if role == "gradient" and self.spec.gradients_in_e5m2 else E4M3
 
 
-def products(x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
-    """X W^T in FP8, in the dtype of x.
-
-    Args:
-        x: (..., K). Rows of zeros pad it: they change no scale and no sum.
-        weight: (N, K), in the dtype of x.
-        operands: how.
-    """
-    if not torch.is_grad_enabled():  # a parameter says that it needs a gradient even then
-        x, weight = x.detach(), weight.detach()
-    rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
-    surplus = -len(rows) % DIVISOR[operands.spec.recipe]
-    apply = _Products.apply
-    if operands.spec.kernels == "te" and x.is_cuda:
-        from nemo_vfm.parallel.fp8.te import TeProducts
-
-        apply = TeProducts.apply
-    found: Tensor = apply(F.pad(rows, (0, 0, 0, surplus)), weight, operands)  # type: ignore[no-untyped-call]
-    return found[: len(rows)].reshape(*x.shape[:-1], -1)
-
-
-class _Products(torch.autograd.Function):
-    """(rows, K) and (N, K) to (rows, N)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
-        ctx.operands = operands
-        by_row, turned = operands.copies(x, "input", turned=ctx.needs_input_grad[1])
-        # A copy of the weight in 16 bits would be kept for backward: the quantised one is half as large.
-        weight_by_row, weight_turned = operands.copies(
-            weight, "weight", turned=operands.weight_is_copy and ctx.needs_input_grad[0]
-        )
-        # What the sum over rows will need of x; nothing else of it is kept. An attribute of ctx would live on where the
-        # block is computed again in backward.
-        ctx.save_for_backward(*(turned or (None, None)), *(weight_turned or (weight, None)))
-        return product(_made(by_row), _made(weight_by_row), fast=True, dtype=x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (grad,), (elements, scale, weight, weight_scale), operands = gradients, ctx.saved_tensors, ctx.operands
-        grad = operands.whole_gradient(grad)
-        needs_x, needs_w, _ = ctx.needs_input_grad
-        looked_at = operands.stats is not None
-        by_row, grad_turned = operands.copies(grad, "gradient", by_row=needs_x or looked_at, turned=needs_w)
-        grad_x = grad_w = None
-        if needs_x:
-            turned = Quantised(weight, weight_scale)
-            if weight_scale is None:
-                turned = _made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
-            grad_x = share(product(_made(by_row), turned, dtype=grad.dtype), operands)
-        if grad_turned is not None:
-            grad_w = share(product(grad_turned, Quantised(elements, scale), dtype=grad.dtype), operands)
-        return grad_x, grad_w, None
-
-
-def _made(copy: Quantised | None) -> Quantised:
+def made(copy: Quantised | None) -> Quantised:
+    """The copy that was asked for."""
     assert copy is not None
     return copy
 

@@ -1,1 +1,0 @@
-"""Predicts what products in FP8 save and cost: seconds, bytes, and from which width they pay."""
