@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_vfm.cli.tiny_recipe import rehearsed
+from nemo_vfm.cli.recipe_job import rehearsed
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan

@@ -16,11 +16,10 @@ from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, Source
-from nemo_vfm.config.recipe_paths import NamedPath, named_paths
+from nemo_vfm.config.recipe_paths import NamedPath, is_free, named_paths
 from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import Map, plain
-from nemo_vfm.config.written_paths import is_free
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
 from nemo_vfm.core.optional import Need

@@ -13,8 +13,7 @@ from typing import Any
 from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
-from nemo_vfm.config.overlay import apply_overlays, makers
-from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
+from nemo_vfm.config.overrides import Override, apply, apply_overlays, is_address, makers, parse_override
 from nemo_vfm.config.recipe_errors import (
     Mark,
     Problem,
@@ -24,6 +23,7 @@ from nemo_vfm.config.recipe_errors import (
     printable,
     shown_path,
 )
+from nemo_vfm.config.recipe_paths import run_dir_of
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import (
     MISSING,
@@ -41,7 +41,6 @@ from nemo_vfm.config.tree import (
     walk,
     written,
 )
-from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
 RESERVED = ("run_dir", "seed")

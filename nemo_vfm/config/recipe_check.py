@@ -15,10 +15,10 @@ from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
+from nemo_vfm.config.recipe_paths import write_refusal
 from nemo_vfm.config.slot_fit import chosen, fitting, lost_braces
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
-from nemo_vfm.config.written_paths import write_refusal
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.storage.write_path import Written

@@ -1,5 +1,6 @@
-"""Defines the types that sections and the page share, and the only template engine: all values are escaped."""
+"""Defines what sections and the page share, and the only template engine: all values are escaped."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -8,7 +9,6 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from nemo_vfm.report.narrow import with_labels
 from nemo_vfm.report.plain_text import clean, exact, figure, plain, span, words
 
 
@@ -84,3 +84,39 @@ def fragment(template: str, values: Mapping[str, Any]) -> Markup:
 def _compiled(template: str) -> Template:
     """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
     return ENVIRONMENT.from_string(_MACROS + template)
+
+
+_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+
+
+_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+
+
+_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
+
+
+_CELL = re.compile(r"<t([hd])\b")
+
+
+_TAG = re.compile(r"<[^>]*>")
+
+
+def with_labels(html: str) -> str:
+    """The same HTML; in tables with a `thead`, each `td` has its column's heading as `data-label`."""
+    return _TABLE.sub(lambda table: _labelled(table[0]), html)
+
+
+def _labelled(table: str) -> str:
+    head, mark, body = table.partition("<tbody>")
+    names = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
+    return head + mark + _ROW.sub(lambda row: _labelled_row(row[0], names), body)
+
+
+def _labelled_row(row: str, names: list[str]) -> str:
+    columns = iter(names)
+
+    def cell(tag: re.Match[str]) -> str:
+        name = next(columns, "")
+        return f'<td data-label="{name}"' if name and tag[1] == "d" else tag[0]
+
+    return _CELL.sub(cell, row)

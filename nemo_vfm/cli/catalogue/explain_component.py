@@ -1,23 +1,34 @@
-"""Explains what a user named: a class, `slot=choice` or a slot."""
+"""Explains what a user named (a class, `slot=choice` or a slot), also as YAML that is ready to paste."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin, is_typeddict
 
-from nemo_vfm.cli.catalogue.class_names import everything, full_names, ingredients_of, slots_of
-from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue, is_component
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.docstring import summary
-from nemo_vfm.cli.catalogue.paste_ready import num_given, ready
-from nemo_vfm.config import Mark, Roots, Source
-from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.cli.catalogue.components import (
+    Catalogue,
+    Slot,
+    catalogue,
+    everything,
+    full_names,
+    ingredients_of,
+    is_component,
+    slots_in,
+    slots_of,
+)
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary, words
+from nemo_vfm.config import Mark, Roots, Source, hints
+from nemo_vfm.config.emit import NOWHERE, to_yaml
 from nemo_vfm.config.locate import NotLocated, locate
 from nemo_vfm.config.recipe_errors import did_you_mean
-from nemo_vfm.config.tree import MISSING, Map, Node, plain
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import declared, install_line
 from nemo_vfm.core.types.json_value import Json
+
+_WIDEST = 56  # a comment behind a longer line is not aligned with the others
+_DEEPEST = 6
+Line = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +225,95 @@ def _argument(argument: Described) -> Json:
         "name": argument.name, "type": argument.words, "text": argument.text, "required": argument.required,
         "given": argument.given, "default": None if node is None else plain(node),
     }  # fmt: skip
+
+
+def ready(found: Catalogue, name: str, values: Mapping[str, Node] | None = None) -> str:
+    """The text.
+
+    Args:
+        values: what an ingredient says; they stand in the place of defaults.
+    """
+    lines = list(_component_lines(found, name, dict(values or {}), 0))
+    width = max((len(text) for text, comment in lines if comment and len(text) <= _WIDEST), default=0)
+    shown = (f"{text:<{width}}  # {comment}" if comment else text for text, comment in lines)
+    return "".join(f"{line}\n" for line in shown)
+
+
+def num_given(found: Catalogue, name: str) -> int | None:
+    """How many arguments the slots that a component fits give by position later."""
+    counts = [slot.num_given for slot in found.slots_for(name) if slot.later]
+    return None if None in counts else max((count for count in counts if count is not None), default=0)
+
+
+def choices(found: Catalogue, argument: Described) -> list[str]:
+    """The components that fit an argument, in order."""
+    return list(dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.filling(slot.kind)))
+
+
+def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth: int) -> Iterator[Line]:
+    if not is_typeddict(found.known[name]):  # that is what its keys are, not what makes it
+        yield f"{TARGET}: {name}", ""
+    for argument in describe(found.known[name], num_given(found, name)):
+        if argument.name in values:
+            yield from _chosen(found, argument, values.pop(argument.name))
+        elif argument.given:
+            yield f"# {argument.name}: given by the job, when it is made", ""
+        else:
+            yield from _argument_lines(found, argument, depth)
+    for key, node in values.items():
+        if key != TARGET:
+            yield from _lines(key, node)
+
+
+def _chosen(found: Catalogue, argument: Described, node: Node) -> Iterator[Line]:
+    """What an ingredient says."""
+    if isinstance(node, Scalar) and node.value == MISSING:
+        yield f"{argument.name}: {MISSING}", _wanted(argument, choices(found, argument))
+    else:
+        yield from _lines(argument.name, node)
+
+
+def _argument_lines(found: Catalogue, argument: Described, depth: int) -> Iterator[Line]:
+    fitting = choices(found, argument)
+    if not argument.required:
+        yield from _default(argument, fitting)
+    elif len(fitting) == 1 and _is_one(argument) and depth < _DEEPEST:
+        yield f"{argument.name}:", ""
+        for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
+            yield f"  {text}", comment
+    else:
+        yield f"{argument.name}: {MISSING}", _wanted(argument, fitting)
+
+
+def _default(argument: Described, fitting: list[str]) -> Iterator[Line]:
+    node = node_of(argument.default)
+    if node is None:
+        yield f"# {argument.name}: may be left out", ""
+        return
+    lines = list(_lines(argument.name, node))
+    yield lines[0][0], _wanted(argument, fitting) if argument.default is None else ""
+    yield from lines[1:]
+
+
+def _lines(key: str, node: Node) -> Iterator[Line]:
+    for line in to_yaml(Map({key: node}, NOWHERE)).splitlines():
+        yield line, ""
+
+
+def _is_one(argument: Described) -> bool:
+    """Whether the argument takes one component: not several, by name or in a list."""
+    hint = hints.bare(argument.hint)
+    options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
+    return not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
+
+
+def _wanted(argument: Described, fitting: list[str]) -> str:
+    short, text = short_names(fitting), words(argument.hint)
+    return (
+        text if not short or text.removesuffix(" or null").endswith(f" {short[0]}") else f"{text}: {', '.join(short)}"
+    )
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """What stands behind the last dot."""
+    return [name.rpartition(".")[2] for name in names]

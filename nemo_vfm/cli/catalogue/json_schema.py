@@ -13,8 +13,7 @@ from pathlib import PurePath
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.cli.catalogue.components import READ_BY_VERBS, Catalogue, Slot, slots_in
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.docstring import summary
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
 from nemo_vfm.core.duration import Duration

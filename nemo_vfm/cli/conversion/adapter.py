@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json

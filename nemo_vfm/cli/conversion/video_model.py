@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.models.convert.video.wan_native import WanWeights

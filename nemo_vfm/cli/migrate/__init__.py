@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from nemo_vfm.cli.migrate.automodel import AUTOMODEL, FLOW_DEFAULTS
 from nemo_vfm.cli.migrate.dfm_format import DFM
 from nemo_vfm.cli.migrate.diffusion import diffusion
-from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
+from nemo_vfm.cli.migrate.draft import Draft, Fate, Format, Kind, kind_of, recognised
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value, read_keys
-from nemo_vfm.cli.migrate.formats import Format, kind_of, recognised
 from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.lightning_cli import LIGHTNING_CLI, is_lightning_cli, lightning_cli
 from nemo_vfm.cli.migrate.nemo1 import NEMO1

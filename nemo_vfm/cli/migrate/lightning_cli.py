@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import UNKNOWN, Draft, Format
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
-from nemo_vfm.cli.migrate.formats import UNKNOWN, Format
 from nemo_vfm.config import DEFAULT_TRUST
 from nemo_vfm.core.errors import UserError
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_vfm.cli.migrate.adapters import adapters, asked
-from nemo_vfm.cli.migrate.base_folder import put_folder
+from nemo_vfm.cli.migrate.adapters import adapters, asked, put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.config import read_values

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.cli.conversion.language_model import converted_model
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     import torch

@@ -132,7 +132,7 @@ def _unfit(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "list[Problem]":
     """What could not be built or shared by the ranks of its plan, where nothing else is wrong."""
-    from nemo_vfm.cli.stand_in_job import stand_in_job
+    from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import trust_list
     from nemo_vfm.runtime.checks.meta_build import unfit
     from nemo_vfm.runtime.checks.shareable_batches import unshareable
@@ -167,7 +167,7 @@ def _work_of_all(sweep: "SweepPlan") -> int:
 def _work(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "Json":
-    from nemo_vfm.cli.stand_in_job import stand_in_job
+    from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import needs, trust_list
     from nemo_vfm.runtime.recipe_work import described
     from nemo_vfm.runtime.user_permissions import permissions
@@ -203,7 +203,7 @@ def _refused_already(
     arguments: argparse.Namespace, missing: "Sequence[Problem]", trust: "Sequence[str]"
 ) -> "list[Problem]":
     """What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it."""
-    from nemo_vfm.cli.stand_in_job import refused
+    from nemo_vfm.cli.recipe_job import refused
 
     found = refused(arguments, missing, trust)
     waiting = [problem.path for problem in missing]
@@ -214,7 +214,7 @@ def _say_plan(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> None:
     from nemo_vfm.cli.planning.gpu_check import plan_sentences, waiting_sentence
-    from nemo_vfm.cli.stand_in_job import stand_in_job
+    from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import trust_list
     from nemo_vfm.runtime.terminal import Terminal
 

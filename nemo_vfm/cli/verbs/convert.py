@@ -181,10 +181,10 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
                            trust=arguments.trust, allow_host=arguments.allow_host,
                            most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
     if arguments.to == "exported":
-        from nemo_vfm.cli.conversion import exported_ranker
+        from nemo_vfm.cli.conversion.run_weights import export_ranker
 
-        return exported_ranker.convert_out(arguments.file, folder, key=arguments.key, dtype=arguments.dtype,
-                                           trust=arguments.trust, allow_host=arguments.allow_host)  # fmt: skip
+        return export_ranker(arguments.file, folder, key=arguments.key, dtype=arguments.dtype, trust=arguments.trust,
+                             allow_host=arguments.allow_host)  # fmt: skip
     if arguments.to in ("diffusers", "native", "comfyui"):
         from nemo_vfm.cli.conversion import video_model
 
@@ -224,9 +224,9 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
         from nemo_vfm.cli.conversion import video_model
 
         return video_model.convert_in(source, folder)
-    from nemo_vfm.cli.conversion.single_file import convert
+    from nemo_vfm.cli.conversion.run_weights import write_one_file
 
-    return convert(source, folder, key)
+    return write_one_file(source, folder, key)
 
 
 def _made(out: Path, work: Callable[[Path], str]) -> str:

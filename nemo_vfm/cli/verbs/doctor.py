@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nemo_vfm.cli.doctor.finding import Finding
+    from nemo_vfm.cli.doctor.examine_machine import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ _STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red
 
 
 def _write(findings: "list[Finding]", stopping: list[str]) -> None:
-    from nemo_vfm.cli.doctor.finding import paste_ready
+    from nemo_vfm.cli.doctor.examine_machine import paste_ready
     from nemo_vfm.runtime.terminal import Terminal
 
     paper = Terminal()
@@ -59,7 +59,7 @@ def _write(findings: "list[Finding]", stopping: list[str]) -> None:
 
 def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
     """A row a finding; before each group an empty one and its name."""
-    from nemo_vfm.cli.doctor.finding import paste_ready
+    from nemo_vfm.cli.doctor.examine_machine import paste_ready
 
     group = ""
     for finding in findings:

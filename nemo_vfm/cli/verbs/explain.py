@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage import uri
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Find out what the name is, look, and print."""
     if arguments.name is not None:
         if (step := _step(arguments)) is not None:
-            from nemo_vfm.explain.step_page import tell_of_step
+            from nemo_vfm.explain.step_report import tell_of_step
 
             return tell_of_step(*step, trust=arguments.trust, allow_host=arguments.allow_host, as_json=arguments.json,
                                 losses=not arguments.no_losses)  # fmt: skip
+
         from nemo_vfm.explain.clip.curation_folder import names_run
         from nemo_vfm.explain.row_page import names_rows, tell_of_row
-        from nemo_vfm.explain.shards.shard_subject import is_folder_of_shards, shards_named
 
         if names_rows(arguments.name):
             return tell_of_row(Path(arguments.name), arguments.key, as_json=arguments.json)
@@ -112,6 +113,33 @@ def _component(arguments: argparse.Namespace) -> int:
     else:
         _write(Terminal(), found)
     return 0
+
+
+def shards_named(word: str) -> uri.Place | None:
+    """A folder with shards.json or tars, a tar, several by braces, or an address in an object store.
+
+    Raises:
+        UserError: it is written like a path or an address, and there are no shards.
+    """
+    try:
+        where = uri.place(word)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if not isinstance(where, Path) or word.endswith(".tar"):
+        return where
+    if is_folder_of_shards(where):
+        return where
+    if where.is_dir() and (where / "shards" / "shards.json").is_file():
+        raise UserError(f"{where} is not a folder of shards, {where / 'shards'} is")
+    if len(where.parts) > 1 and where.parent.is_dir():
+        there = "holds neither shards.json nor a .tar" if where.is_dir() else "does not exist"
+        raise UserError(f"{where} {there}; give a folder of shards, a .tar, or an address such as s3://bucket/folder")
+    return None
+
+
+def is_folder_of_shards(where: Path) -> bool:
+    """Whether there are shards directly in it."""
+    return (where / "shards.json").is_file() or next(where.glob("*.tar"), None) is not None
 
 
 def _write_json(value: object) -> None:

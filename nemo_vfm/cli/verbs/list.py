@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from nemo_vfm.config.recipe_header import Header, header
+from nemo_vfm.config.roots import Header, header
 from nemo_vfm.core.optional import line_of_extras
 from nemo_vfm.core.sanitize import printable
 

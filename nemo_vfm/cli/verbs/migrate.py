@@ -53,7 +53,7 @@ def _text(file: Path) -> str:
 
 
 def _tell(migrated: "Migration", file: Path, out: Path) -> None:
-    from nemo_vfm.cli.migrate.migration_tables import account
+    from nemo_vfm.cli.migrate.recipe_text import account
     from nemo_vfm.runtime.terminal import WIDEST, Terminal
 
     paper = Terminal()

@@ -9,13 +9,11 @@ from pathlib import Path
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.explain.clip.clip_locations import Bytes
-from nemo_vfm.explain.clip.clip_pictures import sheet_frames, thumbnail_frames
+from nemo_vfm.explain.clip.clip_locations import Bytes, sheet_frames, thumbnail_frames
 from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell
 from nemo_vfm.explain.clip.curation_folder import curation_folder, open_curation
-from nemo_vfm.explain.clip.find_clip import label, place_of
+from nemo_vfm.explain.clip.find_clip import file_named, label, place_of, write_file
 from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
-from nemo_vfm.explain.clip.source_report import file_named, write_file
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, write_sheet
 from nemo_vfm.runtime.terminal import Terminal
 

@@ -11,9 +11,8 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_paths import named_shards
-from nemo_vfm.explain.shards.sample_page import One, Tensor, describe, entry_of
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
-from nemo_vfm.explain.shards.shard_summary import Bin, Numbers, Summary, summarise
+from nemo_vfm.explain.shards.shard_summary import Bin, Numbers, One, Summary, Tensor, describe, entry_of, summarise
 from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_LISTED = 12
