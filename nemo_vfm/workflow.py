@@ -82,7 +82,13 @@ class Workflow:
         Returns:
             The figures of every step as `<step>/<figure>`.
         """
-        return _together({one.name: one.perform() for one in self._turns(run)})
+        outcomes = {one.name: one.perform() for one in self._turns(run)}
+        skipped = sum(outcome.did_nothing for outcome in outcomes.values())
+        figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
+        last = list(outcomes.values())[-1]
+        before = f", {skipped} of them before" if skipped else ""
+        summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{before}; {last.summary}"
+        return Outcome(summary, figures, did_nothing=skipped == len(outcomes))
 
     def _turns(self, run: Run) -> "Iterator[Turn]":
         before = run.before or sha256_text(f"seed {run.seed}")
@@ -308,7 +314,11 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
             f"{folder} holds files that no step of this workflow wrote; move them, or choose another run_dir"
         )
     if earlier is not None and earlier["before"] != ask.before and set_aside:
-        moved = _move_away(folder)
+        number = 1  # results of days are not deleted because a line above them changed
+        while (moved := folder.parent / REPLACED / f"{folder.name}-{number}").exists():
+            number += 1
+        moved.parent.mkdir(exist_ok=True)
+        shutil.move(folder, moved)
         info(f"{title}: an earlier step has changed, so it runs again; its old folder is now {moved}")
         earlier = None
     folder.mkdir(parents=True, exist_ok=True)
@@ -325,22 +335,3 @@ def _start_record(folder: Path) -> Json:
 
 def _marker(ask: Ask) -> dict[str, str]:
     return {"before": ask.before, "own": ask.own}
-
-
-def _move_away(folder: Path) -> Path:
-    """Rename a step's folder: results of days are not deleted because a line above them changed."""
-    number = 1
-    while (target := folder.parent / REPLACED / f"{folder.name}-{number}").exists():
-        number += 1
-    target.parent.mkdir(exist_ok=True)
-    shutil.move(folder, target)
-    return target
-
-
-def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
-    skipped = sum(outcome.did_nothing for outcome in outcomes.values())
-    figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
-    last = list(outcomes.values())[-1]
-    skipped_note = f", {skipped} of them before" if skipped else ""
-    summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
-    return Outcome(summary, figures, did_nothing=skipped == len(outcomes))

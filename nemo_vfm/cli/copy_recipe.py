@@ -79,7 +79,9 @@ def flat_text(file: Path, dest: Path, roots: Roots, conf_dirs: Sequence[Path]) -
     body = with_places(composed.root.without(*given))
     for kind in _KINDS:  # an origin that every machine knows, rather than where this one keeps our files
         body = body.replace(f"  # {shown_path(str(shipped(kind)))}/", f"  # {kind}/")
-    return _own_command(_header(file), file, dest, roots) + body
+    lines = read_bytes(file).decode().splitlines(keepends=True)
+    length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return _own_command("".join(lines[:length]), file, dest, roots) + body
 
 
 def ingredients(file: Path, roots: Roots) -> list[Use]:
@@ -116,13 +118,6 @@ def write(texts: Mapping[Path, str]) -> None:
         for path in written:
             path.unlink(missing_ok=True)
         raise UserError(f"cannot write {error.filename}: {error.strerror}; nothing was copied") from error
-
-
-def _header(file: Path) -> str:
-    """The comment lines that begin a recipe."""
-    lines = read_bytes(file).decode().splitlines(keepends=True)
-    length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[:length])
 
 
 def _own_command(text: str, file: Path, dest: Path, roots: Roots) -> str:

@@ -183,9 +183,11 @@ def _examined(
     missing = [replace(one, message=f"{one.message}{composed.makers.get(one.path, '')}") for one in checker.problems]
     found = [*unresolved, *missing, *(() if unresolved else composed.wrong_reserved())]
     found += not_allowed(part, permissions, found)
-    once = {
-        (_name(p.mark.source), p.mark.line, p.mark.column, p.message): p for p in reversed(found)
-    }  # the first stays
+    once: dict[tuple[object, ...], Problem] = {}  # of several that say the same, the first stays
+    for problem in reversed(found):
+        mark = problem.mark  # a file may be read twice, and words of the command line share a name
+        source = mark.source.name if mark.source.is_file else id(mark.source)
+        once[source, mark.line, mark.column, problem.message] = problem
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
     problems = sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column))
     return problems, part, tree
@@ -197,8 +199,3 @@ def _run_dir(composed: Composed) -> Path | None:
         return composed.run_dir
     except RecipeError:
         return None
-
-
-def _name(source: Source) -> str | int:
-    """What tells sources apart: a file may be read twice, and words of the command line share a name."""
-    return source.name if source.is_file else id(source)

@@ -254,17 +254,14 @@ def masked(text: str, secrets: Sequence[str]) -> str:
     """The text without secrets, also where it shows only a part of one: any run of six characters is hidden."""
     for secret in secrets:
         if len(secret) > 3:  # hiding every "1" would make the message unreadable, and hides nothing
-            text = _without(text, secret, min(len(secret), 6))
+            width = min(len(secret), 6)
+            pieces, start = [], 0
+            while start < len(text):
+                end = start + width
+                while end <= len(text) and text[start:end] in secret:
+                    end += 1
+                found = end > start + width
+                pieces.append("***" if found else text[start])
+                start = end - 1 if found else start + 1
+            text = "".join(pieces)
     return text
-
-
-def _without(text: str, secret: str, width: int) -> str:
-    pieces, start = [], 0
-    while start < len(text):
-        end = start + width
-        while end <= len(text) and text[start:end] in secret:
-            end += 1
-        found = end > start + width
-        pieces.append("***" if found else text[start])
-        start = end - 1 if found else start + 1
-    return "".join(pieces)

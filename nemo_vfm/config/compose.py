@@ -237,7 +237,15 @@ class _Composer:
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
-                root = _replace(root, path, part, node.mark)
+                above, _, last = path.rpartition(".")
+                holder = find(root, above)
+                if holder is None:
+                    raise fail(
+                        "a recipe cannot be placed under a key that contains a dot; rename the key", node.mark, path
+                    )
+                if not isinstance(holder, Map):
+                    raise fail("a recipe cannot be an item of a list; put it in a mapping", node.mark, path)
+                root = put(root, path, part, holder.key_mark(last))
         return root
 
     def choice(self, slot: str, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
@@ -292,10 +300,6 @@ class _Composer:
             below = merge(below, nest(slot, part, mark))
         merged = merge(below, own.without("defaults"))
         assert isinstance(merged, Map)
-        return self._with_swaps(merged, below, place)
-
-    def _with_swaps(self, merged: Map, below: Node, place: str) -> Map:
-        """The command line wins over a component that a file writes out itself, on top of what was chosen below it."""
         for path in sorted(self.used):
             if place and not path.startswith(f"{place}."):
                 continue
@@ -339,17 +343,6 @@ def _of_hydra_slot(slot: str) -> str:
     better = rest.lstrip("/").replace("/", ".").partition("@")[0]
     why = "later ones override earlier ones, so no `override` is needed; " if word == "override" else ""
     return f"; {why}write {{{better}: ...}}" if is_address(better) else "; write names joined by dots"
-
-
-def _replace(root: Map, path: str, part: Map, mark: Mark) -> Map:
-    """`put` that keeps the place of the key: the user wrote it."""
-    above, _, last = path.rpartition(".")
-    holder = find(root, above)
-    if holder is None:
-        raise fail("a recipe cannot be placed under a key that contains a dot; rename the key", mark, path)
-    if not isinstance(holder, Map):
-        raise fail("a recipe cannot be an item of a list; put it in a mapping", mark, path)
-    return put(root, path, part, holder.key_mark(last))
 
 
 def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:

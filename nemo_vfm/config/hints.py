@@ -105,14 +105,11 @@ def signature(target: Target) -> Signature:
 
 
 def _hint(target: Target, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    hint = hints.get(parameter.name, _of_default(parameter))
-    return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
-
-
-def _of_default(parameter: inspect.Parameter) -> Any:
-    """The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true."""
+    # The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true.
     kinds = {bool: bool, int: int | float, float: float, str: str}  # a default of 1 is often meant as 1.0
-    return kinds.get(type(parameter.default), ANYTHING) if parameter.annotation is parameter.empty else ANYTHING
+    is_bare = parameter.annotation is parameter.empty
+    hint = hints.get(parameter.name, kinds.get(type(parameter.default), ANYTHING) if is_bare else ANYTHING)
+    return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
 
 
 def _of_typed_dict(target: Any) -> Signature:

@@ -91,7 +91,10 @@ def apply(root: Map, change: Override) -> Map:
     if change.value is not None:
         return put(root, change.path, merge(present, change.value) if present else change.value, change.mark)
     if present is None:
-        raise fail(f"there is no {change.path} to remove{_suggestion(root, change.path)}", change.mark)
+        above, _, last = change.path.rpartition(".")
+        node = find(root, above)
+        known = [join(above, key) for key in node.items] if isinstance(node, Map) else []
+        raise fail(f"there is no {change.path} to remove{did_you_mean(join(above, last), known)}", change.mark)
     return drop(root, change.path)
 
 
@@ -151,13 +154,6 @@ def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> No
     how = (f"~{path} removes it" if present.target() else
            f"~{path} {path}={{}} empties it, and ~{join(path, names[0])} removes one")  # fmt: skip
     raise fail(f"an empty mapping changes nothing of what is there ({some_of(names)}): {how}", value.mark, path)
-
-
-def _suggestion(root: Map, path: str) -> str:
-    above, _, last = path.rpartition(".")
-    node = find(root, above)
-    known = [join(above, key) for key in node.items] if isinstance(node, Map) else []
-    return did_you_mean(join(above, last), known)
 
 
 SLOT = "overlay"

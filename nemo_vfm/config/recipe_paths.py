@@ -156,13 +156,10 @@ def _of_git(path: Path) -> Path | None:
     for folder in (lies, *lies.parents):
         if folder == Path.cwd() or (folder / ".git").exists():  # a checkout, which may itself lie in a bare repository
             return None
-        if folder.name.lower() == ".git" or _is_bare_repository(folder):
+        is_bare = (folder / "HEAD").is_file() and all((folder / name).is_dir() for name in ("objects", "refs"))
+        if folder.name.lower() == ".git" or is_bare:
             return folder
     return None
-
-
-def _is_bare_repository(folder: Path) -> bool:
-    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
 
 
 def _refuse_outside(path: Path, node: Scalar) -> None:

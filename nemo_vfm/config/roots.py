@@ -219,7 +219,8 @@ def header(file: Path) -> Header:
             text = data.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError as error:
         return Header(f"It cannot be read: {error.strerror}.", "", "", "")
-    paragraph = _prose([line.lstrip("#").strip() for line in text[: _length(text)] if "SPDX-" not in line])
+    length = next((number for number, line in enumerate(text) if line and not line.startswith("#")), len(text))
+    paragraph = _prose([line.lstrip("#").strip() for line in text[:length] if "SPDX-" not in line])
     title, *rest = _FIELD.split(paragraph)
     fields = {
         name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)
@@ -242,7 +243,3 @@ def _prose(lines: list[str]) -> str:
 def _first_sentence(text: str) -> str:
     found = _SENTENCE.match(text.strip())
     return found[0] if found else text.strip()
-
-
-def _length(lines: list[str]) -> int:
-    return next((number for number, line in enumerate(lines) if line and not line.startswith("#")), len(lines))

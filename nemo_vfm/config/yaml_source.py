@@ -189,7 +189,11 @@ class _Reader:
 
     def _body(self, event: Any, mark: Mark, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
-            return self._scalar(event, mark)
+            if re.search("[\x00\ud800-\udfff]", event.value):
+                raise fail("this text holds a NUL or half a character", mark)
+            if not event.implicit[0]:
+                return Scalar(event.value, mark)
+            return Scalar(plain_value(event.value, mark), mark, written=event.value)
         if isinstance(event, yaml.SequenceStartEvent):
             return Seq(tuple(self._until(yaml.SequenceEndEvent, depth)), mark)
         return self._mapping(mark, depth)
@@ -197,14 +201,6 @@ class _Reader:
     def _until(self, end: type, depth: int) -> Iterator[Node]:
         while not isinstance(event := next(self._events), end):
             yield self._node(event, depth + 1)
-
-    def _scalar(self, event: Any, mark: Mark) -> Scalar:
-        # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
-        if re.search("[\x00\ud800-\udfff]", event.value):
-            raise fail("this text holds a NUL or half a character", mark)
-        if not event.implicit[0]:
-            return Scalar(event.value, mark)
-        return Scalar(plain_value(event.value, mark), mark, written=event.value)
 
     def _mapping(self, mark: Mark, depth: int) -> Map:
         result = Map({}, mark)

@@ -113,14 +113,21 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
     job, folder, seed = training(run, trust, allow_host)
-    data, seed_then = _data(job, folder, seed, step - 1)
+    if hasattr(job.data, "num_workers"):
+        vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
+    data, seed_then = job.data_at(folder, step - 1, seed)
     batch = job.skip.left(_batch(data, step - 1)).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
-    report = StepReport(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
+    names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
+    shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
+    report = StepReport(str(folder), step, _epoch(data, step), shapes, _recorded(folder, step), [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
-    return _with_samples(report, job, batch, prepared, _losses(job, model, prepared), weights, exact)
+    with torch.no_grad(), job.precision.autocast():
+        output = model(**prepared.inputs)
+    found: list[float] = job.task.losses(output.float(), prepared).tolist()
+    return _with_samples(report, job, batch, prepared, found, weights, exact)
 
 
 def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
@@ -146,12 +153,6 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     return found, run, composed.seed
 
 
-def _data(job: Train, folder: Path, seed: int, index: int) -> tuple[TrainingData, int]:
-    if hasattr(job.data, "num_workers"):
-        vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
-    return job.data_at(folder, index, seed)
-
-
 def _batch(data: TrainingData, index: int) -> Batch:
     batch = next(iter(data.train_dataloader()))
     assert batch.index == index
@@ -163,11 +164,6 @@ def _epoch(data: TrainingData, step: int) -> float | None:
         return epoch_of(data, step - 1)
     except UserError:  # streamed tars that were never read to their end
         return None
-
-
-def _shapes(batch: Batch) -> dict[str, list[int]]:
-    tensors = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
-    return {name: list(tensor.shape) for name in tensors if (tensor := getattr(batch, name, None)) is not None}
 
 
 def _recorded(folder: Path, step: int) -> dict[str, float]:
@@ -200,13 +196,6 @@ def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, s
             begin(model)
         done, named = 0, "the initial weights" if job.start_from is None else f"the weights of {job.start_from.path}"
     return model.to(device()).train(), named, done == step - 1
-
-
-def _losses(job: Train, model: nn.Module, prepared: ModelInputs) -> list[float]:
-    with torch.no_grad(), job.precision.autocast():
-        output = model(**prepared.inputs)
-    found: list[float] = job.task.losses(output.float(), prepared).tolist()
-    return found
 
 
 def _with_samples(

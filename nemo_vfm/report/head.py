@@ -26,9 +26,12 @@ def head(run: RunFolder) -> Head:
     """Read it from manifest.json, status.json and the steps' done.json."""
     manifest = mapping(run.read_json(run.root / "manifest.json"))
     seconds = step_seconds(run)
+    created = str(manifest.get("created") or "")
+    time = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", created)
+    utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
     known = {
         "hardware": _hardware(manifest.get("hardware")),
-        "started": _minute(manifest.get("created")),
+        "started": f"{time[1]} {time[2]}{utc}" if time else created,
         "took": span(sum(seconds.values())) if seconds else "",
         "seed": plain(manifest["seed"]) if "seed" in manifest else "",
         "commit": _commit(str(manifest.get("commit") or "")),
@@ -57,13 +60,6 @@ def _hardware(value: Any) -> str:
         return plain(value or "")
     memory = f", {plain(known['memory_gb'])} GB" if known.get("memory_gb") else ""
     return plain(known["device"]) + memory
-
-
-def _minute(value: Any) -> str:
-    """A time in ISO 8601, to the minute."""
-    found = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", str(value or ""))
-    utc = " UTC" if found and found[3].endswith(("Z", "+00:00")) else ""
-    return f"{found[1]} {found[2]}{utc}" if found else str(value or "")
 
 
 def _commit(commit: str) -> str:

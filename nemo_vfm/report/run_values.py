@@ -135,10 +135,14 @@ class RunFolder:
     def read_lines(self, path: Path) -> list[Mapping[str, Any]]:
         """The objects of a file with one JSON object a line; lines that are not are counted in a note."""
         lines = (self.read_bytes(path) or b"").splitlines()
-        objects, bad = [], []
+        objects: list[Mapping[str, Any]] = []
+        bad = []
         for place, line in enumerate(lines, start=1):
             try:
-                objects.append(_object(line))
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise ValueError("not an object")
+                objects.append(value)
             except (ValueError, RecursionError):
                 bad.append(place)
         if bad:
@@ -173,13 +177,6 @@ class RunFolder:
                 yield step, mapping(value)
             elif value is not None:
                 self.note(f"{self.label(step.folder / name)} is not a mapping and was ignored.")
-
-
-def _object(line: bytes) -> Mapping[str, Any]:
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
 
 
 def columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[tuple[float, float]]], int]:

@@ -88,10 +88,13 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
         more: further names.
         all_classes: also import our classes that no ingredient and no recipe names.
     """
-    named = [*(name for name in named_in(roots) if _costs_little(name)), *more]
+    # Importing Lightning takes some 5 s; what recipes and the trust list name of it is explained when asked for.
+    has_lightning = "lightning" in sys.modules
+    named = [*(name for name in named_in(roots) if has_lightning or not name.startswith("lightning.")), *more]
     found = Catalogue()
     _look_up(found, [*named, *(own_classes() if all_classes else ())], trust)
-    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]  # ours have brought torch
+    classes = [entry for entry in trust if not entry.endswith(".")]  # ours have brought torch
+    trusted = [one for one in classes if one not in DEFAULT_TRUST or one.partition(".")[0] in sys.modules]
     _look_up(found, trusted, trust)
     found.named = {*named, *trusted}
     found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
@@ -230,16 +233,6 @@ def _takes_as_many(method: object, required: Callable[..., object]) -> bool:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     wanted = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(required).parameters.values())
     return sum(p.default is p.empty for p in positional) <= wanted and (spare or wanted <= len(positional))
-
-
-def _costs_little(name: str) -> bool:
-    """Importing Lightning takes some 5 s; what recipes name of it is explained when asked for."""
-    return not name.startswith("lightning.") or "lightning" in sys.modules
-
-
-def _is_loaded(entry: str) -> bool:
-    """A trusted class of a package that costs nothing more to import; Lightning's are explained when asked for."""
-    return entry not in DEFAULT_TRUST or entry.partition(".")[0] in sys.modules
 
 
 _PACKAGE = Path(__file__).resolve().parents[2]

@@ -171,7 +171,10 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     ]
     name = tree.target()
     if name is None:
-        return _group(word, " ".join(comment), tree)
+        parts = [below.target() or "" for below in tree.items.values() if isinstance(below, Map)]
+        return Explanation(
+            word, " ".join(comment), filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults"))
+        )
     inner = explain(name, roots, trust)
     values = dict(tree.without("defaults").items)
     found = catalogue(roots, trust, more=[name])
@@ -181,12 +184,6 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     fitting = {other for place in inner.fills for other in found.filling(place.kind)}
     own = {slot.rpartition(".")[2]: [one for one, target in roots.targets(slot).items() if target in {"", *fitting}]}
     return replace(inner, name=word, summary=about, arguments=arguments, ingredients=own, yaml=yaml)
-
-
-def _group(word: str, comment: str, tree: Map) -> Explanation:
-    """An ingredient that is a mapping of named components."""
-    parts = [below.target() or "" for below in tree.items.values() if isinstance(below, Map)]
-    return Explanation(word, comment, filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults")))
 
 
 def _with_value(argument: Described, node: Node | None) -> Described:

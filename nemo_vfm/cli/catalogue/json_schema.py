@@ -58,7 +58,13 @@ class Schemas:
     more: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.defs |= {"later": _LATER, "defaults": self._defaults()}
+        slots = {
+            rf"(^|\.){slot}$": {"anyOf": [{"enum": names}, {"type": "string"}]} for slot, names in self.choices.items()
+        }
+        one = {"type": ["object", "string"], "pattern": "^recipe:.", "minProperties": 1, "maxProperties": 1,
+               "patternProperties": slots, "additionalProperties": {"type": "string"}}  # fmt: skip
+        what = "ingredients, laid down in order before this file: [{slot: choice}]; or the recipe that it builds on"
+        self.defs |= {"later": _LATER, "defaults": {"description": what, "type": "array", "items": one}}
 
     def recipe(self) -> Json:
         """The schema of a recipe: one job, its arguments and the keys that every recipe has."""
@@ -107,15 +113,6 @@ class Schemas:
             "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
             "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
         }
-
-    def _defaults(self) -> Json:
-        slots = {
-            rf"(^|\.){slot}$": {"anyOf": [{"enum": names}, {"type": "string"}]} for slot, names in self.choices.items()
-        }
-        one = {"type": ["object", "string"], "pattern": "^recipe:.", "minProperties": 1, "maxProperties": 1,
-               "patternProperties": slots, "additionalProperties": {"type": "string"}}  # fmt: skip
-        what = "ingredients, laid down in order before this file: [{slot: choice}]; or the recipe that it builds on"
-        return {"description": what, "type": "array", "items": one}
 
     def _later(self) -> Json:
         return {"$ref": "#/$defs/later"}
@@ -172,7 +169,12 @@ class Schemas:
             return [self._list(hint, complete=complete)]
         if hints.is_component(hint):
             return [self._slot(Slot(hint), complete=complete)] if self._fits(Slot(hint)) else []
-        return _value(hint)
+        origin = get_origin(hint) or hint
+        if isinstance(origin, type) and issubclass(origin, PurePath):
+            return [{"type": "string"}]
+        if isinstance(origin, type) and issubclass(origin, Enum):
+            return [{"enum": [member.value for member in origin]}]
+        return list(_VALUES.get(origin, []))
 
     def _within(self, hint: Any, *, complete: bool) -> Json:
         """One schema for what stands inside a list or a mapping."""
@@ -249,16 +251,6 @@ def _when(name: str, then: Json) -> Json:
 def _valued(text: str, options: list[Json], default: object = None) -> Json:
     described = {"description": text, **({} if default is None else {"default": default})}
     return {**described, "anyOf": options} if options else described
-
-
-def _value(hint: Any) -> list[Json]:
-    """A plain value."""
-    origin = get_origin(hint) or hint
-    if isinstance(origin, type) and issubclass(origin, PurePath):
-        return [{"type": "string"}]
-    if isinstance(origin, type) and issubclass(origin, Enum):
-        return [{"enum": [member.value for member in origin]}]
-    return list(_VALUES.get(origin, []))
 
 
 def _entries(hint: Any) -> list[Any]:

@@ -5,7 +5,6 @@ import re
 from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
 from nemo_vfm.cli.migrate.adapters import asked
 from nemo_vfm.cli.migrate.draft import Draft
-from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
 from nemo_vfm.cli.migrate.published_video import REDRAWN, pipeline_of, published_video
 
@@ -43,10 +42,20 @@ def diffusion(draft: Draft) -> None:
         published_video(draft, published)
     else:
         _model(draft)
-        _stand_ins(draft)
+        draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
+        draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
+                     "Cosmos from a folder (docs/how-to/video/video_models.md)")  # fmt: skip
+        draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
+        _text_encoder(draft)
     for fact in ("dataset_class", "answer_files"):
         draft.leave(fact, "the data is ShardData")
-    _text_dropout(draft, published)
+    dropout = draft.get("text_dropout")
+    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
+        draft.carry("text_dropout", "task.text_dropout", float(dropout))
+    else:
+        draft.leave("text_dropout", "it is not a share between 0 and 1")
+        if published:
+            draft.put("task.text_dropout", 0.0, "none by default, as their adapter `simple`")
     _data(draft)
     _shape(draft)
     for fact in LANGUAGE:
@@ -102,7 +111,15 @@ def _written(draft: Draft) -> str:
 
 
 def _shape(draft: Draft) -> None:
-    size, frames = _pair(draft.get("resolution")), draft.whole("num_frames")
+    value = draft.get("resolution")  # width and height; NeMo also writes them as the text "512, 512"
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", value)):
+        value = (int(match[1]), int(match[2]))
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value, value)
+    sides = value if isinstance(value, tuple) else ()
+    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool) and side > 0]
+    size = (whole[0], whole[1]) if len(whole) == 2 == len(sides) else None
+    frames = draft.whole("num_frames")
     images = _FOR_IMAGES.search(f"{draft.get('model_class')} {draft.get('pretrained')} {draft.get('adapter')}")
     if size is None:
         draft.choices["data.buckets"] = "256p"
@@ -122,17 +139,6 @@ def _shape(draft: Draft) -> None:
         draft.leave("num_frames", "how many frames is a whole number")
     if draft.number("fps"):
         draft.carry("fps", "data.buckets.buckets.all.fps")
-
-
-def _pair(value: Value) -> tuple[int, int] | None:
-    """Width and height; NeMo also writes them as the text "512, 512"."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", value)):
-        value = (int(match[1]), int(match[2]))
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = (value, value)
-    sides = value if isinstance(value, tuple) else ()
-    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool) and side > 0]
-    return (whole[0], whole[1]) if len(whole) == 2 == len(sides) else None
 
 
 def _model(draft: Draft) -> None:
@@ -165,7 +171,8 @@ def _known_size(draft: Draft) -> None:
     if name in PRESETS:
         draft.choose("model_class", "model", PRESETS[name])
     elif name in SIZES:
-        _put_size(draft, SIZES[name])
+        for key, value in zip(("width", "depth", "heads"), SIZES[name], strict=True):
+            draft.put(f"model.{key}", value)
         draft.agree(
             "model_class", "model.width, depth, heads", "a DiT of that width, depth and heads, with blocks of ours"
         )
@@ -178,30 +185,6 @@ def _known_size(draft: Draft) -> None:
         draft.differ("a DiT of ours stands in for their network")
     draft.leave("pretrained", "pretrained weights of Wan and Cosmos are read, and this is neither by its name; if it "
                 "is one, see recipes/world_model/full.yaml")  # fmt: skip
-
-
-def _put_size(draft: Draft, size: tuple[int, int, int]) -> None:
-    for key, value in zip(("width", "depth", "heads"), size, strict=True):
-        draft.put(f"model.{key}", value)
-
-
-def _stand_ins(draft: Draft) -> None:
-    """A codec and a text encoder without weights."""
-    draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
-    draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
-                 "Cosmos from a folder (docs/how-to/video/video_models.md)")  # fmt: skip
-    draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
-    _text_encoder(draft)
-
-
-def _text_dropout(draft: Draft, published: str) -> None:
-    dropout = draft.get("text_dropout")
-    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
-        draft.carry("text_dropout", "task.text_dropout", float(dropout))
-    else:
-        draft.leave("text_dropout", "it is not a share between 0 and 1")
-        if published:
-            draft.put("task.text_dropout", 0.0, "none by default, as their adapter `simple`")
 
 
 def _text_encoder(draft: Draft) -> None:

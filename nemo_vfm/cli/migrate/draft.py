@@ -171,11 +171,7 @@ def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
     words = {"**": r".+", "*": r"[^.]+"}
-    return re.compile(r"\.".join(words.get(part, _part(part)) for part in text.split(".")))
-
-
-def _part(text: str) -> str:
-    return re.escape(text).replace(r"\*", r"[^.]*")
+    return re.compile(r"\.".join(words.get(part, re.escape(part).replace(r"\*", r"[^.]*")) for part in text.split(".")))
 
 
 def _fits(pattern: str, path: str) -> bool:

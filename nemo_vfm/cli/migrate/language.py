@@ -103,7 +103,8 @@ FACTS = ("groups", "head_dim", "vocab", "activation", "gated", "norm", "norm_eps
 def language(draft: Draft) -> None:
     """A recipe that trains a decoder on tokens."""
     draft.put("task._target_", "nemo_vfm.language.next_token_task.NextToken")
-    if _begins_pretrained(draft):
+    # AutoModel's `from_pretrained`, which its recipes mean where they name a model and nothing else.
+    if "pretrained" in draft.facts and not str(draft.get("model_builder")).endswith("from_config"):
         _pretrained(draft)
     else:
         draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
@@ -111,17 +112,20 @@ def language(draft: Draft) -> None:
         _sizes(draft)
         _blocks(draft)
         _positions(draft)
-        _rest(draft)
+        if isinstance(draft.get("tied"), bool):
+            draft.carry("tied", "model.tied", draft.get("tied") is True)
+        else:
+            draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
+        std = draft.number("init_std")
+        if std is not None and std <= 100:
+            draft.carry("init_std", "model.init_std", float(std))
+        else:
+            draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 stands")
         _without_weights(draft)
     language_data(draft)
     for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter", "stage", "boundary",
                  "image_share"):  # fmt: skip
         draft.leave(fact, "an argument of a model of videos")
-
-
-def _begins_pretrained(draft: Draft) -> bool:
-    """AutoModel's `from_pretrained`, which its recipes mean where they name a model and nothing else."""
-    return "pretrained" in draft.facts and not str(draft.get("model_builder")).endswith("from_config")
 
 
 def _pretrained(draft: Draft) -> None:
@@ -216,7 +220,13 @@ def _blocks(draft: Draft) -> None:
         _stand_in(draft, "activation", "gelu", "gelu by default, as theirs; swiglu and squared_relu are the others")
         draft.leave("gated", "swiglu is gated, the others are not")
     for fact in ("bias", "qkv_bias", "qk_norm", "dropout"):
-        _switch(draft, fact)
+        value = draft.get(fact)
+        if fact in ("qkv_bias", "qk_norm") and isinstance(value, bool):
+            draft.carry(fact, f"model.{fact}", value)
+        elif value in (False, 0):
+            draft.agree(fact, "model", f"there is no {fact} here either")
+        else:
+            draft.leave(fact, f"blocks have no {fact} here")
 
 
 def _norm(draft: Draft) -> None:
@@ -242,16 +252,6 @@ def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
     draft.leave(fact, f"there is no such {fact} here: {why}")
 
 
-def _switch(draft: Draft, fact: str) -> None:
-    value = draft.get(fact)
-    if fact in ("qkv_bias", "qk_norm") and isinstance(value, bool):
-        draft.carry(fact, f"model.{fact}", value)
-    elif value in (False, 0):
-        draft.agree(fact, "model", f"there is no {fact} here either")
-    else:
-        draft.leave(fact, f"blocks have no {fact} here")
-
-
 def _positions(draft: Draft) -> None:
     if draft.get("positions") == "rope":
         draft.agree("positions", _ROPE)
@@ -271,15 +271,3 @@ def _positions(draft: Draft) -> None:
 def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:
     draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
     draft.carry(fact, f"{_ROPE}.{key}", float(value))
-
-
-def _rest(draft: Draft) -> None:
-    if isinstance(draft.get("tied"), bool):
-        draft.carry("tied", "model.tied", draft.get("tied") is True)
-    else:
-        draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
-    std = draft.number("init_std")
-    if std is not None and std <= 100:
-        draft.carry("init_std", "model.init_std", float(std))
-    else:
-        draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 stands")

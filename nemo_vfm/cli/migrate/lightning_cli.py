@@ -109,7 +109,13 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
     elif path.startswith("trainer.logger."):
         _logger(draft, key, path, classes)
     elif top == "seed_everything":
-        _seed(draft, key)
+        if isinstance(key.value, int) and not isinstance(key.value, bool):
+            draft.carry(key.path, "seed")
+            draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
+        elif key.value is True:
+            draft.change(key.path, "seed", 0, "a new random number each time there, a fixed one here")
+        else:
+            draft.leave(key.path, "a run always has a seed")
     elif top == "ckpt_path" and key.value in ("best", "hpc", "last", "registry"):  # words of Lightning's, no paths
         draft.leave(key.path, "the run resumes from its own folder's newest checkpoint by itself")
     elif top == "ckpt_path" and isinstance(key.value, str):
@@ -195,16 +201,6 @@ def _logger(draft: Draft, key: Key, path: str, classes: dict[str, Value]) -> Non
         draft.carry(key.path, f"loggers.{where}.{argument}")
     else:
         draft.leave(key.path, _LEFT["trainer.logger"])
-
-
-def _seed(draft: Draft, key: Key) -> None:
-    if isinstance(key.value, int) and not isinstance(key.value, bool):
-        draft.carry(key.path, "seed")
-        draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
-    elif key.value is True:
-        draft.change(key.path, "seed", 0, "a new random number each time there, a fixed one here")
-    else:
-        draft.leave(key.path, "a run always has a seed")
 
 
 def _option(draft: Draft, key: Key, name: str) -> None:

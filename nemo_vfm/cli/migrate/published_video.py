@@ -55,7 +55,8 @@ def published_video(draft: Draft, pipeline: str) -> None:
     else:
         draft.put("start_from", f"${{base}}/{network}" if network else "${base}")
         draft.agree("mode", "start_from")
-    parts = _parts(pipeline)
+    file = shipped("conf") / "pipeline" / f"{pipeline}.yaml"
+    parts: dict[str, Any] = read_values(file.read_text(encoding="utf-8"), str(file))
     for name in ("codec", "text_encoder", "objective", "frame_conditioning"):
         for address, value in _flat(f"task.{name}", parts[name]):
             draft.put(address, value)
@@ -89,12 +90,6 @@ def _stage(draft: Draft, pipeline: str) -> str:
     for fact in ("sigma_min", "sigma_max"):
         draft.leave(fact, "the stage says it there")
     return _STAGES[stage]
-
-
-def _parts(pipeline: str) -> dict[str, Any]:
-    file = shipped("conf") / "pipeline" / f"{pipeline}.yaml"
-    parts: dict[str, Any] = read_values(file.read_text(encoding="utf-8"), str(file))
-    return parts
 
 
 def _flat(address: str, value: Any) -> Iterator[tuple[str, Value]]:

@@ -57,24 +57,24 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
     defaults = f"defaults:\n{defaults}" if defaults else ""
-    body = "\n".join(_aligned(list(_lines(_tree(migrated), migrated, "", 0))))
+    lines = list(_lines(_tree(migrated), migrated, "", 0))
+    width = min(max(len(line) for line, comment in lines if comment), 60)
+    body = "\n".join([f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines])
     return f"{head}{defaults}{body}\n{_account(migrated)}"
 
 
 def _hardware(draft: Draft) -> str:
     if draft.kind == "lightning":
-        return _hardware_of_lightning(draft.values.get("devices", 1), draft.values.get("num_nodes", 1))
+        devices = draft.values.get("devices", 1)
+        nodes = draft.values.get("num_nodes", 1)
+        machines = "" if nodes == 1 else f" of each of {nodes} machines"
+        if devices in ("auto", -1):
+            return f"all devices{machines}"
+        count = len(devices) if isinstance(devices, tuple) else devices
+        return f"one device{machines}" if count == 1 else f"{count} devices{machines}"
     degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
     world = math.prod(degree for degree in degrees if isinstance(degree, int))
     return "one device" if world == 1 else f"{world} devices, as parallel says"
-
-
-def _hardware_of_lightning(devices: Value, nodes: Value) -> str:
-    machines = "" if nodes == 1 else f" of each of {nodes} machines"
-    if devices in ("auto", -1):
-        return f"all devices{machines}"
-    count = len(devices) if isinstance(devices, tuple) else devices
-    return f"one device{machines}" if count == 1 else f"{count} devices{machines}"
 
 
 def shown_line(text: str) -> str:
@@ -161,11 +161,6 @@ def _comment(migrated: Migration, address: str) -> str:
     paths = [entry.key.path for entry in migrated.entries if fact and migrated.form.fact(entry.key.path) == fact]
     parts = [*(shown(path) for path in paths[:1]), migrated.draft.notes.get(address, "")]
     return "; ".join(part for part in parts if part)
-
-
-def _aligned(lines: list[tuple[str, str]]) -> list[str]:
-    width = min(max(len(line) for line, comment in lines if comment), 60)
-    return [f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines]
 
 
 def _account(migrated: Migration) -> str:

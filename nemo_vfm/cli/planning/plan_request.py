@@ -14,7 +14,7 @@ import torch
 from nemo_vfm.cli.planning.layout_words import binary
 from nemo_vfm.cli.recipe_job import built_training
 from nemo_vfm.config import ingredient, trust_list
-from nemo_vfm.config.tree import Map, Node
+from nemo_vfm.config.tree import Map, find
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.held_weights import Held
 from nemo_vfm.core.types.training_data import HasBatchSizes
@@ -108,14 +108,9 @@ def parse_request(arguments: argparse.Namespace) -> PlanRequest:
     gpu_named(arguments.gpu)  # a wrong name is told before the recipe is read
     job, step, composed = built_training(arguments)
     found = request_of(job, composed.path, arguments)
-    return replace(found, step=step, where=f"{step}{found.where}", has_engine=_has_engine(composed.root, step))
-
-
-def _has_engine(node: Node, step: str) -> bool:
-    """Whether the recipe writes an engine there."""
-    for name in step.split(".")[:-1]:
-        node = node.items[name] if isinstance(node, Map) else node
-    return isinstance(node, Map) and "engine" in node.items
+    written = find(composed.root, step.rstrip("."))
+    has_engine = isinstance(written, Map) and "engine" in written.items
+    return replace(found, step=step, where=f"{step}{found.where}", has_engine=has_engine)
 
 
 def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> PlanRequest:
@@ -257,7 +252,15 @@ def _video(job: "Train", model: "nn.Module", recipe: Path, latents: str | None) 
     channels, patch = getattr(model, "in_channels", 0), getattr(model, "patch", (1, 1, 1))
     frames, rows, columns, source = _latents(job, recipe, latents)
     tokens = (frames // patch[0]) * (rows // patch[1]) * (columns // patch[2])
-    inputs = {"latents_BCTHW": (1, channels, frames, rows, columns), "text_BLD": (1, *_text_shape(job, model))}
+    encoder = getattr(job.task, "text_encoder", None)
+    try:
+        shape: tuple[int, int] = encoder.text_shape() if encoder is not None else _TEXT
+    except (UserError, OSError):  # an encoder whose folder is given later
+        shape = _TEXT
+    inputs = {
+        "latents_BCTHW": (1, channels, frames, rows, columns),
+        "text_BLD": (1, shape[0], getattr(model, "text_dim", shape[1])),
+    }
     return Sample(inputs, tokens, frames // patch[0], source)
 
 
@@ -288,12 +291,3 @@ def _largest_bucket(job: "Train") -> tuple[int, int, int] | None:
         return None
     found: tuple[int, int, int] = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2])
     return found
-
-
-def _text_shape(job: "Train", model: "nn.Module") -> tuple[int, int]:
-    encoder = getattr(job.task, "text_encoder", None)
-    try:
-        shape: tuple[int, int] = encoder.text_shape() if encoder is not None else _TEXT
-    except (UserError, OSError):  # an encoder whose folder is given later
-        shape = _TEXT
-    return shape[0], getattr(model, "text_dim", shape[1])

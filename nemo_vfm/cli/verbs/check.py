@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nemo_vfm.config import Composed, Listed, Problem
     from nemo_vfm.core.types.job import Job
     from nemo_vfm.core.types.json_value import Json
-    from nemo_vfm.runtime.checks.missing_paths import PathsSeen
     from nemo_vfm.runtime.sweep_points import SweepPlan
 
 
@@ -77,7 +76,12 @@ def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
     notes: Sequence[object] = _recipients(arguments, composed)
     if arguments.paths:
-        seen = _paths(arguments, composed)
+        from nemo_vfm.config import paths, trust_list
+        from nemo_vfm.runtime.checks.missing_paths import mounts_of, paths_seen
+        from nemo_vfm.runtime.user_permissions import permissions
+
+        named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
+        seen = paths_seen(composed, named, mounts_of(arguments.mount))
         problems, notes = [*problems, *seen.problems], [*notes, *seen.unseen]
     if job is not None:
         from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
@@ -99,16 +103,6 @@ def _one(arguments: argparse.Namespace) -> int:
     sys.stdout.writelines(f"{one}\n" for one in notes)
     Terminal().result(f"{composed.path}: {_verdict(errors, len(problems) - errors)}")
     return 2 if errors else 0
-
-
-def _paths(arguments: argparse.Namespace, composed: "Composed") -> "PathsSeen":
-    """What of the paths that it reads is not there."""
-    from nemo_vfm.config import paths, trust_list
-    from nemo_vfm.runtime.checks.missing_paths import mounts_of, paths_seen
-    from nemo_vfm.runtime.user_permissions import permissions
-
-    named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
-    return paths_seen(composed, named, mounts_of(arguments.mount))
 
 
 def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
     from nemo_vfm.cli.catalogue.explain_component import Explanation, Places
-    from nemo_vfm.core.types.json_value import Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +102,13 @@ def _component(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _write_json(groups)
         else:
-            _list(Terminal(), groups)
+            paper = Terminal()
+            for group in groups:
+                paper.line(f"{', '.join(group['slots'])} ({group['kind']})", "bold")
+                for name in group["components"]:
+                    paper.line(f"  {name}")
+            paper.line()
+            paper.prose("`nemo-vfm explain NAME` explains one; the last part of the name is enough.")
         return 0
     found = explain(arguments.name, roots, trust)
     if arguments.json:
@@ -146,16 +151,6 @@ def _write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _list(paper: Terminal, groups: "list[Json]") -> None:
-    """Slots with what fills each."""
-    for group in groups:
-        paper.line(f"{', '.join(group['slots'])} ({group['kind']})", "bold")
-        for name in group["components"]:
-            paper.line(f"  {name}")
-    paper.line()
-    paper.prose("`nemo-vfm explain NAME` explains one; the last part of the name is enough.")
-
-
 def _write(paper: Terminal, found: "Explanation") -> None:
     paper.line(found.name, "bold")
     paper.prose(found.summary, 2)
@@ -179,7 +174,10 @@ def _write(paper: Terminal, found: "Explanation") -> None:
     if found.arguments:
         paper.line("\nArguments", "bold")
         for argument in found.arguments:
-            _argument(paper, argument)
+            details = default_words(argument) if argument.given else f"{argument.words}, {default_words(argument)}"
+            paper.line(f"  {argument.name}: {details}")
+            if argument.text:
+                paper.prose(argument.text, 6)
     if found.yaml:
         paper.line("\nReady to paste", "bold")
         sys.stdout.write(found.yaml)
@@ -199,13 +197,6 @@ def _slot(slot: "Slot") -> str:
     if not slot.owner:
         return "the root of a recipe"
     return f"{slot.name} of {slot.owner}, as a factory" if slot.later else f"{slot.name} of {slot.owner}"
-
-
-def _argument(paper: Terminal, argument: "Described") -> None:
-    details = default_words(argument) if argument.given else f"{argument.words}, {default_words(argument)}"
-    paper.line(f"  {argument.name}: {details}")
-    if argument.text:
-        paper.prose(argument.text, 6)
 
 
 def default_words(argument: "Described") -> str:

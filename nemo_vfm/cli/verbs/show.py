@@ -47,7 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
-        return _differences(arguments)
+        # 0 also where there are some, as `git diff` does.
+        old, new = _two(arguments)
+        keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
+        found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
+        paper, styles = Terminal(), {"-": "red", "+": "green", " ": "bold"}
+        if not found:
+            paper.line("no difference")
+        for mark, line in side_lines(found):
+            paper.line(line, styles[mark])
+        return 0
     if arguments.defaults:
         sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
         return 0
@@ -76,19 +85,6 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
     for reason in filler.left_out.values():
         sys.stderr.write(f"defaults not shown: {reason}\n")
     return whole
-
-
-def _differences(arguments: argparse.Namespace) -> int:
-    """0 also where there are some, as `git diff` does."""
-    old, new = _two(arguments)
-    keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
-    found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
-    paper, styles = Terminal(), {"-": "red", "+": "green", " ": "bold"}
-    if not found:
-        paper.line("no difference")
-    for mark, line in side_lines(found):
-        paper.line(line, styles[mark])
-    return 0
 
 
 def _two(arguments: argparse.Namespace) -> "tuple[Composed, Composed]":

@@ -76,10 +76,22 @@ def write(paper: Terminal, story: Story) -> None:
     _write_origin(paper, story)
     paper.line("\nDecision", "bold")
     paper.prose(_decision(story), 2)
-    _write_alike(paper, story)
+    if story.duplicate_of is not None:
+        paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
+    if story.duplicates:
+        paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
+    for one in story.duplicates[:_MOST_ALIKE]:
+        paper.line(f"    {_alike(one)}")
+    if len(story.duplicates) > _MOST_ALIKE:
+        paper.line(f"    and {len(story.duplicates) - _MOST_ALIKE:,} more")
     _write_rules(paper, story)
     _write_scores(paper, story)
-    _write_restored(paper, story)
+    if story.restored:
+        names, facts = story.restored.get("restored"), story.restored.get("facts")
+        paper.line("\nMended", "bold")
+        paper.line(f"  {', '.join(printable(str(name), 60) for name in names or ())}")
+        for name, value in (facts if isinstance(facts, dict) else {}).items():
+            paper.line(f"  {printable(str(name), 60)} {_value(value)}")
     _write_caption(paper, story)
     _write_bytes(paper, story)
 
@@ -104,17 +116,6 @@ def _decision(story: Story) -> str:
     known = any(verdict.rule == story.rule for verdict in story.rules)
     note = "" if known else ", which thins out oversized groups (balance.json)" if story.rule == "balance" else ""
     return f"{printable(story.decision, 20)} by the rule {printable(story.rule, 80)}{note}"
-
-
-def _write_alike(paper: Terminal, story: Story) -> None:
-    if story.duplicate_of is not None:
-        paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
-    if story.duplicates:
-        paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
-    for one in story.duplicates[:_MOST_ALIKE]:
-        paper.line(f"    {_alike(one)}")
-    if len(story.duplicates) > _MOST_ALIKE:
-        paper.line(f"    and {len(story.duplicates) - _MOST_ALIKE:,} more")
 
 
 def _alike(one: Alike) -> str:
@@ -169,11 +170,8 @@ def _margin(margin: Margin, says: str) -> str:
 def _write_scores(paper: Terminal, story: Story) -> None:
     if story.scores:
         paper.line(f"\nScores, among {story.clips:,} clips", "bold")
-        paper.table([_score(one) for one in story.scores], {})
-
-
-def _score(one: Standing) -> tuple[str, ...]:
-    return f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)
+        rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)) for one in story.scores]
+        paper.table(rows, {})
 
 
 def _standing(one: Standing) -> str:
@@ -189,15 +187,6 @@ def _standing(one: Standing) -> str:
     if one.lower + one.equal == one.among:
         return f"highest{ties}"
     return f"above {one.percentile:.0f} % of {one.among:,}"
-
-
-def _write_restored(paper: Terminal, story: Story) -> None:
-    if story.restored:
-        names, facts = story.restored.get("restored"), story.restored.get("facts")
-        paper.line("\nMended", "bold")
-        paper.line(f"  {', '.join(printable(str(name), 60) for name in names or ())}")
-        for name, value in (facts if isinstance(facts, dict) else {}).items():
-            paper.line(f"  {printable(str(name), 60)} {_value(value)}")
 
 
 def _write_caption(paper: Terminal, story: Story) -> None:

@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
-from nemo_vfm.explain.shards.shard_summary import Bin, Numbers, One, Summary, Tensor, describe, entry_of, summarise
+from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, Tensor, describe, entry_of, summarise
 from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_LISTED = 12
@@ -42,7 +42,10 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     else:
         _write_one(Terminal(), page)
     if draws and frames:
-        _draw(Terminal(), frames)
+        paper = Terminal()
+        paper.line()
+        for line in blocks(frames, paper.width):
+            paper.line(line)
     if out is not None and not as_json:
         sys.stdout.write(f"{out}\n")
     return 0
@@ -63,12 +66,6 @@ def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
     write_sheet(out, frames)
 
 
-def _draw(paper: Terminal, frames: Sequence[Frame]) -> None:
-    paper.line()
-    for line in blocks(frames, paper.width):
-        paper.line(line)
-
-
 def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     paper.line(printable(name, 1000), "bold")
     clips = f" of {page.clips:,} clips" if page.clips != page.samples else ""
@@ -79,7 +76,8 @@ def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     paper.line("\nMembers", "bold")
     paper.line(f"  {'':<24} {'samples':>9}  {'bytes':>16}  {'smallest':>14} {'median':>14} {'largest':>14}")
     for member, found in page.members.items():
-        paper.line(_member(member, found))
+        sizes = f"{found.smallest:>14,.0f} {found.median:>14,.0f} {found.largest:>14,.0f}"
+        paper.line(f"  {printable(member, 24):<24} {found.count:>9,}  {found.total:>16,.0f}  {sizes}")
     if page.looked_into < page.samples:
         paper.line()
         paper.prose(f"The rest describes the first {page.looked_into:,} samples, whose index lacks details.")
@@ -91,11 +89,6 @@ def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     for count, what in ((page.without_caption, "have no caption"), (page.unknown, "do not say their frame rate")):
         if count:
             paper.line(f"\n{count:,} samples {what}")
-
-
-def _member(name: str, found: Numbers) -> str:
-    sizes = f"{found.smallest:>14,.0f} {found.median:>14,.0f} {found.largest:>14,.0f}"
-    return f"  {printable(name, 24):<24} {found.count:>9,}  {found.total:>16,.0f}  {sizes}"
 
 
 def _write_counts(paper: Terminal, title: str, counts: Mapping[str, int]) -> None:

@@ -51,7 +51,14 @@ def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
     if extension is not None and is_image(extension):
         return [Frame(decode_image(samples.read(entry, extension)), extension)]
     if extension is not None:
-        return _film(samples.read(entry, extension), most)
+        with open_video(samples.read(entry, extension)) as reader:
+            info = reader.info()
+            numbers = list(dict.fromkeys(_spread(info.num_frames, most)))
+            frames_THWC = reader.read(numbers)
+        return [
+            Frame(pixels, f"frame {number}, {number / info.fps:.2f} s")
+            for number, pixels in zip(numbers, frames_THWC, strict=True)
+        ]
     if LATENTS in entry.members:
         return _latents(samples, entry, most)
     return []
@@ -109,17 +116,6 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
     return [
         " ".join(_characters(picture, row) if row < len(picture) else " " * width for picture in pictures).rstrip()
         for row in range(0, height, 2)
-    ]
-
-
-def _film(data: bytes, most: int) -> list[Frame]:
-    with open_video(data) as reader:
-        info = reader.info()
-        numbers = list(dict.fromkeys(_spread(info.num_frames, most)))
-        frames_THWC = reader.read(numbers)
-    return [
-        Frame(pixels, f"frame {number}, {number / info.fps:.2f} s")
-        for number, pixels in zip(numbers, frames_THWC, strict=True)
     ]
 
 

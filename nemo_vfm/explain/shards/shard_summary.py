@@ -13,7 +13,7 @@ import torch
 from nemo_vfm.config.recipe_errors import did_you_mean, printable
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
+from nemo_vfm.data.shards.safetensors_views import stored_tensors
 from nemo_vfm.data.shards.sample_members import VIDEOS
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of, facts_of
 from nemo_vfm.data.shards.shard_files import Entry
@@ -247,7 +247,10 @@ def _look(one: One, samples: Samples, entry: Entry, extension: str) -> None:
         one.facts = json.loads(samples.read(entry, extension))
     elif kind == "safetensors":
         stored = stored_tensors(samples.read(entry, extension))
-        one.tensors += [_tensor(extension, name, _torch(value)) for name, value in stored.items()]
+        one.tensors += [
+            _tensor(extension, name, torch.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape))
+            for name, value in stored.items()
+        ]
     elif kind == "npy":
         array = np.load(io.BytesIO(samples.read(entry, extension)), allow_pickle=False)
         one.tensors.append(_tensor(extension, "", torch.from_numpy(np.atleast_1d(array))))
@@ -258,10 +261,6 @@ def _look(one: One, samples: Samples, entry: Entry, extension: str) -> None:
             f"{info.codec}, {info.width}x{info.height}, {info.num_frames} frames at {info.fps:.4g} fps, "
             f"{info.duration_s:.2f} s"
         )
-
-
-def _torch(stored: Stored) -> torch.Tensor:
-    return torch.frombuffer(bytearray(stored.data), dtype=stored.dtype).reshape(stored.shape)
 
 
 def _tensor(member: str, name: str, tensor: torch.Tensor) -> Tensor:

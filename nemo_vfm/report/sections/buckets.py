@@ -56,7 +56,19 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step, counts in run.each("buckets.json"):
         buckets, unbinned = mapping(counts.get("buckets")), mapping(counts.get("unbinned"))
         if buckets:
-            values = {"buckets": _received(run, buckets), "unbinned": _left(unbinned), "misses": _misses(counts)}
+            # In the order of the recipe; of very many, those that receive most.
+            most = max(_amount(found)[0] for found in buckets.values()) or 1.0
+            shown = list(buckets)
+            if len(shown) > MAX_BUCKETS:
+                fullest = set(sorted(shown, key=lambda name: -_amount(buckets[name])[0])[:MAX_BUCKETS])
+                shown = [name for name in shown if name in fullest]
+                run.note(f"Only the {MAX_BUCKETS} fullest of {len(buckets):,} buckets are shown.")
+            share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
+            values = {
+                "buckets": [_row(name, buckets[name]) | {"share": share[name]} for name in shown],
+                "unbinned": _left(unbinned),
+                "misses": _misses(counts),
+            }
             inside, outside = _clips(buckets), _clips(unbinned)
             lead = (
                 f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize "
@@ -78,18 +90,6 @@ def _amount(found: Any) -> tuple[float, float]:
 def _row(name: Any, found: Any) -> dict[str, Any]:
     clips, seconds = _amount(found)
     return {"name": clean(str(name), 80), "clips": exact(clips), "lasts": span(seconds) if clips else "–"}
-
-
-def _received(run: RunFolder, buckets: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """In the order of the recipe; of very many, those that receive most."""
-    most = max(_amount(found)[0] for found in buckets.values()) or 1.0
-    shown = list(buckets)
-    if len(shown) > MAX_BUCKETS:
-        fullest = set(sorted(shown, key=lambda name: -_amount(buckets[name])[0])[:MAX_BUCKETS])
-        shown = [name for name in shown if name in fullest]
-        run.note(f"Only the {MAX_BUCKETS} fullest of {len(buckets):,} buckets are shown.")
-    share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
-    return [_row(name, buckets[name]) | {"share": share[name]} for name in shown]
 
 
 def _left(unbinned: Mapping[str, Any]) -> list[dict[str, Any]]:

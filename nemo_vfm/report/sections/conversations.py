@@ -46,33 +46,27 @@ def _section(run: RunFolder, step: Step, rows: Sequence[Mapping[str, Any]]) -> S
     on = f" on {exact(len(topics))} topics" if topics else ""
     lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams are the share that differ."
     values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
-    return Section("Conversations", fragment(_BODY, values), lead, step.name, _cards(rows, mapping(ledger.get("rows"))))
+    tried = number(mapping(ledger.get("rows")).get("in")) or 0.0
+    of = f"of {exact(tried)} candidates" if tried else ""
+    distinct = Card(f"distinct {_GRAM}-grams", f"{_distinct(rows):.0%}", "of the answers")
+    cards = Card("rows", exact(len(rows)), of), distinct
+    return Section("Conversations", fragment(_BODY, values), lead, step.name, cards)
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     parents = mapping(row.get("parents"))
     place = [str(parents[name]) for name in ("topic", "subtopic", "level") if parents.get(name)]
-    return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": _messages(row)}
-
-
-def _messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     turns = listing(row.get("messages")) or listing(row.get("prompt"))
     named = [(str(one.get("role")), one) for one in map(mapping, turns)]
     named += [(side, one) for side in ("chosen", "rejected") for one in map(mapping, listing(row.get(side)))]
-    return [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
+    messages = [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
+    return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages}
 
 
 def _said(message: Mapping[str, Any]) -> str:
     """Its text; calls of tools as JSON."""
     text, calls = message.get("content"), listing(message.get("tool_calls"))
     return "\n".join([*([str(text)] if text else []), *(plain(mapping(call).get("function")) for call in calls)])
-
-
-def _cards(rows: Sequence[Mapping[str, Any]], ledger: Mapping[str, Any]) -> tuple[Card, ...]:
-    tried = number(ledger.get("in")) or 0.0
-    of = f"of {exact(tried)} candidates" if tried else ""
-    distinct = Card(f"distinct {_GRAM}-grams", f"{_distinct(rows):.0%}", "of the answers")
-    return Card("rows", exact(len(rows)), of), distinct
 
 
 def _distinct(rows: Sequence[Mapping[str, Any]]) -> float:

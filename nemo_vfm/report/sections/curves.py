@@ -41,31 +41,22 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
         lost = not_finite_since(reversed(records))
         if by_step or lost:
-            yield _section(step, by_step, _times(records), _what_mfu_is(run, step), lost)
-            yield from _more(step, by_step, _times(records))
+            efficiency = mapping(run.read_json(step.folder / "mfu.json") or {})
+            footnote = ""
+            if {"formula", "peak"} <= efficiency.keys():
+                footnote = MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
+            times = _times(records)
+            body = fragment(_CHARTS, {"charts": list(_losses(by_step)), "footnote": footnote})
+            last = max([*(points[-1][0] for points in by_step.values()), *lost.values(), *times])
+            took = f" in {span(max(times.values()))}" if times else ""
+            beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
+            yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(by_step, lost))
+            yield from _more(step, by_step, times)
 
 
 def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
     timed = ((number(record.get("step")), number(record.get("time_s"))) for record in records)
     return {step: seconds for step, seconds in timed if step is not None and seconds is not None}
-
-
-def _what_mfu_is(run: RunFolder, step: Step) -> str:
-    """The formula and the peak, as mfu.json has them; empty where training wrote none."""
-    efficiency = mapping(run.read_json(step.folder / "mfu.json") or {})
-    return (
-        MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
-        if {"formula", "peak"} <= efficiency.keys()
-        else ""
-    )
-
-
-def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str, lost: Mapping[str, int]) -> Section:
-    body = fragment(_CHARTS, {"charts": list(_losses(values)), "footnote": mfu})
-    last = max([*(points[-1][0] for points in values.values()), *lost.values(), *times])
-    took = f" in {span(max(times.values()))}" if times else ""
-    beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
-    return Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(values, lost))
 
 
 def _more(step: Step, values: Values, times: Mapping[float, float]) -> Iterator[Section]:

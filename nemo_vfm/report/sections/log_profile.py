@@ -1,11 +1,11 @@
 """Tabulates the profile of a log: dedupe factors, features, rows of tables and their drift, with a curve a table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, Point, grid, line_chart
+from nemo_vfm.report.chart import Line, grid, line_chart
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, exact, figure, listing, mapping, number
 from nemo_vfm.report.run_values import RunFolder
@@ -69,7 +69,8 @@ def _lead(found: Mapping[str, Any]) -> str:
 
 
 def _cards(found: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[Card, ...]:
-    cards = [Card("samples a session", _value(found.get("samples_per_session")), f"{exact(_sessions(found))} sessions")]
+    a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))
+    cards = [Card("samples a session", a_session, f"{exact(_sessions(found))} sessions")]
     factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
     best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
     if best is not None:
@@ -126,21 +127,15 @@ def _range(values: Any) -> str:
 
 def _charts(name: str, table: Mapping[str, Any]) -> Iterator[Markup]:
     found, rows = mapping(table.get("icdf")), number(table.get("rows"))
-    low, value, high = (_points(listing(found.get(end))) for end in ("low", "value", "high"))
+    low, value, high = (
+        [(float(percent), row) for percent, one in enumerate(listing(found.get(end))) if (row := number(one))]
+        for end in ("low", "value", "high")
+    )
     lines = [Line("rows that hold this share", value)]
     if low != high:
         lines += [Line("interval", low, style="faint"), Line("", high, style="faint")]
     if len(value) > 1:
         yield line_chart(f"{name}, {figure(rows)} rows", lines, x_label="% of the lookups", log_y=True)
-
-
-def _points(rows: Sequence[Any]) -> list[Point]:
-    """A logarithmic axis has no place for 0 rows."""
-    return [(float(percent), row) for percent, one in enumerate(rows) if (row := number(one))]
-
-
-def _value(estimate: Any) -> str:
-    return figure(number(mapping(estimate).get("value")))
 
 
 def _estimate(estimate: Any, scale: float = 1.0) -> str:

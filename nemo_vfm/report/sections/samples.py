@@ -126,15 +126,11 @@ def _prompt(
         if (sample := samples.get(index)) is not None:
             prompt = prompt or clean(str(sample.get("prompt") or "(no prompt)"), 200)
             judged = _judged(evaluation, label, index)
-            takes.append({"label": label, "medium": _video(media, step, sample), **judged})
+            file = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
+            beside = step.folder / file
+            video = media.embed(beside if beside.is_file() else step.folder / "samples" / file)
+            takes.append({"label": label, "medium": video, **judged})
     return {"index": index, "prompt": prompt, "takes": takes, "nearest": None}
-
-
-def _video(media: Media, step: Step, sample: Mapping[str, Any]) -> Any:
-    """The file is named from the step's folder or from its samples/ folder."""
-    name = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
-    direct = step.folder / name
-    return media.embed(direct if direct.is_file() else step.folder / "samples" / name)
 
 
 def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, list[tuple[str, Any]]]:
@@ -142,15 +138,15 @@ def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, 
     part = mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
     items = [mapping(item) for item in listing(part.get("per_prompt"))]
     item = _by_index(items).get(index, {})
-    verdicts = {_what(str(key)): value for key, value in item.items() if isinstance(value, bool)}
+    verdicts = {
+        str(key).removesuffix("_right").removesuffix("_correct"): value
+        for key, value in item.items()
+        if isinstance(value, bool)
+    }
     marks = [(_mark(what, right, item.get(what)), right) for what, right in verdicts.items()]
     rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
     facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
     return {"marks": marks[:6], "facts": facts[:4]}
-
-
-def _what(key: str) -> str:
-    return key.removesuffix("_right").removesuffix("_correct")
 
 
 def _mark(what: str, right: bool, seen: Any) -> str:

@@ -60,13 +60,10 @@ def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
     for curve in curves if isinstance(curves, list) else ():
         xs, ys = mapping(curve).get("thresholds"), mapping(curve).get("clips")
         if isinstance(xs, list) and isinstance(ys, list):
-            points = [(x, y) for x, y in zip(map(number, xs), map(number, ys), strict=False) if _both(x, y)]
+            pairs = zip(map(number, xs), map(number, ys), strict=False)
+            points = [(x, y) for x, y in pairs if x is not None and y is not None]
             if len({x for x, _ in points}) > 1:
-                yield _chart(name, mapping(curve), points)  # type: ignore[arg-type]
-
-
-def _both(x: float | None, y: float | None) -> bool:
-    return x is not None and y is not None
+                yield _chart(name, mapping(curve), points)
 
 
 def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]]) -> Markup:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, listing, mapping
-from nemo_vfm.report.run_values import RunFolder, Step
+from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 
@@ -36,7 +36,10 @@ itself{% endif %}</p>{% endif %}</figure>{% endfor %}
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One a step that wrote texts while it trained: the first ones, some between, and the last."""
     for step in run.steps:
-        if found := _files(step):
+        names = (
+            (re.fullmatch(r"step-(\d{1,12})", path.stem), path) for path in (step.folder / "samples").glob("*.json")
+        )
+        if found := {int(match[1]): path for match, path in names if match}:
             places = spread(sorted(found), MAX_SHOWN)
             rows = _rows({f"{place:,}": _texts(run, found[place]) for place in places})
             if len(rows) > MAX_PROMPTS:
@@ -49,11 +52,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Prompts, each over its texts (name, text, what is wrong with it or None); those beyond the first are folded."""
     return fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:]})
-
-
-def _files(step: Step) -> dict[int, Path]:
-    names = ((re.fullmatch(r"step-(\d{1,12})", path.stem), path) for path in (step.folder / "samples").glob("*.json"))
-    return {int(match[1]): path for match, path in names if match}
 
 
 def _texts(run: RunFolder, file: Path) -> list[dict[str, str]]:
