@@ -34,15 +34,10 @@ _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a folder's content answers to.
+    """What a folder's content answers to."""
 
-    Args:
-        before: a hash of everything that came before: the seed, and every earlier step.
-        own: a hash of the step's own part of the recipe.
-    """
-
-    before: str
-    own: str
+    before: str  #: a hash of everything that came before: the seed, and every earlier step
+    own: str  #: a hash of the step's own part of the recipe
 
     @classmethod
     def of(cls, run: Run, before: str = "") -> "Ask":
@@ -178,18 +173,14 @@ class OneStep(Workflow):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A step whose turn it is, what it is asked for, and what to call it.
-
-    Args:
-        ends_run: nothing comes after it in the run.
-    """
+    """A step whose turn it is, what it is asked for, and what to call it."""
 
     name: str
     job: Job
     run: Run
     ask: Ask
     title: str
-    ends_run: bool
+    ends_run: bool  #: nothing comes after it in the run
 
     def perform(self) -> Outcome:
         """Run it, unless it is done."""

@@ -27,17 +27,11 @@ _COMMAND = re.compile(r"(nemo-vfm \w+ )(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An ingredient that a recipe takes.
+    """An ingredient that a recipe takes."""
 
-    Args:
-        slot: the folder below `conf/`.
-        choice: the file's name in it, without `.yaml`.
-        file: where it lies.
-    """
-
-    slot: str
-    choice: str
-    file: Path
+    slot: str  #: the folder below `conf/`
+    choice: str  #: the file's name in it, without `.yaml`
+    file: Path  #: where it lies
 
 
 def place_of(file: Path, wanted: str | None, roots: Roots) -> Path:
@@ -97,11 +91,7 @@ def recipes_in(file: Path, roots: Roots) -> list[str]:
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write every file, or none.
-
-    Raises:
-        UserError: one of them is there already, cannot be written, or has a name that would not show what it is.
-    """
+    """Write every file, or none."""
     if hidden := [path for path in texts if not str(path).isprintable()]:
         raise UserError(f"{str(hidden[0])!a} contains invisible characters; choose another place")
     there = [shown_path(str(path)) for path in texts if path.exists() or path.is_symlink()]

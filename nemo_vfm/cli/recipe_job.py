@@ -54,12 +54,7 @@ def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: 
 def rehearsed(
     arguments: argparse.Namespace, overlays: Sequence[str] = OVERLAYS
 ) -> "tuple[TinyTraining, nn.Module, Train]":
-    """The recipe's training made ready, its model without memory, and the job.
-
-    Raises:
-        RecipeError: the recipe is wrong.
-        UserError: it has no training, or one that cannot be tried so.
-    """
+    """The recipe's training made ready, its model without memory, and the job."""
     from nemo_vfm.parallel.verify.tiny_training import rehearsal_of
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
@@ -79,10 +74,6 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
     """The one training of a recipe, with something in the place of what is still to be given; where it is; the recipe.
 
     The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
-
-    Raises:
-        RecipeError: the recipe is wrong, or more than paths and texts is missing.
-        UserError: it has no training, or several.
     """
     job, composed = _built(arguments)
     step, found = _training(job, arguments.recipe)

@@ -127,7 +127,6 @@ def ingredient(
     """What `conf/<slot>/<choice>.yaml` describes, by itself.
 
     Args:
-        kind: what it must be.
         conf: folders of ingredients that are searched before the others.
 
     Raises:

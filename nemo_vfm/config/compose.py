@@ -53,20 +53,14 @@ _RECIPE = "recipe:"
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A composed recipe.
+    """A composed recipe."""
 
-    Args:
-        root: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`.
-        path: the recipe's file.
-        roots: where ingredients were looked for.
-        makers: of values for the user to give, how an overlay says that one makes some; by address.
-        examined: what `config.check` and the like have found of it, by what they depend on.
-    """
-
-    root: Map
-    path: Path
-    roots: Roots
+    root: Map  #: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`
+    path: Path  #: the recipe's file
+    roots: Roots  #: where ingredients were looked for
+    #: of values for the user to give, how an overlay says that one makes some; by address
     makers: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    #: what `config.check` and the like have found of it, by what they depend on
     examined: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def written(self, address: Sequence[str]) -> Mark:

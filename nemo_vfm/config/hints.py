@@ -48,36 +48,24 @@ _WORDS: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a component.
-
-    Args:
-        hint: its annotation, resolved; without one the type of a plain default, else `Any`. Of a class that is not
-            ours, one that is no type counts as none, and a default of None allows null.
-        required: it has no default.
-        positional: it may be given by position.
-    """
+    """One argument of a component."""
 
     name: str
+    #: its annotation, resolved; without one the type of a plain default, else `Any`. Of a class that is not ours, one
+    #: that is no type counts as none, and a default of None allows null.
     hint: Any
-    required: bool
-    positional: bool
+    required: bool  #: it has no default
+    positional: bool  #: it may be given by position
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a component can be given.
+    """What a component can be given."""
 
-    Args:
-        arguments: by name, in order.
-        open: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen.
-        takes_more: it takes any number of arguments by position (`*args`).
-        permitted: the arguments that take what the user allows; no recipe can give them.
-    """
-
-    arguments: dict[str, Argument]
-    open: bool
-    takes_more: bool
-    permitted: tuple[str, ...] = ()
+    arguments: dict[str, Argument]  #: by name, in order
+    open: bool  #: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen
+    takes_more: bool  #: it takes any number of arguments by position (`*args`)
+    permitted: tuple[str, ...] = ()  #: the arguments that take what the user allows; no recipe can give them
 
 
 @cache  # a recipe has many components of a class, and each is looked at several times

@@ -58,7 +58,6 @@ def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozens
     """Replace every interpolation.
 
     Args:
-        root: the composed tree.
         keep_env: leave `${env:...}` as text: what is written to disk holds no secrets.
         keep: root keys whose interpolations stay as text too.
 

@@ -27,19 +27,12 @@ _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A change asked for on the command line.
+    """A change asked for on the command line."""
 
-    Args:
-        path: the dotted address.
-        value: the new value; None means "remove".
-        text: what stands behind the first `=`.
-        mark: the place, for messages.
-    """
-
-    path: str
-    value: Node | None
-    text: str
-    mark: Mark
+    path: str  #: the dotted address
+    value: Node | None  #: the new value; None means "remove"
+    text: str  #: what stands behind the first `=`
+    mark: Mark  #: the place, for messages
 
 
 def is_address(text: str) -> bool:
@@ -161,20 +154,13 @@ SLOT = "overlay"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a file says.
+    """What a file says."""
 
-    Args:
-        wanted: the class that it is for.
-        changes: what it sets.
-        missing: an argument that must be the user's to give.
-        where: values that the node must have, by address.
-        made: of arguments, a command that makes something to give, or nothing, and what that is.
-    """
-
-    wanted: str
-    changes: Map
-    missing: str | None
-    where: Mapping[str, object]
+    wanted: str  #: the class that it is for
+    changes: Map  #: what it sets
+    missing: str | None  #: an argument that must be the user's to give
+    where: Mapping[str, object]  #: values that the node must have, by address
+    #: of arguments, a command that makes something to give, or nothing, and what that is
     made: Mapping[str, tuple[str, str]]
 
     def fits(self, node: Map) -> bool:
@@ -191,11 +177,7 @@ class Rule:
 
 
 def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, list[Rule]]:
-    """The tree with the overlays laid over it, in the order given, and their rules.
-
-    Raises:
-        RecipeError: there is no such overlay, or a file of it is not `{for, set}`.
-    """
+    """The tree with the overlays laid over it, in the order given, and their rules."""
     rules: list[Rule] = []
     for name in names:
         mark = Mark(Source(f"--overlay {name}", (), is_file=False))

@@ -53,21 +53,15 @@ _MIGRATE = "; `nemo-vfm migrate FILE` makes a recipe of a YAML of NeMo, DFM or A
 
 @dataclass(slots=True)
 class Checker:
-    """Walks a resolved tree along the annotations.
+    """Walks a resolved tree along the annotations."""
 
-    Args:
-        trust: which names may be used, see `locate`.
-        choices: the ingredients there are for a slot with their classes, for suggestions.
-        permissions: what the user allows, for the components that send or write something.
-        run_dir: the run folder, in which a recipe may write; None where there is none.
-        is_loose: whether the slots are of a class or function that the user trusts, which may be built of anything that
-            is trusted, and be given what is called later.
-    """
-
-    trust: Sequence[str]
+    trust: Sequence[str]  #: which names may be used, see `locate`
+    #: the ingredients there are for a slot with their classes, for suggestions
     choices: Callable[[str], Mapping[str, str]] = field(default=lambda _: {})
-    permissions: Permissions = NOTHING
-    run_dir: Path | None = None
+    permissions: Permissions = NOTHING  #: what the user allows, for the components that send or write something
+    run_dir: Path | None = None  #: the run folder, in which a recipe may write; None where there is none
+    #: whether the slots are of a class or function that the user trusts, which may be built of anything that is
+    #: trusted, and be given what is called later
     is_loose: bool = False
     problems: list[Problem] = field(default_factory=list)
     places: "dict[str, dict[str, Mark]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it

@@ -35,18 +35,12 @@ _LONGEST = 600  # characters of a message, and of a name that is worth a suggest
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that values are read from.
+    """A text that values are read from."""
 
-    Args:
-        name: a file's path, or "command line".
-        lines: the text, line by line.
-        is_file: False where a line number would mean nothing to the user.
-        taken_at: the place in another file that named this one; None for what the user named.
-    """
-
-    name: str
-    lines: tuple[str, ...] = field(repr=False)
-    is_file: bool = True
+    name: str  #: a file's path, or "command line"
+    lines: tuple[str, ...] = field(repr=False)  #: the text, line by line
+    is_file: bool = True  #: False where a line number would mean nothing to the user
+    #: the place in another file that named this one; None for what the user named
     taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -76,18 +70,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a recipe.
+    """One thing that is wrong with a recipe."""
 
-    Args:
-        path: the dotted address of the value, empty for the root.
-        mark: where it is written.
-        message: one sentence: what is wrong, what was expected, what to try.
-        kind: "missing" where the recipe leaves a value to the user (`???`); everything else is an "error".
-    """
-
-    path: str
-    mark: Mark
-    message: str
+    path: str  #: the dotted address of the value, empty for the root
+    mark: Mark  #: where it is written
+    message: str  #: one sentence: what is wrong, what was expected, what to try
+    #: "missing" where the recipe leaves a value to the user (`???`); everything else is an "error"
     kind: Literal["error", "missing"] = "error"
 
     def render(self) -> str:
@@ -111,11 +99,7 @@ class Problem:
 
 
 class RecipeError(UserError):
-    """A recipe cannot be used; the text shows every problem at its place.
-
-    Args:
-        problems: at least one.
-    """
+    """A recipe cannot be used; the text shows every problem at its place."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

@@ -32,25 +32,15 @@ _GIVE = "give it on the command line if you mean it: run_dir="
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A path in a recipe.
+    """A path in a recipe."""
 
-    Args:
-        key: its dotted address.
-        mark: where it is written.
-        place: what it names.
-        owner: dotted name of the component that takes it.
-        argument: by which name.
-        secret: True where it came from the environment, so that no message may show it.
-        is_written: whether the component writes it, see `WritePath`.
-    """
-
-    key: str
-    mark: Mark
-    place: Place
-    owner: str
-    argument: str
-    secret: bool = False
-    is_written: bool = False
+    key: str  #: its dotted address
+    mark: Mark  #: where it is written
+    place: Place  #: what it names
+    owner: str  #: dotted name of the component that takes it
+    argument: str  #: by which name
+    secret: bool = False  #: True where it came from the environment, so that no message may show it
+    is_written: bool = False  #: whether the component writes it, see `WritePath`
 
 
 def named_paths(part: Part) -> list[NamedPath]:
@@ -84,9 +74,6 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
 
     Args:
         recipe: the recipe's file; a run folder's own recipe may name that folder wherever it lies.
-
-    Raises:
-        RecipeError: no run may be kept there.
     """
     path = _path(node)
     if (folder := _of_git(path)) is not None:

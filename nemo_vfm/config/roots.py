@@ -20,15 +20,10 @@ BUILT_IN = "built in"
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The folders that are searched, best first.
+    """The folders that are searched, best first."""
 
-    Args:
-        conf: folders of ingredients, `<slot>/<choice>.yaml`.
-        recipes: folders of recipes.
-    """
-
-    conf: tuple[Path, ...]
-    recipes: tuple[Path, ...]
+    conf: tuple[Path, ...]  #: folders of ingredients, `<slot>/<choice>.yaml`
+    recipes: tuple[Path, ...]  #: folders of recipes
 
     @classmethod
     def standard(cls, conf_dirs: Sequence[Path] = ()) -> "Roots":
@@ -195,21 +190,13 @@ _SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the comment that begins a recipe tells, a sentence each; empty where it does not say.
+    """What the comment that begins a recipe tells, a sentence each; empty where it does not say."""
 
-    Args:
-        title: what the recipe does.
-        hardware: what it needs.
-        time: how long it takes there.
-        expected: what comes of it.
-        extras: of ours that its components need, such as `text`.
-    """
-
-    title: str
-    hardware: str
-    time: str
-    expected: str
-    extras: tuple[str, ...] = ()
+    title: str  #: what the recipe does
+    hardware: str  #: what it needs
+    time: str  #: how long it takes there
+    expected: str  #: what comes of it
+    extras: tuple[str, ...] = ()  #: of ours that its components need, such as `text`
 
 
 def header(file: Path) -> Header:

@@ -29,11 +29,7 @@ class BadValue(Exception):
 
 
 def convert(node: Scalar, hint: Any) -> object:
-    """The value that a component receives.
-
-    Raises:
-        BadValue: it is not what the annotation asks for.
-    """
+    """The value that a component receives."""
     if is_open(hint):
         return node.value
     inner = bare(hint)
@@ -63,11 +59,7 @@ def convert(node: Scalar, hint: Any) -> object:
 
 
 def key_value(key: str, hint: Any, mark: Mark) -> object:
-    """The key that a component receives: text, or the number or choice that the annotation of keys asks for.
-
-    Raises:
-        BadValue: it is none of them.
-    """
+    """The key that a component receives: text, or the number or choice that the annotation of keys asks for."""
     if bare(hint) is str or is_open(bare(hint)):
         return key
     if (known := choices(hint)) and key not in known:
@@ -86,11 +78,7 @@ def _plain(text: str, mark: Mark) -> Plain:
 
 
 def require_limits(value: object, hint: Any) -> None:
-    """Judge a list or mapping, whose parts have been judged, by what `Annotated` says of the whole.
-
-    Raises:
-        BadValue: it is too short or too long.
-    """
+    """Judge a list or mapping, whose parts have been judged, by what `Annotated` says of the whole."""
     # Functions that would look at the parts are none: the parts are still as the recipe writes them.
     limits = [one for one in notes(hint) if isinstance(one, FieldInfo) or type(one).__module__ == "annotated_types"]
     if limits and isinstance(value, list | dict):

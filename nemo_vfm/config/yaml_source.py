@@ -49,9 +49,6 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
 
     Args:
         keys: one of these is at the root of what is a recipe.
-
-    Raises:
-        RecipeError: as `read`, but with nothing of the file; or it has none of the keys.
     """
     name = shown_path(str(path))
     if real(path).suffix not in SUFFIXES:

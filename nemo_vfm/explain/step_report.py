@@ -42,58 +42,33 @@ _LONGEST_KEY = 34
 
 @dataclass(frozen=True, slots=True)
 class SampleReport:
-    """One sample of a step.
+    """One sample of a step."""
 
-    Args:
-        place: in the global batch, counted from 0.
-        rank: the data rank that had it.
-        key: of the sample; of cached latents the clip and its window.
-        caption: as the data has it; empty where it is no video.
-        fps: frames a second; 0 where it is no video.
-        weight: what its loss counts; 0 where it could not be read, or is left out.
-        left_out: whether it, or the step, is among the recipe's `skip`.
-        numbers: what the task says of it, such as the noise level.
-        loss: computed anew; None where it was not asked for.
-        share: of the step's loss, weighted.
-    """
-
-    place: int
-    rank: int
-    key: str
-    caption: str
-    fps: float
-    weight: float
-    left_out: bool
-    numbers: dict[str, float]
-    loss: float | None = None
-    share: float | None = None
+    place: int  #: in the global batch, counted from 0
+    rank: int  #: the data rank that had it
+    key: str  #: of the sample; of cached latents the clip and its window
+    caption: str  #: as the data has it; empty where it is no video
+    fps: float  #: frames a second; 0 where it is no video
+    weight: float  #: what its loss counts; 0 where it could not be read, or is left out
+    left_out: bool  #: whether it, or the step, is among the recipe's `skip`
+    numbers: dict[str, float]  #: what the task says of it, such as the noise level
+    loss: float | None = None  #: computed anew; None where it was not asked for
+    share: float | None = None  #: of the step's loss, weighted
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step.
+    """A step."""
 
-    Args:
-        run: the folder of the training.
-        step: counted from 1.
-        epoch: counted from 1; where the data knows.
-        shapes: of the batch's tensors.
-        recorded: its line of metrics.jsonl; empty where there is none.
-        samples: in the order of the global batch.
-        weights: where the losses' weights came from, as a sentence; empty where none were computed.
-        exact: whether these are the weights that the step began with.
-        loss: mean of the samples' losses by their weights.
-    """
-
-    run: str
-    step: int
-    epoch: float | None
-    shapes: dict[str, list[int]]
-    recorded: dict[str, float]
-    samples: list[SampleReport]
-    weights: str = ""
-    exact: bool = False
-    loss: float | None = None
+    run: str  #: the folder of the training
+    step: int  #: counted from 1
+    epoch: float | None  #: counted from 1; where the data knows
+    shapes: dict[str, list[int]]  #: of the batch's tensors
+    recorded: dict[str, float]  #: its line of metrics.jsonl; empty where there is none
+    samples: list[SampleReport]  #: in the order of the global batch
+    weights: str = ""  #: where the losses' weights came from, as a sentence; empty where none were computed
+    exact: bool = False  #: whether these are the weights that the step began with
+    loss: float | None = None  #: mean of the samples' losses by their weights
 
 
 def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
@@ -101,14 +76,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
 
     Args:
         run: a run folder, or the folder of a workflow's step.
-        step: counted from 1.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
         losses: whether each sample's is computed, which needs the model in memory.
-
-    Raises:
-        UserError: there is no training, or no such step can be.
-        DataError: a checkpoint is damaged.
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
@@ -235,11 +203,7 @@ def to_json(report: StepReport) -> Json:
 
 
 def tell_of_step(run: Path, step: int, *, trust: list[str], allow_host: list[str], as_json: bool, losses: bool) -> int:
-    """Print it.
-
-    Raises:
-        UserError, DataError: see `tell`.
-    """
+    """Print it."""
     report = tell(run, step, trust=trust, allow_host=allow_host, losses=losses)
     if as_json:
         text = json.dumps(to_json(report), indent=1, ensure_ascii=False)

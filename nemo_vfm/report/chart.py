@@ -18,21 +18,15 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Args:
-        name: its word in the legend; the empty text leaves it out.
-        points: (x, y) by rising x, all finite.
-        tone: the colour's name in the page's style.
-        style: a line, a dashed one, a faint line for raw values, or a line with a dot at each value.
-        steps: where the value of a point holds: up to it from the point before, or from it to the next; else the line
-            is straight between points.
-    """
-
-    name: str
-    points: Sequence[Point]
-    tone: str = "a"
+    name: str  #: its word in the legend; the empty text leaves it out
+    points: Sequence[Point]  #: (x, y) by rising x, all finite
+    tone: str = "a"  #: the colour's name in the page's style
+    #: a line, a dashed one, a faint line for raw values, or a line with a dot at each value
     style: Literal["line", "dash", "faint", "dots"] = "line"
+    #: where the value of a point holds: up to it from the point before, or from it to the next; else the line is
+    #: straight between points
     steps: Literal["", "before", "after"] = ""
 
 

@@ -74,33 +74,21 @@ Curves = dict[tuple[str, str], list[Point]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run among others.
+    """A run among others."""
 
-    Args:
-        name: how the user calls it.
-        state: how it ended.
-        settings: by key, the values of its recipe that others have otherwise; empty where it has none.
-        figures: what it measured in the end.
-    """
-
-    name: str
+    name: str  #: how the user calls it
     folder: Path
-    state: str
-    settings: Mapping[str, str]
-    figures: Mapping[str, float]
+    state: str  #: how it ended
+    settings: Mapping[str, str]  #: by key, the values of its recipe that others have otherwise; empty where it has none
+    figures: Mapping[str, float]  #: what it measured in the end
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a run's lines are drawn; no two that are drawn look alike.
+    """How a run's lines are drawn; no two that are drawn look alike."""
 
-    Args:
-        tone: see `Line`.
-        style: see `Line`.
-    """
-
-    tone: str
-    style: Literal["line", "dash"] = "line"
+    tone: str  #: see `Line`
+    style: Literal["line", "dash"] = "line"  #: see `Line`
 
 
 def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", measure: str = "") -> Path:

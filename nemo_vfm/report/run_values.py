@@ -29,15 +29,10 @@ class Step:
 
 @dataclass(slots=True)
 class RunFolder:
-    """What the sections read from. Nothing outside `root` is ever opened, whatever a file or a link says.
+    """What the sections read from. Nothing outside `root` is ever opened, whatever a file or a link says."""
 
-    Args:
-        root: the run folder, resolved.
-        steps: the root itself, then its sub-folders in the order of the recipe's steps.
-    """
-
-    root: Path
-    steps: list[Step]
+    root: Path  #: the run folder, resolved
+    steps: list[Step]  #: the root itself, then its sub-folders in the order of the recipe's steps
     _notes: list[str] = field(default_factory=list)
 
     @classmethod

@@ -23,25 +23,15 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of the page.
-
-    Args:
-        title: its heading.
-        body: its HTML, from `fragment`.
-        lead: a sentence under the heading: what is shown and how to read it.
-        step: the step it is about, shown over the heading.
-        cards: its share of the headline figures.
-        notes: what could not be read or was left out.
-        folded: whether it stands below all others, closed, for those who want to know more.
-    """
+    """One part of the page."""
 
     title: str
-    body: Markup
-    lead: str = ""
-    step: str = ""
-    cards: tuple[Card, ...] = ()
-    notes: tuple[str, ...] = ()
-    folded: bool = False
+    body: Markup  #: its HTML, from `fragment`
+    lead: str = ""  #: a sentence under the heading: what is shown and how to read it
+    step: str = ""  #: the step it is about, shown over the heading
+    cards: tuple[Card, ...] = ()  #: its share of the headline figures
+    notes: tuple[str, ...] = ()  #: what could not be read or was left out
+    folded: bool = False  #: whether it stands below all others, closed, for those who want to know more
 
     def with_notes(self, notes: tuple[str, ...]) -> "Section":
         """The same section, saying more."""

@@ -28,35 +28,23 @@ READ_BY_VERBS: dict[str, type] = {"network": Network}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for a component.
+    """A place for a component."""
 
-    Args:
-        kind: what it asks for.
-        name: the argument.
-        owner: short name of the component that has the argument; empty for the root of a recipe.
-        later: a factory is handed over.
-        num_given: arguments by position that the factory will be given; None where the annotation leaves it open.
-    """
-
-    kind: Any
-    name: str = ""
-    owner: str = ""
-    later: bool = False
+    kind: Any  #: what it asks for
+    name: str = ""  #: the argument
+    owner: str = ""  #: short name of the component that has the argument; empty for the root of a recipe
+    later: bool = False  #: a factory is handed over
+    #: arguments by position that the factory will be given; None where the annotation leaves it open
     num_given: int | None = 0
 
 
 @dataclass(slots=True)
 class Catalogue:
-    """What there is to choose from.
+    """What there is to choose from."""
 
-    Args:
-        known: candidates by dotted name.
-        named: those that an ingredient, a recipe or the trust list names.
-        left_out: those that cannot be used, with the reason; what nobody names is left out in silence.
-    """
-
-    known: dict[str, Target] = field(default_factory=dict)
-    named: set[str] = field(default_factory=set)
+    known: dict[str, Target] = field(default_factory=dict)  #: candidates by dotted name
+    named: set[str] = field(default_factory=set)  #: those that an ingredient, a recipe or the trust list names
+    #: those that cannot be used, with the reason; what nobody names is left out in silence
     left_out: dict[str, str] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
 
@@ -85,7 +73,6 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
     """Look at every candidate and follow the slots down from the jobs.
 
     Args:
-        more: further names.
         all_classes: also import our classes that no ingredient and no recipe names.
     """
     # Importing Lightning takes some 5 s; what recipes and the trust list name of it is explained when asked for.

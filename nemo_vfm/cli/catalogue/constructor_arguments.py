@@ -26,22 +26,14 @@ ABSENT = _NoDefault()  #: a key of a typed dictionary that may be left out
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One argument.
-
-    Args:
-        hint: its annotation.
-        words: the annotation in words.
-        text: what the docstring says of it, units included.
-        default: the Python value, or REQUIRED.
-        given: the slot's owner gives it later, so a recipe does not.
-    """
+    """One argument."""
 
     name: str
-    hint: Any
-    words: str
-    text: str
-    default: object
-    given: bool = False
+    hint: Any  #: its annotation
+    words: str  #: the annotation in words
+    text: str  #: what the docstring says of it, units included
+    default: object  #: the Python value, or REQUIRED
+    given: bool = False  #: the slot's owner gives it later, so a recipe does not
 
     @property
     def required(self) -> bool:
@@ -54,9 +46,6 @@ def describe(target: Target, num_given: int | None = 0) -> list[Described]:
 
     Args:
         num_given: so many come by position later; None is all that can.
-
-    Raises:
-        TypeError: the annotations cannot be resolved.
     """
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]

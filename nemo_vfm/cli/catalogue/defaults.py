@@ -19,15 +19,10 @@ from nemo_vfm.core.types.job import Job
 
 @dataclass(slots=True)
 class Filler:
-    """Adds what constructors take where a recipe says nothing.
+    """Adds what constructors take where a recipe says nothing."""
 
-    Args:
-        trust: whose constructors may be looked at; looking means importing.
-        left_out: classes that were not looked at, with the reason.
-    """
-
-    trust: Sequence[str]
-    left_out: dict[str, str] = field(default_factory=dict)
+    trust: Sequence[str]  #: whose constructors may be looked at; looking means importing
+    left_out: dict[str, str] = field(default_factory=dict)  #: classes that were not looked at, with the reason
 
     def recipe(self, root: Map, reserved: Sequence[str]) -> Map:
         """A whole recipe; the keys of every recipe stay at its end."""

@@ -33,45 +33,28 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The slots of one name that take the same components.
+    """The slots of one name that take the same components."""
 
-    Args:
-        slots: of all their owners.
-        ingredients: those that are made of what fits.
-        filled_by: what fits.
-    """
-
-    slots: list[Slot]
-    ingredients: list[str]
-    filled_by: list[str]
+    slots: list[Slot]  #: of all their owners
+    ingredients: list[str]  #: those that are made of what fits
+    filled_by: list[str]  #: what fits
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One component, protocol or group of components.
+    """One component, protocol or group of components."""
 
-    Args:
-        name: dotted, or `slot=choice`.
-        summary: the first paragraph of what is written about it.
-        fills: the slots it fits.
-        ingredients: `{slot: choices}` that are made of it.
-        filled_by: for a protocol or a slot: the components that fit.
-        places: for a slot: what fits, apart for owners that take other components.
-        yaml: ready to paste; empty for a protocol.
-        packages: optional packages that it needs, in words.
-        install: the line that installs them; empty where it needs none.
-    """
-
-    name: str
-    summary: str
+    name: str  #: dotted, or `slot=choice`
+    summary: str  #: the first paragraph of what is written about it
     arguments: list[Described] = field(default_factory=list)
-    fills: list[Slot] = field(default_factory=list)
-    ingredients: dict[str, list[str]] = field(default_factory=dict)
-    filled_by: list[str] = field(default_factory=list)
+    fills: list[Slot] = field(default_factory=list)  #: the slots it fits
+    ingredients: dict[str, list[str]] = field(default_factory=dict)  #: `{slot: choices}` that are made of it
+    filled_by: list[str] = field(default_factory=list)  #: for a protocol or a slot: the components that fit
+    #: for a slot: what fits, apart for owners that take other components
     places: list[Places] = field(default_factory=list)
-    yaml: str = ""
-    packages: list[str] = field(default_factory=list)
-    install: str = ""
+    yaml: str = ""  #: ready to paste; empty for a protocol
+    packages: list[str] = field(default_factory=list)  #: optional packages that it needs, in words
+    install: str = ""  #: the line that installs them; empty where it needs none
 
     def to_json(self) -> Json:
         """For machines."""
@@ -91,9 +74,6 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
 
     Args:
         word: `nemo_vfm.models.dit.DiT`, `DiT` or `model=dit_s`.
-
-    Raises:
-        UserError: there is no such thing, it is not trusted, or a short name means several.
     """
     if "=" in word:
         return _choice(word, roots, trust)

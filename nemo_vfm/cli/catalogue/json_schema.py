@@ -43,19 +43,12 @@ _RECIPE = {"description": "another recipe", "type": "string", "pattern": "^recip
 
 @dataclass(slots=True)
 class Schemas:
-    """Makes definitions as they are asked for.
+    """Makes definitions as they are asked for."""
 
-    Args:
-        found: what there is to choose from.
-        choices: `{slot: ingredients}`.
-        defs: what has been defined.
-        more: keys that are allowed beside a component's arguments.
-    """
-
-    found: Catalogue
-    choices: Mapping[str, list[str]]
-    defs: dict[str, Json] = field(default_factory=dict)
-    more: dict[str, Json] = field(default_factory=dict)
+    found: Catalogue  #: what there is to choose from
+    choices: Mapping[str, list[str]]  #: `{slot: ingredients}`
+    defs: dict[str, Json] = field(default_factory=dict)  #: what has been defined
+    more: dict[str, Json] = field(default_factory=dict)  #: keys that are allowed beside a component's arguments
 
     def __post_init__(self) -> None:
         slots = {

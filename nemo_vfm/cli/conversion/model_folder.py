@@ -24,15 +24,10 @@ def write_in(
     """Write the weights, `convert.json` and the ingredient; return a summary of what happened to the tensors.
 
     Args:
-        weights: every parameter of the model.
-        target: the output folder.
         arguments: the model's constructor arguments.
         library: the library that wrote the source, such as `diffusers`.
         name: the name of the source folder or file, shown to readers.
         extra: further keys of `convert.json`.
-
-    Raises:
-        UserError: the disk is too small.
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json, write_text

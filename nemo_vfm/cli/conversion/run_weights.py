@@ -18,9 +18,6 @@ def write_one_file(source: Path, target: Path, group: str | None) -> str:
         source: a run folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint.
         target: where `model.safetensors` and `convert.json` are to lie.
         group: model, ema or optimizer; None takes ema where there is one, else model.
-
-    Raises:
-        UserError: there is no checkpoint, or it has no such group, or the disk is too small.
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json
@@ -54,14 +51,8 @@ def export_ranker(
 
     Args:
         source: a run folder, a folder of checkpoints or a checkpoint below one.
-        target: where the files are to be.
         key: model or ema; None takes ema where there is one.
         dtype: of rows of tables: fp32 or int8.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
-
-    Raises:
-        UserError: the run trained no ranker, or there are no weights.
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json

@@ -26,22 +26,14 @@ from nemo_vfm.core.types.json_value import Json
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one thing was found.
-
-    Args:
-        group: what it is for.
-        name: the thing.
-        detail: what was seen.
-        hint: what to do; empty where nothing is to be done.
-        needed: without it nothing works here.
-    """
+    """How one thing was found."""
 
     group: str
     name: str
     state: State
     detail: str
-    hint: str = ""
-    needed: bool = False
+    hint: str = ""  #: what to do; empty where nothing is to be done
+    needed: bool = False  #: without it nothing works here
 
     @property
     def stops(self) -> bool:
@@ -213,27 +205,16 @@ def programs() -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A check that runs in a process of its own.
-
-    Args:
-        group: the finding's.
-        name: the finding's.
-        probe: its name in `probes.PROBES`.
-        module: what must be installed for it to be worth a process.
-        hint: what to do where it does not work.
-        needed: the finding's.
-        behind: another probe without whose success this one is not tried.
-        extra: of ours that brings the module; its line for pip goes before the hint.
-    """
+    """A check that runs in a process of its own."""
 
     group: str
     name: str
-    probe: str
-    module: str
-    hint: str
+    probe: str  #: its name in `probes.PROBES`
+    module: str  #: what must be installed for it to be worth a process
+    hint: str  #: what to do where it does not work
     needed: bool = False
-    behind: str = ""
-    extra: str = ""
+    behind: str = ""  #: another probe without whose success this one is not tried
+    extra: str = ""  #: of ours that brings the module; its line for pip goes before the hint
 
 
 #: The slowest first, so that the others run beside it.

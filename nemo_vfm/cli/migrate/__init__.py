@@ -34,17 +34,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A file's recipe and account.
+    """A file's recipe and account."""
 
-    Args:
-        form: the format it was in.
-        draft: the recipe.
-        entries: every key of the file, in order, once.
-    """
-
-    form: Format
+    form: Format  #: the format it was in
     draft: Draft
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...]  #: every key of the file, in order, once
 
     def of(self, verdict: str) -> list[Entry]:
         """The keys of one verdict."""
@@ -55,8 +49,6 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     """Read a file and decide what becomes of each of its keys.
 
     Args:
-        text: the YAML.
-        name: what to call it in messages.
         form: the name of its format; recognised if empty.
         kind: what it trains; told from its classes if None.
 

@@ -23,7 +23,6 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
     """Adapters of the linears that the file chooses; nothing where it asks for none.
 
     Args:
-        draft: the recipe.
         model: of one block, like the one that is trained.
         theirs: what each of its linears is called there, one name for each projection.
     """

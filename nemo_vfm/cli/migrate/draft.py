@@ -28,30 +28,19 @@ Verdict = Literal["carried", "changed", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a fact or a key.
+    """What became of a fact or a key."""
 
-    Args:
-        verdict: carried over as it was; carried over as something else; or left behind.
-        where: the address in the recipe; empty where it was left.
-        why: what changed, or why it was left; empty where it was carried.
-    """
-
-    verdict: Verdict
-    where: str = ""
-    why: str = ""
+    verdict: Verdict  #: carried over as it was; carried over as something else; or left behind
+    where: str = ""  #: the address in the recipe; empty where it was left
+    why: str = ""  #: what changed, or why it was left; empty where it was carried
 
 
 @dataclass(slots=True)
 class Draft:
-    """A recipe in the making.
+    """A recipe in the making."""
 
-    Args:
-        facts: what the file said.
-        kind: what is trained.
-    """
-
-    facts: Mapping[str, Value]
-    kind: Kind
+    facts: Mapping[str, Value]  #: what the file said
+    kind: Kind  #: what is trained
     values: dict[str, Value] = field(default_factory=dict)  #: address -> value
     origins: dict[str, str] = field(default_factory=dict)  #: address -> fact
     choices: dict[str, str] = field(default_factory=dict)  #: slot -> ingredient
@@ -111,20 +100,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a training down.
+    """One way to write a training down."""
 
-    Args:
-        name: what it is called on the command line.
-        title: what it is called in sentences.
-        taken: pattern -> fact. `*` stands for one part of an address, `**` for any number; the first that fits counts.
-        left: pattern -> why such a key has no place in a recipe of ours; asked after `taken`.
-        always: facts that hold for a file of this format that does not say them.
-    """
-
-    name: str
-    title: str
+    name: str  #: what it is called on the command line
+    title: str  #: what it is called in sentences
+    #: pattern -> fact. `*` stands for one part of an address, `**` for any number; the first that fits counts.
     taken: Mapping[str, str]
-    left: Mapping[str, str]
+    left: Mapping[str, str]  #: pattern -> why such a key has no place in a recipe of ours; asked after `taken`
+    #: facts that hold for a file of this format that does not say them
     always: Mapping[str, Value] = field(default_factory=dict)
 
     def fact(self, path: str) -> str:

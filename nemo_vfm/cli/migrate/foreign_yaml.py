@@ -36,21 +36,13 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One value of a file.
+    """One value of a file."""
 
-    Args:
-        path: its dotted address; an element of a list has its number.
-        value: a single value, or the single values of a list.
-        line: where it stands.
-        secret: whether the value is nobody's business.
-        is_mapping: whether it is an empty mapping, whose value is that of an empty list.
-    """
-
-    path: str
-    value: Value
+    path: str  #: its dotted address; an element of a list has its number
+    value: Value  #: a single value, or the single values of a list
     line: int
-    secret: bool = False
-    is_mapping: bool = False
+    secret: bool = False  #: whether the value is nobody's business
+    is_mapping: bool = False  #: whether it is an empty mapping, whose value is that of an empty list
 
 
 @dataclass(slots=True)
@@ -62,11 +54,7 @@ class _Node:
 
 
 def read_keys(text: str, name: str) -> tuple[Key, ...]:
-    """Every value of a YAML document, in order, references to one another followed.
-
-    Raises:
-        UserError: it is not YAML, not a mapping, or larger than anyone writes by hand.
-    """
+    """Every value of a YAML document, in order, references to one another followed."""
     if len(text) > MAX_BYTES:
         raise UserError(f"{name} has more than {MAX_BYTES} characters; a file to migrate has fewer")
     try:

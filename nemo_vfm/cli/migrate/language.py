@@ -15,31 +15,18 @@ from nemo_vfm.models.gpt import GPT
 
 
 class Size(NamedTuple):
-    """A published model.
+    """A published model."""
 
-    Args:
-        width: D.
-        depth: blocks.
-        heads: of attention.
-        groups: heads of keys and values.
-        mlp_hidden: width inside the perceptron.
-        vocab: tokens.
-        kind: `llama` or `gpt`: norm, activation and positions.
-        theta: of rotary positions.
-        stretched: how many times longer than it was trained on; 0 is not.
-        tied: whether the first and the last matrix are one.
-    """
-
-    width: int
-    depth: int
-    heads: int
-    groups: int
-    mlp_hidden: int
-    vocab: int = 0
-    kind: str = "llama"
-    theta: float = 10_000.0
-    stretched: float = 0.0
-    tied: bool = False
+    width: int  #: D
+    depth: int  #: blocks
+    heads: int  #: of attention
+    groups: int  #: heads of keys and values
+    mlp_hidden: int  #: width inside the perceptron
+    vocab: int = 0  #: tokens
+    kind: str = "llama"  #: `llama` or `gpt`: norm, activation and positions
+    theta: float = 10_000.0  #: of rotary positions
+    stretched: float = 0.0  #: how many times longer than it was trained on; 0 is not
+    tied: bool = False  #: whether the first and the last matrix are one
 
 
 #: Ingredients of ours.

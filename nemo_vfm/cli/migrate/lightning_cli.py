@@ -60,11 +60,7 @@ def is_lightning_cli(keys: Sequence[Key]) -> bool:
 
 
 def lightning_cli(keys: Sequence[Key]) -> Draft:
-    """The recipe, and the fate of each key.
-
-    Raises:
-        UserError: something is both a value and a mapping, as an argument that `init_args` and `dict_kwargs` both give.
-    """
+    """The recipe, and the fate of each key."""
     draft = Draft(
         {key.path: key.value for key in keys}, "lightning", {"_target_": "nemo_vfm.train.lightning_fit.LightningFit"}
     )

@@ -37,8 +37,6 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     """The file to write at `place`.
 
     Args:
-        migrated: the recipe and its account.
-        source: the name of the original file.
         place: what the user types to run it.
     """
     draft = migrated.draft

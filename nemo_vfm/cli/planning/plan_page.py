@@ -36,7 +36,6 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
 
     Args:
         own: the recipe's layout, where it is for so many GPUs.
-        recipe: as the user named it.
     """
     paper = Terminal()
     for text in (*_heading(request, answer), *fp8_sentences(request.question)):
@@ -240,11 +239,7 @@ def _advice(paper: Terminal, request: PlanRequest, best: Choice, recipe: str) ->
 
 
 def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, Serving | None]:
-    """What each GPU would hold; None in FP8 on GPUs that have no such products.
-
-    Raises:
-        UserError: see `serving`.
-    """
+    """What each GPU would hold; None in FP8 on GPUs that have no such products."""
     work, network = question.work, question.machine.network
     if sequences < 1:
         raise UserError(f"--sequences must be at least 1, got {sequences}")

@@ -49,62 +49,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample as a model gets it.
+    """One sample as a model gets it."""
 
-    Args:
-        inputs: shapes, with a batch of one.
-        tokens: that it makes.
-        frames: latent frames of it; None of a text.
-        source: who says so.
-    """
-
-    inputs: Mapping[str, tuple[int, ...]]
-    tokens: int
-    frames: int | None
-    source: str
+    inputs: Mapping[str, tuple[int, ...]]  #: shapes, with a batch of one
+    tokens: int  #: that it makes
+    frames: int | None  #: latent frames of it; None of a text
+    source: str  #: who says so
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A recipe's training, ready to be planned.
+    """A recipe's training, ready to be planned."""
 
-    Args:
-        question: for the planner.
-        sample: what it is reckoned for.
-        phase: the phase it is, where the recipe has several; else empty.
-        steps: of this phase or the training; None where only the clock or the data know.
-        own: the recipe's layout.
-        step: address of the training in a workflow, with a dot behind it; else empty.
-        has_engine: whether the recipe names its engine.
-        where: the address at which the layout is written, or would be.
-        written: what stands there: the same, or for a phase without one of its own nothing but defaults.
-        recompute: whether the recipe's engine runs blocks again.
-        kept: checkpoints that stay on the disk; None keeps all.
-        checkpoint_bytes: of one.
-        held: the networks beside the model.
-    """
-
-    question: Question
-    sample: Sample
-    phase: str
-    steps: int | None
-    own: ParallelPlan
-    step: str
-    has_engine: bool
-    where: str
-    written: ParallelPlan
-    recompute: bool
-    kept: int | None
-    checkpoint_bytes: int
-    held: Held
+    question: Question  #: for the planner
+    sample: Sample  #: what it is reckoned for
+    phase: str  #: the phase it is, where the recipe has several; else empty
+    steps: int | None  #: of this phase or the training; None where only the clock or the data know
+    own: ParallelPlan  #: the recipe's layout
+    step: str  #: address of the training in a workflow, with a dot behind it; else empty
+    has_engine: bool  #: whether the recipe names its engine
+    where: str  #: the address at which the layout is written, or would be
+    written: ParallelPlan  #: what stands there: the same, or for a phase without one of its own nothing but defaults
+    recompute: bool  #: whether the recipe's engine runs blocks again
+    kept: int | None  #: checkpoints that stay on the disk; None keeps all
+    checkpoint_bytes: int  #: of one
+    held: Held  #: the networks beside the model
 
 
 def parse_request(arguments: argparse.Namespace) -> PlanRequest:
-    """Read the recipe and look at its model.
-
-    Raises:
-        RecipeError, UserError: the recipe is wrong, trains nothing, or does not say enough.
-    """
+    """Read the recipe and look at its model."""
     gpu_named(arguments.gpu)  # a wrong name is told before the recipe is read
     job, step, composed = built_training(arguments)
     found = request_of(job, composed.path, arguments)
@@ -117,14 +90,9 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     """The same of a training that is built already.
 
     Args:
-        job: the training.
         recipe: its file, whose first lines may say how large its samples are.
         arguments: with gpus, gpu, network, latents, tokens, phase, conf and trust.
         own_only: whether nothing but the recipe's own layout is asked for, whatever the number of GPUs.
-
-    Raises:
-        UserError: it is not known how its layouts are planned, or the recipe does not say enough.
-        ValueError: the model does not say enough of itself.
     """
     machine = Machine(gpu_named(arguments.gpu), _network(arguments))
     if not isinstance(job.engine, TorchEngine):
@@ -161,11 +129,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
 
 
 def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
-    """Before anybody is asked how large samples are.
-
-    Raises:
-        UserError: the model is not made of blocks that layouts could share.
-    """
+    """Before anybody is asked how large samples are."""
     if not isinstance(model, Cuttable):
         kept = job.plan_for(gpus).state_bytes
         raise UserError(
@@ -176,11 +140,7 @@ def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
 
 
 def own_choice(parse_request: PlanRequest) -> Choice:
-    """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it.
-
-    Raises:
-        UserError: the engine would not take it.
-    """
+    """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it."""
     return Planner(parse_request.question).choice(parse_request.own, recompute=parse_request.recompute)
 
 
@@ -230,9 +190,6 @@ def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | 
     Args:
         latents: what the user says: frames, rows and columns, with commas between.
         tokens: likewise, of a text.
-
-    Raises:
-        UserError: nobody says.
     """
     from nemo_vfm.models.gpt import GPT
 

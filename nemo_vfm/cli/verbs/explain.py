@@ -121,11 +121,7 @@ def _component(arguments: argparse.Namespace) -> int:
 
 
 def shards_named(word: str) -> uri.Place | None:
-    """A folder with shards.json or tars, a tar, several by braces, or an address in an object store.
-
-    Raises:
-        UserError: it is written like a path or an address, and there are no shards.
-    """
+    """A folder with shards.json or tars, a tar, several by braces, or an address in an object store."""
     try:
         where = uri.place(word)
     except ValueError as error:

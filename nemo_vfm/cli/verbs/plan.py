@@ -151,10 +151,6 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
 
     Args:
         arguments: `gpus`, `gpu` and `network` are None where they are not given; an option wins over a cluster.
-
-    Raises:
-        RecipeError: there is no such cluster.
-        UserError: it is not said for how many GPUs, or the cluster has none.
     """
     ours = [word for word in arguments.overrides if _path(word).partition(".")[0] in (_SLOT, *_SIZES)]
     sizes = {_path(word): word for word in ours if _path(word) in _SIZES}

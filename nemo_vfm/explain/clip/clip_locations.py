@@ -20,48 +20,30 @@ _STRIP, _FILM, _LATENTS = 4, 8, 4
 
 @dataclass(slots=True)
 class Bytes:
-    """A sample of shards.
+    """A sample of shards."""
 
-    Args:
-        folder: of the shards.
-        shard: the tar's name.
-        key: the sample's.
-        members: extension -> (offset in the tar, bytes).
-        index: what the index says of it.
-    """
-
-    folder: str
-    shard: str
-    key: str
-    members: dict[str, tuple[int, int]]
-    index: Json
+    folder: str  #: of the shards
+    shard: str  #: the tar's name
+    key: str  #: the sample's
+    members: dict[str, tuple[int, int]]  #: extension -> (offset in the tar, bytes)
+    index: Json  #: what the index says of it
 
 
 @dataclass(slots=True)
 class Encoding:
-    """What one encode step made of the clip.
+    """What one encode step made of the clip."""
 
-    Args:
-        step: its folder.
-        samples: windows of the clip, each with its latents; none where the step left it out.
-        codec: what encoded it.
-        left_out: reason -> clips that this step left out for it, where it made nothing of the clip.
-    """
-
-    step: str
+    step: str  #: its folder
+    #: windows of the clip, each with its latents; none where the step left it out
     samples: list[Bytes] = field(default_factory=list)
-    codec: str = ""
+    codec: str = ""  #: what encoded it
+    #: reason -> clips that this step left out for it, where it made nothing of the clip
     left_out: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Opened:
-    """The shards that a clip lies in, for reading what is in them.
-
-    Args:
-        shards: the folder.
-        entry: the sample.
-    """
+    """The shards that a clip lies in, for reading what is in them."""
 
     shards: ShardSet
     entry: Entry

@@ -15,23 +15,14 @@ from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One score of the clip among those of all clips that did not fail.
-
-    Args:
-        name: the column.
-        value: None where it has none.
-        unit: empty where a number has none, or nobody says.
-        among: clips that have this score.
-        lower: how many of them have less; of words, None.
-        equal: how many have the same, itself among them.
-    """
+    """One score of the clip among those of all clips that did not fail."""
 
     name: str
-    value: float | str | None
-    unit: str
-    among: int
-    lower: int | None
-    equal: int
+    value: float | str | None  #: None where it has none
+    unit: str  #: empty where a number has none, or nobody says
+    among: int  #: clips that have this score
+    lower: int | None  #: how many of them have less; of words, None
+    equal: int  #: how many have the same, itself among them
 
     @property
     def percentile(self) -> float | None:
@@ -52,50 +43,33 @@ class Alike:
 
 @dataclass(slots=True)
 class Story:
-    """One clip.
-
-    Args:
-        folder: of the curation.
-        clips: that it decided about.
-        last_frame: the one after the clip's last.
-        start_s: of its first frame, at the file's mean frame rate.
-        rule: that dropped it; None where it is kept or failed.
-        message: why it failed; None where it did not.
-        duplicate_of: the kept clip that it went for.
-        duplicates: clips that went for this one.
-        restored: who mended it, and what they found; empty where nothing was mended.
-        caption_by: who wrote the caption; empty where its shard does not say.
-        caption_facts: how it came to be, by names that begin with `caption_`.
-        bucket: its name, or why it is in none; empty where nothing says.
-        bytes: where the encoded clip lies; None where there is none.
-        encodings: what encode steps of the same run made of it.
-    """
+    """One clip."""
 
     clip_id: str
-    folder: str
-    clips: int
+    folder: str  #: of the curation
+    clips: int  #: that it decided about
     source: str
     first_frame: int
-    last_frame: int
-    start_s: float
+    last_frame: int  #: the one after the clip's last
+    start_s: float  #: of its first frame, at the file's mean frame rate
     duration_s: float
     fps: float
     width: int
     height: int
     decision: str
-    rule: str | None
-    message: str | None
+    rule: str | None  #: that dropped it; None where it is kept or failed
+    message: str | None  #: why it failed; None where it did not
     scores: list[Standing]
     rules: list[Verdict]
-    duplicate_of: Alike | None
-    duplicates: list[Alike]
-    restored: Json
+    duplicate_of: Alike | None  #: the kept clip that it went for
+    duplicates: list[Alike]  #: clips that went for this one
+    restored: Json  #: who mended it, and what they found; empty where nothing was mended
     caption: str
-    caption_by: str
-    caption_facts: Json
-    bucket: str
-    bytes: Bytes | None
-    encodings: list[Encoding]
+    caption_by: str  #: who wrote the caption; empty where its shard does not say
+    caption_facts: Json  #: how it came to be, by names that begin with `caption_`
+    bucket: str  #: its name, or why it is in none; empty where nothing says
+    bytes: Bytes | None  #: where the encoded clip lies; None where there is none
+    encodings: list[Encoding]  #: what encode steps of the same run made of it
 
     def to_json(self) -> Json:
         """For machines."""

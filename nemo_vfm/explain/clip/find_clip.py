@@ -19,11 +19,7 @@ _SECONDS = re.compile(r"(.+)@(\d{1,9}(?:\.\d{1,9})?)", re.DOTALL)
 
 
 def place_of(curation: Curation, word: str) -> int:
-    """The clip of that id, the only one whose id begins so, or the one that holds FILE:FRAME or FILE@SECONDS.
-
-    Raises:
-        UserError: there is none, or several.
-    """
+    """The clip of that id, the only one whose id begins so, or the one that holds FILE:FRAME or FILE@SECONDS."""
     ids = curation.texts("clip_id")
     if word in ids:
         return ids.index(word)

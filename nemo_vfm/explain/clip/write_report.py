@@ -21,12 +21,7 @@ _MOST_ALIKE = 8
 
 
 def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> int:
-    """Print what is known of a clip, or of a file, and write the sheet where one is asked for.
-
-    Raises:
-        UserError: there is no curation, no such clip, or nothing to show on the sheet.
-        DataError: the table is damaged.
-    """
+    """Print what is known of a clip, or of a file, and write the sheet where one is asked for."""
     folder = curation_folder(run)
     if folder is None:
         raise UserError(f"{run} is not a run folder of a curation: there is no scores.parquet in it or in its steps")

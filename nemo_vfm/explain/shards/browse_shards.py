@@ -20,12 +20,7 @@ _FRAMES, _SAMPLES = 8, 16
 
 
 def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) -> int:
-    """Print what shards hold, or one sample of them, and write the sheet where one is asked for.
-
-    Raises:
-        UserError: there are no shards, or no such sample.
-        DataError: they are damaged.
-    """
+    """Print what shards hold, or one sample of them, and write the sheet where one is asked for."""
     try:
         samples = named_shards([where], None)
     except ValueError as error:  # braces

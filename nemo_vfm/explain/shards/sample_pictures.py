@@ -30,23 +30,14 @@ _PAPER, _INK = 24, (210, 210, 210)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One picture of a sheet.
+    """One picture of a sheet."""
 
-    Args:
-        pixels: (H, W, 3) RGB.
-        label: what stands below it.
-    """
-
-    pixels: Pixels
-    label: str
+    pixels: Pixels  #: (H, W, 3) RGB
+    label: str  #: what stands below it
 
 
 def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
-    """Up to `most` frames of a sample, spread over its length; none where it holds no picture.
-
-    Raises:
-        DataError: its film, picture or latents are damaged.
-    """
+    """Up to `most` frames of a sample, spread over its length; none where it holds no picture."""
     extension = media_among(entry.members)
     if extension is not None and is_image(extension):
         return [Frame(decode_image(samples.read(entry, extension)), extension)]
@@ -92,11 +83,7 @@ def sheet(frames: Sequence[Frame]) -> Pixels:
 
 
 def write_sheet(path: Path, frames: Sequence[Frame]) -> None:
-    """Write a sheet as a PNG, whole or not at all.
-
-    Raises:
-        UserError: the name does not end in .png, or its folder cannot be written.
-    """
+    """Write a sheet as a PNG, whole or not at all."""
     if path.suffix.lower() != ".png":
         raise UserError(f"the sheet is a PNG, so --out must end in .png, and {path.name} does not")
     _, data = cv2.imencode(".png", sheet(frames)[..., ::-1])

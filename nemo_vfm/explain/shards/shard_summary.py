@@ -45,37 +45,21 @@ class Numbers:
 
 @dataclass(slots=True)
 class Summary:
-    """What a set of shards holds.
-
-    Args:
-        samples: how many.
-        shards: tars.
-        clips: that the samples were cut from; their own number where they are no windows.
-        members: extension -> bytes of each.
-        looked_into: samples that the rest is of: all, or the first ones where that means reading them.
-        buckets: name -> samples.
-        sizes: such as 640x360 -> samples.
-        latent_shapes: such as 16x4x32x32 -> samples.
-        fps: rate -> samples.
-        duration_s: histogram.
-        caption_words: histogram.
-        without_caption: samples.
-        unknown: samples whose size or rate nobody says.
-    """
+    """What a set of shards holds."""
 
     samples: int
-    shards: int
-    clips: int
-    members: dict[str, Numbers]
-    looked_into: int
-    buckets: dict[str, int] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    latent_shapes: dict[str, int] = field(default_factory=dict)
-    fps: dict[str, int] = field(default_factory=dict)
+    shards: int  #: tars
+    clips: int  #: that the samples were cut from; their own number where they are no windows
+    members: dict[str, Numbers]  #: extension -> bytes of each
+    looked_into: int  #: samples that the rest is of: all, or the first ones where that means reading them
+    buckets: dict[str, int] = field(default_factory=dict)  #: name -> samples
+    sizes: dict[str, int] = field(default_factory=dict)  #: such as 640x360 -> samples
+    latent_shapes: dict[str, int] = field(default_factory=dict)  #: such as 16x4x32x32 -> samples
+    fps: dict[str, int] = field(default_factory=dict)  #: rate -> samples
     duration_s: list[Bin] = field(default_factory=list)
     caption_words: list[Bin] = field(default_factory=list)
-    without_caption: int = 0
-    unknown: int = 0
+    without_caption: int = 0  #: samples
+    unknown: int = 0  #: samples whose size or rate nobody says
 
     def to_json(self) -> Json:
         """For machines."""
@@ -182,27 +166,16 @@ class Tensor:
 
 @dataclass(slots=True)
 class One:
-    """A sample.
-
-    Args:
-        key: its own.
-        shard: the tar's name.
-        members: extension -> (offset in the tar, bytes).
-        caption: empty where it has none.
-        facts: the json member, or the index where there is none.
-        tensors: of all safetensors and npy members.
-        films: extension -> what it is, in words.
-        damaged: extension -> why it cannot be read.
-    """
+    """A sample."""
 
     key: str
-    shard: str
-    members: dict[str, tuple[int, int]]
-    caption: str
-    facts: Json
-    tensors: list[Tensor] = field(default_factory=list)
-    films: dict[str, str] = field(default_factory=dict)
-    damaged: dict[str, str] = field(default_factory=dict)
+    shard: str  #: the tar's name
+    members: dict[str, tuple[int, int]]  #: extension -> (offset in the tar, bytes)
+    caption: str  #: empty where it has none
+    facts: Json  #: the json member, or the index where there is none
+    tensors: list[Tensor] = field(default_factory=list)  #: of all safetensors and npy members
+    films: dict[str, str] = field(default_factory=dict)  #: extension -> what it is, in words
+    damaged: dict[str, str] = field(default_factory=dict)  #: extension -> why it cannot be read
 
     def to_json(self) -> Json:
         """For machines."""
@@ -210,11 +183,7 @@ class One:
 
 
 def entry_of(entries: Sequence[Entry], key: str) -> Entry:
-    """The sample of that key, or the only one whose key begins like that.
-
-    Raises:
-        UserError: there is none, or several.
-    """
+    """The sample of that key, or the only one whose key begins like that."""
     found = [entry for entry in entries if entry.key == key] or [e for e in entries if e.key.startswith(key)]
     if len(found) == 1:
         return found[0]
