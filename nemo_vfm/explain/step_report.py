@@ -84,7 +84,9 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     if hasattr(job.data, "num_workers"):
         vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
     data, seed_then = job.data_at(folder, step - 1, seed)
-    batch = job.skip.left(_batch(data, step - 1)).to(device())
+    given = next(iter(data.train_dataloader()))
+    assert given.index == step - 1
+    batch = job.skip.left(given).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
     names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
     shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
@@ -119,12 +121,6 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     if not isinstance(found, Train):
         raise UserError(f"{run} is not a training run, so it has no steps to explain")
     return found, run, composed.seed
-
-
-def _batch(data: TrainingData, index: int) -> Batch:
-    batch = next(iter(data.train_dataloader()))
-    assert batch.index == index
-    return batch
 
 
 def _epoch(data: TrainingData, step: int) -> float | None:
@@ -172,7 +168,9 @@ def _with_samples(
 ) -> StepReport:  # fmt: skip
     counts = prepared.weight_B.tolist()
     whole = sum(weight * loss for weight, loss in zip(counts, losses or [], strict=False))
-    numbers = _numbers(prepared, len(batch))
+    # One number a sample: tags, and what the criterion needs of that kind, such as sigma.
+    kinds, a_sample = {**prepared.targets, **prepared.tags}, (len(batch),)
+    numbers = {name: tensor.tolist() for name, tensor in kinds.items() if tuple(tensor.shape) == a_sample}
     plan = at(job.phases, report.step - 1).plan if job.phases else job.parallel
     each = max(1, len(batch) // plan.data)
     captions = getattr(batch, "captions", ("",) * len(batch))  # tokens have none, nor a frame rate
@@ -189,12 +187,6 @@ def _with_samples(
     ]  # fmt: skip
     mean = whole / sum(counts) if losses is not None and sum(counts) else None
     return replace(report, samples=samples, weights=weights, exact=exact, loss=mean)
-
-
-def _numbers(prepared: ModelInputs, count: int) -> dict[str, list[float]]:
-    """One number a sample: tags, and what the criterion needs of that kind, such as sigma."""
-    found = {**prepared.targets, **prepared.tags}
-    return {name: tensor.tolist() for name, tensor in found.items() if tuple(tensor.shape) == (count,)}
 
 
 def to_json(report: StepReport) -> Json:

@@ -102,7 +102,20 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
         OSError: the page cannot be written.
     """
     looks = _looks(len(runs))
-    sections = [_table(path, runs, looks), *_differences(runs), *_curves(runs, looks)]
+    settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
+    rows = [
+        {"name": run.name, "look": look, "state": run.state, "link": _link(path, run),
+         "settings": [run.settings.get(key, "") for key in settings],
+         "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
+        for run, look in zip(runs, looks, strict=True)
+    ]  # fmt: skip
+    columns = [key.removeprefix("steps.") for key in settings]
+    names = [words(name) for name in figures]
+    sections = [
+        Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names})),
+        *_differences(runs),
+        *_curves(runs, looks),
+    ]
     head = Head(title, f"{len(runs)} runs beside each other.", (), "")
     cards = [Card("best run", best, words(measure))] if best else []
     write_text(path, conceal(page_text(head, sections, cards, (), kind="comparison of runs")))
@@ -117,19 +130,6 @@ def _looks(count: int) -> list[Look]:
     tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
     looks = [Look(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
     return looks + [Look("other")] * (count - drawn)
-
-
-def _table(path: Path, runs: Sequence[Compared], looks: Sequence[Look]) -> Section:
-    settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
-    rows = [
-        {"name": run.name, "look": look, "state": run.state, "link": _link(path, run),
-         "settings": [run.settings.get(key, "") for key in settings],
-         "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
-        for run, look in zip(runs, looks, strict=True)
-    ]  # fmt: skip
-    columns = [key.removeprefix("steps.") for key in settings]
-    names = [words(name) for name in figures]
-    return Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names}))
 
 
 def _link(path: Path, run: Compared) -> str:

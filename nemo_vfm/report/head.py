@@ -29,20 +29,17 @@ def head(run: RunFolder) -> Head:
     created = str(manifest.get("created") or "")
     time = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", created)
     utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
+    commit, plus, rest = str(manifest.get("commit") or "").partition("+")
     known = {
         "hardware": _hardware(manifest.get("hardware")),
         "started": f"{time[1]} {time[2]}{utc}" if time else created,
         "took": span(sum(seconds.values())) if seconds else "",
         "seed": plain(manifest["seed"]) if "seed" in manifest else "",
-        "commit": _commit(str(manifest.get("commit") or "")),
+        "commit": commit[:10] + plus + rest,
     }
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)
-    return Head(
-        name,
-        str(manifest.get("purpose") or ""),
-        tuple((k, v) for k, v in known.items() if v),
-        _state(run),
-    )
+    facts = tuple((what, value) for what, value in known.items() if value)
+    return Head(name, str(manifest.get("purpose") or ""), facts, _state(run))
 
 
 def step_seconds(run: RunFolder) -> dict[str, float]:
@@ -60,11 +57,6 @@ def _hardware(value: Any) -> str:
         return plain(value or "")
     memory = f", {plain(known['memory_gb'])} GB" if known.get("memory_gb") else ""
     return plain(known["device"]) + memory
-
-
-def _commit(commit: str) -> str:
-    name, plus, rest = commit.partition("+")
-    return name[:10] + plus + rest
 
 
 def _state(run: RunFolder) -> str:

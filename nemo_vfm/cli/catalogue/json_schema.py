@@ -199,20 +199,17 @@ class Schemas:
         key = f"{'complete-' if complete else ''}slot:{name}" + (f":{slot.num_given} given" if slot.num_given else "")
         if key not in self.defs:
             self.defs[key] = {}
-            self.defs[key] = self._one_of(slot, complete=complete)
+            names = self.found.filling(slot.kind)
+            which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
+            theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
+            target = {"description": "the class", "anyOf": [{"enum": names}, self._later(), *theirs]}
+            without = self._without_target(slot, names, complete=complete)
+            component = {
+                "type": "object", "properties": {TARGET: target},
+                "allOf": [*which, {"if": {"not": {"required": [TARGET]}}, "then": without}],
+            }  # fmt: skip
+            self.defs[key] = {"anyOf": [component, _RECIPE]} if slot.kind is Job else component
         return {"$ref": f"#/$defs/{key}"}
-
-    def _one_of(self, slot: Slot, *, complete: bool) -> Json:
-        names = self.found.filling(slot.kind)
-        which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
-        theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
-        target = {"description": "the class", "anyOf": [{"enum": names}, self._later(), *theirs]}
-        without = self._without_target(slot, names, complete=complete)
-        component = {
-            "type": "object", "properties": {TARGET: target},
-            "allOf": [*which, {"if": {"not": {"required": [TARGET]}}, "then": without}],
-        }  # fmt: skip
-        return {"anyOf": [component, _RECIPE]} if slot.kind is Job else component
 
     def _without_target(self, slot: Slot, names: list[str], *, complete: bool) -> Json:
         """A slot of one plain class needs no `_target_`; elsewhere an ingredient below must have given it."""

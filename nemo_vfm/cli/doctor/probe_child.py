@@ -90,13 +90,6 @@ def answer(name: str) -> Answer:
         return Answer("broken", f"{type(error).__name__}: {str(error).strip()[:300]}")
 
 
-def _main(name: str) -> None:
-    found = answer(name)
-    sys.stdout.write(f"\n{_MARK}{json.dumps({'state': found.state, 'detail': found.detail})}\n")
-    sys.stdout.flush()
-    os._exit(0)  # threads and handlers of what was imported do not matter any more
-
-
 _LEVELS = (60, 190)  # grey values of the two frames
 _SIDE_PX = 64
 _TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
@@ -264,4 +257,7 @@ def _compare(pictures_THWC: "NDArray[np.uint8]") -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    found = answer(sys.argv[1])
+    sys.stdout.write(f"\n{_MARK}{json.dumps({'state': found.state, 'detail': found.detail})}\n")
+    sys.stdout.flush()
+    os._exit(0)  # threads and handlers of what was imported do not matter any more

@@ -68,7 +68,16 @@ def diffusion(draft: Draft) -> None:
 
 def _data(draft: Draft) -> None:
     draft.put("data._target_", "nemo_vfm.data.sources.shard_data.ShardData")
-    _shards(draft)
+    data_path = draft.get("data_path")
+    path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
+    written = _written(draft)
+    draft.put("data.shards", "???", written)
+    if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
+        draft.leave("data_path", "set one folder of shards: data.shards=DIR")
+    elif "${" in path:
+        draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
+    else:
+        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {written}")
     if size := draft.whole("batch_size"):
         draft.carry("batch_size", "data.batch_size", size)
     else:
@@ -86,19 +95,6 @@ def _data(draft: Draft) -> None:
         draft.leave("shuffle", "samples are shuffled unless this is false")
     if draft.number("val_every"):
         draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
-
-
-def _shards(draft: Draft) -> None:
-    data_path = draft.get("data_path")
-    path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
-    written = _written(draft)
-    draft.put("data.shards", "???", written)
-    if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
-        draft.leave("data_path", "set one folder of shards: data.shards=DIR")
-    elif "${" in path:
-        draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
-    else:
-        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {written}")
 
 
 def _written(draft: Draft) -> str:

@@ -34,7 +34,17 @@ def language_data(draft: Draft) -> None:
         draft.agree("reset_mask", "data.packing", why)
     else:
         draft.leave("reset_mask", "documents are concatenated by default")
-    _split(draft)
+    # `900,50,50`: the second part is held out; a third one would be held out, too, and is trained on here.
+    given = draft.get("splits")
+    parts = [_number(part) for part in str(given).split(",")] if isinstance(given, str) else []
+    whole = [part for part in parts if part is not None]
+    if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
+        share = float(f"{whole[1] / sum(whole):.6g}")
+        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third one")
+    else:
+        if draft.number("val_every"):
+            draft.put("data.val_fraction", 0.001, "held out for validation")
+        draft.leave("splits", "the held-out part is a share of the documents: data.val_fraction")
     _tokenizer(draft)
     workers = draft.get("num_workers")
     if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
@@ -98,20 +108,6 @@ def _weight(part: object) -> float | None:
     except ValueError:
         return None
     return found if 0 < found < float("inf") else None
-
-
-def _split(draft: Draft) -> None:
-    """`900,50,50`: the second part is held out; a third one would be held out, too, and is trained on here."""
-    given = draft.get("splits")
-    parts = [_number(part) for part in str(given).split(",")] if isinstance(given, str) else []
-    whole = [part for part in parts if part is not None]
-    if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
-        share = float(f"{whole[1] / sum(whole):.6g}")
-        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third one")
-    else:
-        if draft.number("val_every"):
-            draft.put("data.val_fraction", 0.001, "held out for validation")
-        draft.leave("splits", "the held-out part is a share of the documents: data.val_fraction")
 
 
 def _number(text: str) -> float | None:

@@ -44,7 +44,11 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
         _table(paper, request, answer, own)
     for text in (*_own(request, answer, own), *_rules(request, answer)):
         paper.prose(text)
-    _refusals(paper, answer)
+    if answer.refused:
+        total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
+        paper.line(f"\n{total} to divide {answer.gpus:,} GPUs will not do", "bold")
+        for group in answer.groups():
+            paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)
     if answer.ranked:
         _advice(paper, request, answer.ranked[0], recipe)
 
@@ -69,7 +73,11 @@ def tell_remedies(
                 f"{room}. Fullest: {start.memory.moment}.")  # fmt: skip
     if found:
         paper.line("\nWhat would make it fit", "bold")
-        rows = [_remedy(request, start, one) for one in found[:SHOWN]]
+        rows = []
+        for one in found[:SHOWN]:
+            seconds = one.choice.time.total
+            longer = f"{seconds / start.time.total - 1:+.0%}"
+            rows.append((gib(one.choice.memory.total), digits(seconds), longer, shlex.join(words(request, one))))
         paper.table([("GiB", "step s", "", "changes"), *rows], {})
     else:
         paper.prose(f"Nothing would make it fit on {number}: no layout, no recomputation, no smaller microbatch, no "
@@ -78,12 +86,6 @@ def tell_remedies(
         paper.prose(f"Unchanged, it fits on {more:,} GPUs: see nemo-vfm plan --gpus {more}.")
     elif not answer.ranked:
         paper.prose("Unchanged, it fits on no number of GPUs.")
-
-
-def _remedy(request: PlanRequest, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
-    """Its row: memory, time, how much longer than as it is, and the words of a command line."""
-    more = one.choice.time.total / start.time.total - 1
-    return gib(one.choice.memory.total), digits(one.choice.time.total), f"{more:+.0%}", shlex.join(words(request, one))
 
 
 def words(request: PlanRequest, one: Remedy) -> list[str]:
@@ -204,15 +206,6 @@ def _rules(request: PlanRequest, answer: Answer) -> Iterator[str]:
         other = "" if follows else f"; the first that does is number {first}" if first else "; none that fits does"
         verdict = f"{'followed' if follows else 'not followed'}{other}"
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."
-
-
-def _refusals(paper: Terminal, answer: Answer) -> None:
-    if not answer.refused:
-        return
-    total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
-    paper.line(f"\n{total} to divide {answer.gpus:,} GPUs will not do", "bold")
-    for group in answer.groups():
-        paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)
 
 
 def _values(group: Group) -> str:

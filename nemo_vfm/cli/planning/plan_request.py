@@ -7,7 +7,7 @@ command line, the data's buckets or sequence length, the recipe's first comment 
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +24,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layouts import Subject
-from nemo_vfm.perf.model_facts import ModelFacts, facts
+from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Choice, Planner, Question
@@ -94,7 +94,10 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         arguments: with gpus, gpu, network, latents, tokens, phase, conf and trust.
         own_only: whether nothing but the recipe's own layout is asked for, whatever the number of GPUs.
     """
-    machine = Machine(gpu_named(arguments.gpu), _network(arguments))
+    machine = Machine(
+        gpu_named(arguments.gpu),
+        ingredient("network", arguments.network, Network, arguments.conf, trust_list(arguments.trust)),
+    )
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"only TorchEngine layouts can be planned, and this recipe uses {type(job.engine).__name__}")
     model = on_meta(job.model)
@@ -106,15 +109,18 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     work = work_of(model, sample.inputs, sample.tokens)
     batches = dict(job.data.batch_sizes()) if isinstance(job.data, HasBatchSizes) else {}
     along_time = any(one.over == "lines" for one in work.attentions)
+    part = known.model
+    assert isinstance(part, torch.nn.Module)
     subject = Subject(
-        model=model, part=_two_blocks(known), tokens=sample.tokens, frames=sample.frames if along_time else None,
+        model=model, part=part, tokens=sample.tokens, frames=sample.frames if along_time else None,
         causal=any(one.causal for one in work.attentions), batch=batch,
         others=tuple(size for name, size in batches.items() if name != "batch_size"),
         splits_weights_apart=not job.engine.compile,
     )  # fmt: skip
     held = job.held_beside()
     question = Question(
-        subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
+        subject=subject, work=work, known=known, machine=machine,
+        precision="fp32" if job.precision.compute == "fp32" else "bf16",  # of all but linears in FP8
         fp8=job.precision.fp8, average=job.ema is not None,
         offload=job.engine.offload_optimizer, beside=held.num_bytes,
     )  # fmt: skip
@@ -142,21 +148,6 @@ def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
 def own_choice(parse_request: PlanRequest) -> Choice:
     """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it."""
     return Planner(parse_request.question).choice(parse_request.own, recompute=parse_request.recompute)
-
-
-def _two_blocks(known: ModelFacts) -> "nn.Module":
-    part = known.model
-    assert isinstance(part, torch.nn.Module)
-    return part
-
-
-def _network(arguments: argparse.Namespace) -> Network:
-    return ingredient("network", arguments.network, Network, arguments.conf, trust_list(arguments.trust))
-
-
-def _precision(job: "Train") -> Literal["fp32", "bf16"]:
-    """Of all but linears in FP8; `auto` is bf16 on every GPU that is known here."""
-    return "fp32" if job.precision.compute == "fp32" else "bf16"
 
 
 def _phase(

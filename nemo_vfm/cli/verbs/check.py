@@ -60,11 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.runtime.sweep_points import sweep_plan
 
     sweep = sweep_plan(arguments)
-    return _work_of_all(sweep) if arguments.work else _each(sweep)
-
-
-def _each(sweep: "SweepPlan") -> int:
-    """Every combination under its name."""
+    if arguments.work:
+        return _work_of_all(sweep)
     status = 0
     for point in sweep.points:
         sys.stdout.write(f"{' '.join(point.words())}\n")
@@ -101,7 +98,10 @@ def _one(arguments: argparse.Namespace) -> int:
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, composed, job, problems)
     sys.stdout.writelines(f"{one}\n" for one in notes)
-    Terminal().result(f"{composed.path}: {_verdict(errors, len(problems) - errors)}")
+    missing = len(problems) - errors
+    counts = [f"{errors} {'problem' if errors == 1 else 'problems'}"] * bool(errors)
+    counts += [f"{missing} {'value' if missing == 1 else 'values'} for you to give"] * bool(missing)
+    Terminal().result(f"{composed.path}: {', '.join(counts) or 'ok'}")
     return 2 if errors else 0
 
 
@@ -218,9 +218,3 @@ def _say_plan(
     )
     for text in sentences:
         Terminal().prose(text)
-
-
-def _verdict(errors: int, missing: int) -> str:
-    counts = [f"{errors} {'problem' if errors == 1 else 'problems'}"] * bool(errors)
-    counts += [f"{missing} {'value' if missing == 1 else 'values'} for you to give"] * bool(missing)
-    return ", ".join(counts) or "ok"

@@ -54,7 +54,7 @@ def _write(findings: "list[Finding]", stopping: list[str]) -> None:
     for finding in hints:
         paper.line(f"  {finding.name}: {paste_ready(finding.hint)}")
     paper.line()
-    paper.prose(_verdict(stopping))
+    paper.prose("Everything required works." if not stopping else f"Required, and not working: {', '.join(stopping)}.")
 
 
 def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
@@ -68,9 +68,3 @@ def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
             yield (finding.group,)
             group = finding.group
         yield f"  {finding.state}", finding.name, paste_ready(finding.detail)
-
-
-def _verdict(stopping: list[str]) -> str:
-    if not stopping:
-        return "Everything required works."
-    return f"Required, and not working: {', '.join(stopping)}."

@@ -85,6 +85,11 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
     record = opened.record() if opened else {}
     first, last = curation.span(place)
     fps = curation.number("fps", place) or 0.0
+    ids, keepers = curation.texts("clip_id"), curation.others["duplicate_of"]
+    keeper = curation.text("duplicate_of", place)
+    mended = curation.read("restored.json").get("clips")
+    found = mended.get(clip) if isinstance(mended, dict) else None
+    facts = {str(name): value for name, value in record.items() if str(name).startswith("caption_")}
     story = Story(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
@@ -92,10 +97,12 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
         decision=curation.texts("decision")[place], rule=curation.text("rule", place),
         message=curation.text("message", place), scores=standings(curation, place), rules=verdicts(curation, place),
-        duplicate_of=_keeper(curation, place), duplicates=_went_for(curation, clip),
-        restored=_restored(curation, clip), caption=curation.text("caption", place) or "",
+        duplicate_of=_alike(curation, ids.index(keeper), place) if keeper in ids else None,
+        duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
+        restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
+        caption=curation.text("caption", place) or "",
         caption_by=str(record.get("caption_by") or ""), bucket=_bucket(curation, clip, latents),
-        caption_facts={str(name): value for name, value in record.items() if _says_how(str(name))},
+        caption_facts={name: value for name, value in facts.items() if name != "caption_by"},
         bytes=opened.resolved() if opened else None, encodings=encoded,
     )  # fmt: skip
     return story, opened, latents
@@ -120,32 +127,12 @@ def _standing(curation: Curation, name: str, place: int) -> Standing:
     return Standing(name, value, unit(name), len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
-def _keeper(curation: Curation, place: int) -> Alike | None:
-    keeper, ids = curation.text("duplicate_of", place), curation.texts("clip_id")
-    return _alike(curation, ids.index(keeper), place) if keeper in ids else None
-
-
-def _went_for(curation: Curation, clip: str) -> list[Alike]:
-    gone = [place for place, keeper in enumerate(curation.others["duplicate_of"]) if keeper == clip]
-    return [_alike(curation, place, place) for place in gone]
-
-
 def _alike(curation: Curation, place: int, dropped: int) -> Alike:
     """A clip as its fellow's story names it, with the likeness for which the dropped one of the two went."""
     decided = next((verdict for verdict in verdicts(curation, dropped) if verdict.decided), None)
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]
     return Alike(*names, *curation.span(place), likeness.value if likeness else None)
-
-
-def _restored(curation: Curation, clip: str) -> Json:
-    clips = curation.read("restored.json").get("clips")
-    found = clips.get(clip) if isinstance(clips, dict) else None
-    return {name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {}
-
-
-def _says_how(name: str) -> bool:
-    return name.startswith("caption_") and name != "caption_by"
 
 
 def _bucket(curation: Curation, clip: str, latents: Sequence[Opened]) -> str:

@@ -1,7 +1,6 @@
 """Opens the table of a curation and the small files beside it in a run folder."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -62,7 +61,8 @@ def curation_folder(run: Path) -> Path | None:
         return run
     found = sorted(path.parent for path in run.glob("*/scores.parquet"))
     if len(found) > 1:
-        raise UserError(f"{run} decided on clips in several steps; name one: {_listed(found)}")
+        listed = ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "")
+        raise UserError(f"{run} decided on clips in several steps; name one: {listed}")
     return found[0] if found else None
 
 
@@ -89,7 +89,3 @@ def plain(data: bytes, kind: type[dict[str, Json]] | type[list[Json]] = dict) ->
     except (ValueError, RecursionError):
         return kind()
     return value if isinstance(value, kind) else kind()
-
-
-def _listed(folders: Sequence[Path]) -> str:
-    return ", ".join(map(str, folders[:8])) + (" ..." if len(folders) > 8 else "")

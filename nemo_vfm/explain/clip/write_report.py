@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
@@ -14,7 +13,7 @@ from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell
 from nemo_vfm.explain.clip.curation_folder import curation_folder, open_curation
 from nemo_vfm.explain.clip.find_clip import file_named, label, place_of, write_file
 from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
-from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, write_sheet
+from nemo_vfm.explain.shards.sample_pictures import blocks, write_sheet
 from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_ALIKE = 8
@@ -39,7 +38,10 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
         )
     story, opened, latents = tell(curation, place_of(curation, clip))
     if out is not None:  # first: who reads the rest may stop reading, such as `| head`
-        _write_sheet(out, sheet_frames(curation, story.clip_id, opened, latents))
+        shown = sheet_frames(curation, story.clip_id, opened, latents)
+        if not shown:
+            raise UserError(f"there is nothing to show in {out}: there are no thumbnails, video or latents")
+        write_sheet(out, shown)
     if as_json:
         _write_json(story.to_json())
         return 0
@@ -59,12 +61,6 @@ def _write_json(value: Json) -> None:
     sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
-def _write_sheet(out: Path, frames: Sequence[Frame]) -> None:
-    if not frames:
-        raise UserError(f"there is nothing to show in {out}: there are no thumbnails, video or latents")
-    write_sheet(out, frames)
-
-
 def write(paper: Terminal, story: Story) -> None:
     """The whole story, as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
@@ -79,8 +75,13 @@ def write(paper: Terminal, story: Story) -> None:
         paper.line(f"    {_alike(one)}")
     if len(story.duplicates) > _MOST_ALIKE:
         paper.line(f"    and {len(story.duplicates) - _MOST_ALIKE:,} more")
-    _write_rules(paper, story)
-    _write_scores(paper, story)
+    if story.rules:
+        paper.line("\nRules, in order", "bold")
+        paper.table([row for verdict in story.rules for row in _rule(verdict)], {"drops": "red"})
+    if story.scores:
+        paper.line(f"\nScores, among {story.clips:,} clips", "bold")
+        rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)) for one in story.scores]
+        paper.table(rows, {})
     if story.restored:
         names, facts = story.restored.get("restored"), story.restored.get("facts")
         paper.line("\nMended", "bold")
@@ -121,14 +122,6 @@ def _alike(one: Alike) -> str:
     )
 
 
-def _write_rules(paper: Terminal, story: Story) -> None:
-    if not story.rules:
-        return
-    paper.line("\nRules, in order", "bold")
-    rows = [row for verdict in story.rules for row in _rule(verdict)]
-    paper.table(rows, {"drops": "red"})
-
-
 def _rule(verdict: Verdict) -> list[tuple[str, ...]]:
     """A row, and one more for every further threshold."""
     text = f"{verdict.form}s {printable(verdict.text, 300)}" + (f" ({verdict.why})" if verdict.why else "")
@@ -160,13 +153,6 @@ def _margin(margin: Margin, says: str) -> str:
     side = "low" if margin.op == "<" else "high"
     spares = "" if margin.spares_at is None else f"; would pass at {margin.spares_at:,.6g}"
     return f"{value}, {_figure(margin.by)} too {side}{spares}"
-
-
-def _write_scores(paper: Terminal, story: Story) -> None:
-    if story.scores:
-        paper.line(f"\nScores, among {story.clips:,} clips", "bold")
-        rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)) for one in story.scores]
-        paper.table(rows, {})
 
 
 def _standing(one: Standing) -> str:

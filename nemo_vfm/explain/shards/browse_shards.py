@@ -29,7 +29,9 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
     frames = _frames(samples, page) if out is not None or draws else []
     if out is not None:
-        _write_sheet(frames, out)  # first: who reads the rest may stop reading, such as `| head`
+        if not frames:
+            raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
+        write_sheet(out, frames)  # first: who reads the rest may stop reading, such as `| head`
     if as_json:
         sys.stdout.write(json.dumps(page.to_json(), indent=1, ensure_ascii=False) + "\n")
     elif isinstance(page, Summary):
@@ -53,12 +55,6 @@ def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
         return frames_of(samples, entry_of(samples.entries, page.key), _FRAMES)
     except DataError:
         return []  # it is said among what is damaged
-
-
-def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
-    if not frames:
-        raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
-    write_sheet(out, frames)
 
 
 def _write_summary(paper: Terminal, name: str, page: Summary) -> None:

@@ -67,8 +67,13 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             values = {
                 "buckets": [_row(name, buckets[name]) | {"share": share[name]} for name in shown],
                 "unbinned": _left(unbinned),
-                "misses": _misses(counts),
-            }
+                "misses": [
+                    {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8],
+                     "needs": clean(str(miss.get("needs") or "–"), 120),
+                     "bucket": clean(str(miss.get("bucket") or "–"), 40)}
+                    for miss in map(mapping, listing(counts.get("nearest_misses"))[:MAX_MISSES]) if miss
+                ],
+            }  # fmt: skip
             inside, outside = _clips(buckets), _clips(unbinned)
             lead = (
                 f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize "
@@ -106,12 +111,3 @@ def _lacking(found: Mapping[str, Any]) -> dict[str, str]:
     frames = "–" if most is None else exact(most) if least == most else several
     names = ", ".join(f"{clean(str(name), 40)} ({exact(number(count))})" for name, count in near)
     return {"nearest": names or "–", "frames": frames}
-
-
-def _misses(counts: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = [mapping(item) for item in listing(counts.get("nearest_misses"))[:MAX_MISSES]]
-    return [
-        {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8], "needs": clean(str(miss.get("needs") or "–"), 120),
-         "bucket": clean(str(miss.get("bucket") or "–"), 40)}
-        for miss in found if miss
-    ]  # fmt: skip

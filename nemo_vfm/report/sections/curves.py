@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from typing import Any
 
 from markupsafe import Markup
 
@@ -11,7 +10,7 @@ from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
 from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways, spreads
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, words
-from nemo_vfm.report.run_values import RANKING, RunFolder, Step, columns
+from nemo_vfm.report.run_values import RANKING, RunFolder, columns
 from nemo_vfm.report.section import Card, Section, fragment
 
 ORDER = 3
@@ -45,24 +44,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             footnote = ""
             if {"formula", "peak"} <= efficiency.keys():
                 footnote = MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
-            times = _times(records)
+            timed = ((number(record.get("step")), number(record.get("time_s"))) for record in records)
+            times = {at: seconds for at, seconds in timed if at is not None and seconds is not None}
             body = fragment(_CHARTS, {"charts": list(_losses(by_step)), "footnote": footnote})
             last = max([*(points[-1][0] for points in by_step.values()), *lost.values(), *times])
             took = f" in {span(max(times.values()))}" if times else ""
             beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
             yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(by_step, lost))
-            yield from _more(step, by_step, times)
-
-
-def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
-    timed = ((number(record.get("step")), number(record.get("time_s"))) for record in records)
-    return {step: seconds for step, seconds in timed if step is not None and seconds is not None}
-
-
-def _more(step: Step, values: Values, times: Mapping[float, float]) -> Iterator[Section]:
-    if charts := [*_speeds(values, times), *_others(values)]:
-        body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
-        yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
+            if charts := [*_speeds(by_step, times), *_others(by_step)]:
+                body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
+                yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
 
 
 def _losses(values: Values) -> Iterator[Markup]:

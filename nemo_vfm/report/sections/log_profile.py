@@ -70,16 +70,13 @@ def _lead(found: Mapping[str, Any]) -> str:
 
 def _cards(found: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[Card, ...]:
     a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))
-    cards = [Card("samples a session", a_session, f"{exact(_sessions(found))} sessions")]
+    sessions = number(mapping(found.get("sessions")).get("value"))
+    cards = [Card("samples a session", a_session, f"{exact(sessions)} sessions")]
     factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
     best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
     if best is not None:
         cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
     return tuple(cards)
-
-
-def _sessions(found: Mapping[str, Any]) -> float | None:
-    return number(mapping(found.get("sessions")).get("value"))
 
 
 def _rows(run: RunFolder, found: Mapping[str, Any], row: Any) -> list[list[str]]:

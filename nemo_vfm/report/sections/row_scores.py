@@ -45,22 +45,18 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
     for row in rows:
         for name, score in mapping(row.get("scores")).items():
             if (value := number(score)) is not None:
-                for source in ("all rows", _source(row)):
+                parents = mapping(row.get("parents"))
+                named = (clean(str(parents[key]), 80) for key in _SOURCES if parents.get(key))
+                for source in ("all rows", next(named, "no source named")):
                     sources[source][str(name)].append(value)
     names = list(sources["all rows"])[:MAX_SCORES]
     largest = sorted(sources, key=lambda source: -max(map(len, sources[source].values())))[: MAX_SOURCES + 1]
-    table = [_means(source, sources[source], names) for source in largest]
+    table = []
+    for source in largest:
+        scores = sources[source]
+        means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
+        table.append([source, exact(max(map(len, scores.values()))), *means])
     return fragment(_TABLE, {"head": ["source", "rows", *map(words, names)], "rows": table})
-
-
-def _source(row: Mapping[str, Any]) -> str:
-    parents = mapping(row.get("parents"))
-    return next((clean(str(parents[name]), 80) for name in _SOURCES if parents.get(name)), "no source named")
-
-
-def _means(source: str, scores: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[str]:
-    means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
-    return [source, exact(max(map(len, scores.values()))), *means]
 
 
 def _preferences(rows: Sequence[Mapping[str, Any]]) -> Any:
