@@ -315,7 +315,10 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
             pairs.append(("", str(item.value), item.mark))
             continue
         if not isinstance(item, Map) or len(item.items) != 1:
-            raise fail(f"each of the defaults is one {{slot: choice}}{_of_hydra(item)}", item.mark, "defaults")
+            hint = ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
+            if isinstance(item, Scalar) and item.value == "_self_":  # Hydra's
+                hint = "; this file always overrides them; remove _self_"
+            raise fail(f"each of the defaults is one {{slot: choice}}{hint}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()
         if not is_address(slot):
             raise fail(f"{printable(slot, 100)!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
@@ -323,13 +326,6 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
             raise fail(f"the choice for {slot} is a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
         pairs.append((slot, choice.value, choice.mark))
     return pairs
-
-
-def _of_hydra(item: Node) -> str:
-    """What a word of Hydra's is here."""
-    if isinstance(item, Scalar) and item.value == "_self_":
-        return "; this file always overrides them; remove _self_"
-    return ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
 
 
 def _of_hydra_slot(slot: str) -> str:

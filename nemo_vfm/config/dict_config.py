@@ -17,7 +17,7 @@ from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.interpolate import replace_forms, resolve
 from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, child, join, plain
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq, child, join, plain
 from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES
 from nemo_vfm.core.errors import UserError
 
@@ -104,7 +104,8 @@ class _Converter:
                 for i, v in enumerate(value)
             )
             return Seq(tuple(items), origin.mark if isinstance(origin, Seq) else _mark(path, "[...]"))
-        if isinstance(origin, Scalar) and _is_same(_with_env(origin.value), value):
+        known = _with_env(origin.value) if isinstance(origin, Scalar) else None
+        if isinstance(origin, Scalar) and type(known) is type(value) and known == value:
             return origin
         return _scalar(value, path)
 
@@ -125,10 +126,6 @@ def _keys(value: Iterable[object], path: str) -> list[str]:
             raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
                        _mark(path, "{...}"), path)  # fmt: skip
     return texts
-
-
-def _is_same(known: Plain, value: object) -> bool:
-    return type(known) is type(value) and known == value
 
 
 def _scalar(value: object, path: str) -> Scalar:

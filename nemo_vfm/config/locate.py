@@ -95,7 +95,10 @@ def locate(name: str, trust: Sequence[str]) -> Target:
     if word := _missing_word(name, trust):
         raise NotLocated(f"{name} runs the code that its own files name; if you trust them, add --trust {word}")
     if not _covered(name, trust):
-        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {_to_trust(name)}")
+        package, advice = name.split(".")[0], "the standard library has no components"
+        if package not in sys.stdlib_module_names:
+            advice = f"if you trust its code, add --trust {package}"
+        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {advice}")
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private; recipes name public classes")
     try:
@@ -145,13 +148,6 @@ def _class_method(owner_name: str, name: str, trust: Sequence[str]) -> Target | 
 
 def _covered(name: str, trust: Sequence[str]) -> bool:
     return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
-
-
-def _to_trust(name: str) -> str:
-    package = name.split(".")[0]
-    if package in sys.stdlib_module_names:
-        return "the standard library has no components"
-    return f"if you trust its code, add --trust {package}"
 
 
 def _require_identity(name: str, found: Any, trust: Sequence[str]) -> None:
@@ -213,14 +209,11 @@ def _attribute(module: ModuleType, name: str, trust: Sequence[str]) -> object:
         found = getattr(module, name, None)  # packages that load their names late
     if found is None:
         own = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__.startswith(module.__name__)]
-        hint = elsewhere(f"{module.__name__}.{name}", trust) or did_you_mean(name, own) or _classes(own)
+        public = [n for n in own if not n.startswith("_")]
+        known = f"; it has {', '.join(public)}" if public else ""
+        hint = elsewhere(f"{module.__name__}.{name}", trust) or did_you_mean(name, own) or known
         raise NotLocated(f"{module.__name__} has no {name}{hint}")
     return found
-
-
-def _classes(names: Sequence[str]) -> str:
-    public = [name for name in names if not name.startswith("_")]
-    return f"; it has {', '.join(public)}" if public else ""
 
 
 def _module_suggestion(name: str) -> str:

@@ -118,7 +118,8 @@ class Checker:
     def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
         """A value that is a reference to a missing one is not asked for by itself: what it refers to is."""
         if not node.broken and not node.via:
-            text = f"you must give this: {path}={_placeholder(hint)} ({hints.in_words(hint)})"
+            wanted = hints.in_words(hint)
+            text = f"you must give this: {path}={'DIR' if 'a path' in wanted else 'VALUE'} ({wanted})"
             self.problems.append(Problem(path, node.mark, text, kind="missing"))
         return _NOTHING
 
@@ -408,10 +409,6 @@ def _kind(node: Node) -> str:
     if isinstance(node, Scalar):
         return got(node)
     return "a list" if isinstance(node, Seq) else "a mapping"
-
-
-def _placeholder(hint: Any) -> str:
-    return "DIR" if "a path" in hints.in_words(hint) else "VALUE"
 
 
 def _secrets(node: Map) -> tuple[str, ...]:

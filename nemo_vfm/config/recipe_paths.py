@@ -56,17 +56,15 @@ def _below(part: Part, key: str, owner: str, argument: str, *, is_written: bool 
         name = f"{part.target.__module__}.{part.target.__qualname__}"
         known = hints.signature(part.target).arguments
         for called, below in part.arguments.items():
-            if not (called == "otherwise" and _is_given(part.arguments.get("path"))):
+            given = part.arguments.get("path")
+            is_given = isinstance(given, Value) and isinstance(given.value, Path | str)
+            if not (called == "otherwise" and is_given):
                 is_written = called in known and hints.says(known[called].hint, Written)
                 yield from _below(below, join(key, called), name, called, is_written=is_written)
     elif isinstance(part, Group | Items):
         parts = part.parts.items() if isinstance(part, Group) else enumerate(part.parts)
         for one, below in parts:
             yield from _below(below, join(key, str(one)), owner, argument, is_written=is_written)
-
-
-def _is_given(part: Part | None) -> bool:
-    return isinstance(part, Value) and isinstance(part.value, Path | str)
 
 
 def run_dir_of(node: Scalar, recipe: Path) -> Path:

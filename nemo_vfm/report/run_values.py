@@ -46,15 +46,12 @@ class RunFolder:
         if not root.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder; give the run_dir of a run")
         run = cls(root, [Step("", root)])
-        run.steps += [Step(name, root / name) for name in run._step_names()]
+        names = [path.name for path in root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
+        found = sorted(name for name in names if not name.startswith((".", "_")))
+        planned = run.planned_steps()
+        found.sort(key=lambda name: planned.index(name) if name in planned else len(planned))
+        run.steps += [Step(name, root / name) for name in found]
         return run
-
-    def _step_names(self) -> list[str]:
-        apart = (".", "_")
-        names = [path.name for path in self.root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
-        found = sorted(name for name in names if not name.startswith(apart))
-        planned = self.planned_steps()
-        return sorted(found, key=lambda name: planned.index(name) if name in planned else len(planned))
 
     def planned_steps(self) -> list[str]:
         """The names of the workflow's steps, in order."""

@@ -274,14 +274,12 @@ def _all_own_classes() -> tuple[str, ...]:
 
 @cache
 def _own_texts() -> dict[str, str]:
-    return {module: file.read_text(encoding="utf-8") for module, file in _own_modules()}
-
-
-def _own_modules() -> Iterator[tuple[str, Path]]:
+    texts = {}
     for file in sorted(_PACKAGE.rglob("*.py")):
         parts = file.relative_to(_PACKAGE).with_suffix("").parts
         if parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
-            yield ".".join((_PACKAGE.name, *parts)), file
+            texts[".".join((_PACKAGE.name, *parts))] = file.read_text(encoding="utf-8")
+    return texts
 
 
 def _imported(text: str) -> Iterator[str]:

@@ -87,7 +87,11 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     found = catalogue(roots, trust, more=[name])
     if name not in found.known:
         raise UserError(f"{name} cannot be explained: {found.left_out[name]}")
-    return _component(found, roots, name) if is_component(found.known[name]) else _protocol(found, name)
+    target = found.known[name]
+    if is_component(target):
+        return _component(found, roots, name)
+    slots = [slot for slot in found.slots if slot.kind is target]
+    return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
 
 
 def by_slot(roots: Roots, trust: Sequence[str]) -> list[Json]:
@@ -115,12 +119,6 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     install = install_line(module for need in needs for module in need.modules)
     return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml,
                        packages=[str(need) for need in needs if need.modules], install=install)  # fmt: skip
-
-
-def _protocol(found: Catalogue, name: str) -> Explanation:
-    target = found.known[name]
-    slots = [slot for slot in found.slots if slot.kind is target]
-    return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
 
 
 def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
@@ -232,7 +230,11 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
         yield f"{TARGET}: {name}", ""
     for argument in describe(found.known[name], num_given(found, name)):
         if argument.name in values:
-            yield from _chosen(found, argument, values.pop(argument.name))
+            node = values.pop(argument.name)
+            if isinstance(node, Scalar) and node.value == MISSING:
+                yield f"{argument.name}: {MISSING}", _wanted(argument, choices(found, argument))
+            else:
+                yield from _lines(argument.name, node)
         elif argument.given:
             yield f"# {argument.name}: given by the job, when it is made", ""
         else:
@@ -240,14 +242,6 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
     for key, node in values.items():
         if key != TARGET:
             yield from _lines(key, node)
-
-
-def _chosen(found: Catalogue, argument: Described, node: Node) -> Iterator[Line]:
-    """What an ingredient says."""
-    if isinstance(node, Scalar) and node.value == MISSING:
-        yield f"{argument.name}: {MISSING}", _wanted(argument, choices(found, argument))
-    else:
-        yield from _lines(argument.name, node)
 
 
 def _argument_lines(found: Catalogue, argument: Described, depth: int) -> Iterator[Line]:

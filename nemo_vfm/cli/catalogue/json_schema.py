@@ -93,19 +93,14 @@ class Schemas:
     def _root(self, name: str, *, complete: bool) -> Json:
         key = f"{'complete-' if complete else ''}root:{name}"
         if key not in self.defs:
-            self.defs[key] = (
-                self._complete(name, 0, {"$ref": f"#/$defs/root:{name}"})
-                if complete
-                else self._plain(name, 0, self._reserved())
-            )
+            reserved = {
+                "defaults": {"$ref": "#/$defs/defaults"},
+                "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
+                "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
+            }
+            whole = {"$ref": f"#/$defs/root:{name}"}
+            self.defs[key] = self._complete(name, 0, whole) if complete else self._plain(name, 0, reserved)
         return {"$ref": f"#/$defs/{key}"}
-
-    def _reserved(self) -> Json:
-        return {
-            "defaults": {"$ref": "#/$defs/defaults"},
-            "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
-            "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
-        }
 
     def _later(self) -> Json:
         return {"$ref": "#/$defs/later"}

@@ -87,13 +87,10 @@ def _put_data(draft: Draft, shares: dict[str, int], ranks: int) -> None:
 def _put_pieces(draft: Draft, pieces: int, ranks: int) -> None:
     batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
     if batch and micro and pieces * micro * ranks == batch:
-        why = f"a batch of {batch} over {_counted(ranks)}, {micro} at a time"
+        counted = "one data rank" if ranks == 1 else f"{ranks} data ranks"
+        why = f"a batch of {batch} over {counted}, {micro} at a time"
         draft.change("micro_batch", "parallel.microbatches", pieces, why)
         return
     if pieces > 1:
         draft.put("parallel.microbatches", pieces, "a pipeline needs one for each stage at least")
     draft.leave("micro_batch", "it does not divide a known batch over the data ranks: parallel.microbatches")
-
-
-def _counted(ranks: int) -> str:
-    return "one data rank" if ranks == 1 else f"{ranks} data ranks"

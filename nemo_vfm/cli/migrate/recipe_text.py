@@ -200,7 +200,10 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
             yield from _wrapped(shown_line(one), 2, width)
     carried, changed, left = (migrated.of(verdict) for verdict in ("carried", "changed", "left"))
     yield from _head("Carried over", carried)
-    yield from (("  " + line, "") for line in _columns(carried))
+    sentences = [_sentence(entry) for entry in carried]
+    column = min(max(map(len, sentences), default=0), 70)
+    for sentence, entry in zip(sentences, carried, strict=True):
+        yield f"  {sentence:<{column}}  ->  {shown_line(entry.fate.where)}", ""
     yield from _head("Changed", changed)
     for entry in changed:
         yield f"  {_sentence(entry)}  ->  {shown_line(entry.fate.where)}", ""
@@ -220,14 +223,6 @@ def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
     if entries:
         yield "", ""
         yield f"{title} ({len(entries)})", "bold"
-
-
-def _columns(entries: Sequence[Entry]) -> list[str]:
-    sentences = [_sentence(entry) for entry in entries]
-    width = min(max(map(len, sentences), default=0), 70)
-    return [
-        f"{text:<{width}}  ->  {shown_line(entry.fate.where)}" for text, entry in zip(sentences, entries, strict=True)
-    ]
 
 
 def _sentence(entry: Entry) -> str:

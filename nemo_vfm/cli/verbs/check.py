@@ -118,7 +118,12 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
     except RecipeError as error:
         problems = list(error.problems)
     if problems and all(problem.kind == "missing" for problem in problems):
-        problems = [*problems, *_refused_already(arguments, problems, trust)]
+        from nemo_vfm.cli.recipe_job import refused
+
+        # What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it.
+        waiting = [problem.path for problem in problems]
+        problems += [one for one in refused(arguments, problems, trust)
+                     if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]  # fmt: skip
     return composed, job, [*problems, *_unfit(arguments, composed, job, problems)]
 
 
@@ -191,17 +196,6 @@ def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Li
     from nemo_vfm.runtime.user_permissions import permissions
 
     return recipients(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
-
-
-def _refused_already(
-    arguments: argparse.Namespace, missing: "Sequence[Problem]", trust: "Sequence[str]"
-) -> "list[Problem]":
-    """What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it."""
-    from nemo_vfm.cli.recipe_job import refused
-
-    found = refused(arguments, missing, trust)
-    waiting = [problem.path for problem in missing]
-    return [one for one in found if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]
 
 
 def _say_plan(

@@ -22,7 +22,7 @@ from nemo_vfm.cli.arguments import GPU, NETWORK, add_recipe_arguments, add_sampl
 from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.config import Roots, compose
 from nemo_vfm.config.recipe_errors import Mark, Source
-from nemo_vfm.config.tree import Map, find, plain
+from nemo_vfm.config.tree import find, plain
 from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -187,15 +187,11 @@ def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> _Mac
     file = roots.require_ingredient(_SLOT, name, Mark(Source.typed(named), 1, len(_SLOT) + 2))
     changes = [word.replace(f"{_SLOT}.", "", 1) for word in ours if _path(word).startswith(f"{_SLOT}.")]
     root = compose(file, changes, arguments.conf).root
-    gpu, per_node, segment = (_value(root, key) for key in ("gpu", "gpus_per_node", "segment"))
+    found = [find(root, key) for key in ("gpu", "gpus_per_node", "segment")]
+    gpu, per_node, segment = (None if node is None else plain(node) for node in found)
     if not isinstance(per_node, int) or per_node < 1 or not isinstance(gpu, str):
         raise UserError(f"cluster={name} names no GPUs, so there is nothing to plan for; choose another, or add "
                         f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip
     domain = per_node * (segment if isinstance(segment, int) else 1)
     networks = [one for one in (name, f"{gpu}_nvl{domain}") if one in roots.choices("network")]
     return _Machine(gpu, per_node, next(iter(networks), None))
-
-
-def _value(root: Map, key: str) -> object:
-    node = find(root, key)
-    return None if node is None else plain(node)

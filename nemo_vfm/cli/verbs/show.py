@@ -132,7 +132,8 @@ def side_lines(differences: list[Difference]) -> Iterator[tuple[str, str]]:
         yield " ", pair.key
         for mark, node in (("-", pair.old), ("+", pair.new)):
             if node is not None:
-                yield mark, f"  {mark} {_text(node):<{width}}  # {node.mark.place()}{_via(node)}"
+                via = f" {node.via}" if isinstance(node, Scalar) and node.via not in ("", node.value) else ""
+                yield mark, f"  {mark} {_text(node):<{width}}  # {node.mark.place()}{via}"
 
 
 def _in_order(old: list[str], new: list[str]) -> list[str]:
@@ -162,7 +163,3 @@ def _text(node: Node | None) -> str:
     if isinstance(node, Seq):
         return f"[{', '.join(map(_text, node.items))}]"
     return text_of(node.value) if isinstance(node, Scalar) else "{}"
-
-
-def _via(node: Node) -> str:
-    return f" {node.via}" if isinstance(node, Scalar) and node.via not in ("", node.value) else ""

@@ -121,14 +121,13 @@ def file_named(folder: Path, word: str) -> Json:
     rows = [row for row in read_plain(folder / "files.json", list) if isinstance(row, dict)]
     by_name = {str(row.get("file")): row for row in rows}
     close = [word] if word in by_name else [name for name in by_name if name.endswith(f"/{word}")]
-    return {**by_name[close[0]], "of_clips": _clips(folder, close[0])} if len(close) == 1 else None
-
-
-def _clips(folder: Path, file: str) -> list[Json]:
+    if len(close) != 1:
+        return None
     _, others = read_table(folder / "scores.parquet")
     names = ("clip_id", "first_frame", "last_frame", "decision", "rule", "message")
-    rows = zip(others["source"], *(others[name] for name in names), strict=True)
-    return [dict(zip(names, row, strict=True)) for source, *row in rows if source == file]
+    columns = zip(others["source"], *(others[name] for name in names), strict=True)
+    clips = [dict(zip(names, values, strict=True)) for source, *values in columns if source == close[0]]
+    return {**by_name[close[0]], "of_clips": clips}
 
 
 def what_became(row: Json) -> str:

@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
-from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, Tensor, describe, entry_of, summarise
+from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, describe, entry_of, summarise
 from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_LISTED = 12
@@ -113,7 +113,14 @@ def _write_one(paper: Terminal, one: One) -> None:
     paper.table(rows, {})
     if one.tensors:
         paper.line("\nTensors", "bold")
-        paper.table([_tensor(tensor) for tensor in one.tensors], {})
+        rows = []
+        for tensor in one.tensors:
+            figures = (f"{tensor.smallest:.4g} to {tensor.largest:.4g}, mean {tensor.mean:.4g}, deviation "
+                       f"{tensor.deviation:.4g}")  # fmt: skip
+            bad = f", {tensor.not_finite:,} not finite" if tensor.not_finite else ""
+            shape = "x".join(map(str, tensor.shape)) or "a number"
+            rows.append((f"  {printable(tensor.name or tensor.member, 40)}", tensor.dtype, shape, figures + bad))
+        paper.table(rows, {})
     paper.line("\nNumbers and texts", "bold")
     text = json.dumps(one.facts, indent=2, ensure_ascii=False)
     for line in text.splitlines()[:200]:
@@ -121,10 +128,3 @@ def _write_one(paper: Terminal, one: One) -> None:
     for name, reason in one.damaged.items():
         paper.line()
         paper.prose(f"{printable(name, 40)} cannot be read: {printable(reason, 400)}")
-
-
-def _tensor(tensor: Tensor) -> tuple[str, ...]:
-    figures = f"{tensor.smallest:.4g} to {tensor.largest:.4g}, mean {tensor.mean:.4g}, deviation {tensor.deviation:.4g}"
-    bad = f", {tensor.not_finite:,} not finite" if tensor.not_finite else ""
-    shape = "x".join(map(str, tensor.shape)) or "a number"
-    return f"  {printable(tensor.name or tensor.member, 40)}", tensor.dtype, shape, figures + bad

@@ -98,7 +98,11 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
     """Up to four frames in a row as lines of a terminal that knows 24-bit colours: two pixels a character."""
     shown = frames[:4]
     width = min(60, max(8, (columns + 1) // len(shown) - 1))
-    pictures = [_shrunk(frame.pixels, width) for frame in shown]
+    pictures: list[Pixels] = []
+    for frame in shown:
+        rows = max(2, round(frame.pixels.shape[0] * width / frame.pixels.shape[1]))
+        small = cv2.resize(frame.pixels, (width, rows + rows % 2), interpolation=cv2.INTER_AREA)
+        pictures.append(small.astype(np.uint8, copy=False))
     height = max(len(picture) for picture in pictures)
     return [
         " ".join(_characters(picture, row) if row < len(picture) else " " * width for picture in pictures).rstrip()
@@ -140,11 +144,6 @@ def _cell(frame: Frame) -> Pixels:
     label = np.full((_LABEL_PX, _CELL_PX, 3), _PAPER, np.uint8)
     cv2.putText(label, frame.label[:44], (2, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.42, _INK, 1, cv2.LINE_AA)
     return np.concatenate([picture, label]).astype(np.uint8, copy=False)
-
-
-def _shrunk(pixels: Pixels, width: int) -> Pixels:
-    height = max(2, round(pixels.shape[0] * width / pixels.shape[1]))
-    return cv2.resize(pixels, (width, height + height % 2), interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
 
 
 def _characters(picture: Pixels, row: int) -> str:

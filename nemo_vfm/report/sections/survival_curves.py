@@ -38,7 +38,11 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rules = mapping(found.get("rules"))
         if rules:
             charts = [chart for name, rule in rules.items() for chart in _charts(str(name), mapping(rule))]
-            rows = [_row(str(name), mapping(rule)) for name, rule in rules.items()]
+            rows = []
+            for name, rule in rules.items():
+                drops = (mapping(mapping(rule).get(key)) for key in ("drops", "drops_first", "drops_alone"))
+                rows.append({"name": words(clean(str(name), 60)), "text": clean(str(mapping(rule).get("rule")), 120),
+                             "counts": [exact(number(one.get("clips")) or 0) for one in drops]})  # fmt: skip
             lead = (
                 "Clips that pass all rules as one threshold moves and the others stay. The dot is the current "
                 "threshold. A rule that is never the only reason for a drop is redundant. Rules that compare clips "
@@ -46,13 +50,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             )
             body = fragment(_BODY, {"rows": rows, "charts": grid(charts, OPEN_CHARTS)})
             yield Section("What each threshold costs", body, lead, step.name, folded=True)
-
-
-def _row(name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
-    counts = [
-        exact(number(mapping(rule.get(key)).get("clips")) or 0) for key in ("drops", "drops_first", "drops_alone")
-    ]
-    return {"name": words(clean(name, 60)), "text": clean(str(rule.get("rule")), 120), "counts": counts}
 
 
 def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
