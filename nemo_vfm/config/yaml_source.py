@@ -117,10 +117,6 @@ def plain_value(text: str, mark: Mark) -> Plain:
         return text
     if len(text) > MAX_DIGITS:
         raise fail(f"this number is {len(text)} characters long; write at most {MAX_DIGITS}, or quote it", mark)
-    return _number(text, mark)
-
-
-def _number(text: str, mark: Mark) -> int | float:
     if _INT.fullmatch(text):
         return int(text.replace("_", ""))
     if re.fullmatch(r"[-+]?[\d_]+", text):

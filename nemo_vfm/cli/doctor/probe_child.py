@@ -233,21 +233,17 @@ def _any_clip() -> tuple[bytes, str]:
     try:
         return _clip(), "H.264"
     except Exception:
-        return _mpeg4_clip(), "MPEG-4"
+        import av
 
-
-def _mpeg4_clip() -> bytes:
-    import av
-
-    file = io.BytesIO()
-    with av.open(file, "w", format="mp4") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width = stream.height = _SIDE_PX
-        stream.pix_fmt = "yuv420p"
-        for picture in _frames():
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
-    return file.getvalue()
+        file = io.BytesIO()
+        with av.open(file, "w", format="mp4") as container:
+            stream = container.add_stream("mpeg4", rate=10)
+            stream.width = stream.height = _SIDE_PX
+            stream.pix_fmt = "yuv420p"
+            for picture in _frames():
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode(None))
+        return file.getvalue(), "MPEG-4"
 
 
 def _compare(pictures_THWC: "NDArray[np.uint8]") -> None:

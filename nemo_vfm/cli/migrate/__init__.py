@@ -68,7 +68,13 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
             text += (" A YAML of nemo-toolkit 3.0 runs as it is: the job nemo_vfm.nemo.experiment.NeMoExperiment takes "
                      "it")  # fmt: skip
         raise UserError(text)
-    speakers = _speakers(keys, chosen)
+    # For each fact the key that says it: the one that the format names first, unless it says null.
+    order = {path: place for place, path in enumerate(chosen.taken)}
+    speakers: dict[str, Key] = {}
+    for key in sorted(keys, key=lambda key: (key.value is None, order.get(key.path, 0))):
+        fact = "" if key.secret else chosen.fact(key.path)
+        if fact:
+            speakers.setdefault(fact, key)
     facts: dict[str, Value] = dict(chosen.always)
     # Flow matching or EDM, where a format has both.
     flux = any("flux" in str(key.value).lower() for key in keys if key.path.endswith("_target_"))
@@ -96,17 +102,6 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
                         f"`nemo-vfm copy diffusion/sample`")  # fmt: skip
     raise UserError(f"{name} matches none of the known formats, which are {', '.join(_NAMES)}; if it is one of "
                     f"them, pass --from FORMAT")  # fmt: skip
-
-
-def _speakers(keys: Sequence[Key], form: Format) -> dict[str, Key]:
-    """For each fact the key that says it: the one that the format names first, unless it says null."""
-    order = {fact: i for i, fact in enumerate(form.taken)}
-    found: dict[str, Key] = {}
-    for key in sorted(keys, key=lambda key: (key.value is None, order.get(key.path, 0))):
-        fact = "" if key.secret else form.fact(key.path)
-        if fact:
-            found.setdefault(fact, key)
-    return found
 
 
 def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str, Key]) -> Iterator[Entry]:

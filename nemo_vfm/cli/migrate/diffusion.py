@@ -61,7 +61,14 @@ def diffusion(draft: Draft) -> None:
     for fact in LANGUAGE:
         draft.leave(fact, "an argument of a language model")
     if str(draft.values.get("task.objective._target_", draft.get("objective"))).endswith(("edm", ".EDM")):
-        _edm(draft, published)
+        if not published:
+            draft.choices["task.objective"] = "edm"
+        for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
+            value = draft.get(fact)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                draft.carry(fact, f"task.objective.{fact}", float(value))
+        for fact in FLOW:
+            draft.leave(fact, "this network learns by EDM, not by flow matching")
     else:
         _flow(draft, published)
 
@@ -195,17 +202,6 @@ def _text_encoder(draft: Draft) -> None:
     draft.put("model.text_dim", width, f"the width of a {found.upper()}, by which shards have to be encoded, too")
     if draft.whole("text_dim"):
         draft.carry("text_dim", "model.text_dim", width)
-
-
-def _edm(draft: Draft, published: str) -> None:
-    if not published:
-        draft.choices["task.objective"] = "edm"
-    for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
-        value = draft.get(fact)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            draft.carry(fact, f"task.objective.{fact}", float(value))
-    for fact in FLOW:
-        draft.leave(fact, "this network learns by EDM, not by flow matching")
 
 
 def _flow(draft: Draft, published: str) -> None:

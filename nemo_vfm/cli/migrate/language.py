@@ -96,9 +96,29 @@ def language(draft: Draft) -> None:
     else:
         draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
         _known(draft)
-        _sizes(draft)
+        for fact, key in _WHOLE.items():
+            if draft.whole(fact):
+                draft.carry(fact, f"model.{key}", draft.whole(fact))
+            else:
+                draft.leave(fact, "it is not a number there, so it is derived from the other sizes, or you must set it")
+        if "model" not in draft.choices:
+            for key in _NEEDED:
+                if f"model.{key}" not in draft.values:
+                    draft.put(f"model.{key}", "???", "the tokenizer's" if key == "vocab" else "")
         _blocks(draft)
-        _positions(draft)
+        if draft.get("positions") == "rope":
+            draft.agree("positions", _ROPE)
+        else:
+            draft.leave("positions", "positions are rotary here, and none are learned")
+        share, theta = draft.number("rope_share"), draft.number("theta")
+        if share is not None and share <= 1:
+            _put_rope(draft, "rope_share", "share", share)
+        else:
+            draft.leave("rope_share", "it is not a share of a head, so all of it is rotated")
+        if theta is not None:
+            _put_rope(draft, "theta", "theta", theta)
+        else:
+            draft.leave("theta", "it is not a number above zero, so 10,000 stands")
         if isinstance(draft.get("tied"), bool):
             draft.carry("tied", "model.tied", draft.get("tied") is True)
         else:
@@ -184,18 +204,6 @@ def _put_size(draft: Draft, size: Size) -> None:
         draft.put(f"{_ROPE}.long_context.factor", size.stretched)
 
 
-def _sizes(draft: Draft) -> None:
-    for fact, key in _WHOLE.items():
-        if draft.whole(fact):
-            draft.carry(fact, f"model.{key}", draft.whole(fact))
-        else:
-            draft.leave(fact, "it is not a number there, so it is derived from the other sizes, or you must set it")
-    if "model" not in draft.choices:
-        for key in _NEEDED:
-            if f"model.{key}" not in draft.values:
-                draft.put(f"model.{key}", "???", "the tokenizer's" if key == "vocab" else "")
-
-
 def _blocks(draft: Draft) -> None:
     _norm(draft)
     given_name = str(draft.get("activation")).rpartition(".")[2].lower()
@@ -237,22 +245,6 @@ def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
         draft.values.setdefault(f"model.{fact}", value)
         draft.notes.setdefault(f"model.{fact}", why)
     draft.leave(fact, f"there is no such {fact} here: {why}")
-
-
-def _positions(draft: Draft) -> None:
-    if draft.get("positions") == "rope":
-        draft.agree("positions", _ROPE)
-    else:
-        draft.leave("positions", "positions are rotary here, and none are learned")
-    share, theta = draft.number("rope_share"), draft.number("theta")
-    if share is not None and share <= 1:
-        _put_rope(draft, "rope_share", "share", share)
-    else:
-        draft.leave("rope_share", "it is not a share of a head, so all of it is rotated")
-    if theta is not None:
-        _put_rope(draft, "theta", "theta", theta)
-    else:
-        draft.leave("theta", "it is not a number above zero, so 10,000 stands")
 
 
 def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:

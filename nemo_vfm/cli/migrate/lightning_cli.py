@@ -73,7 +73,15 @@ def lightning_cli(keys: Sequence[Key]) -> Draft:
     names = _names_of_callbacks(classes | listed)
     for key, path in keys_of_fit:
         _take(draft, key, path, classes, names)
-    _complete(draft)
+    # What LightningCLI's program or Lightning itself says where the file says nothing.
+    for section, (where, _) in _SECTIONS.items():
+        given = any(address.startswith(f"{where}.") for address in draft.values)
+        if (given or section == "model") and f"{where}._target_" not in draft.values:
+            draft.put(f"{where}._target_", "???", "the class is named by the program that calls LightningCLI")
+    if "trainer.max_epochs" not in draft.values:
+        has_time = any(address.startswith("trainer.max_time") for address in draft.values)
+        is_ended = has_time or draft.values.get("trainer.max_steps", -1) != -1
+        draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as Lightning has it")
     for address in draft.values:
         parts = address.split(".")
         if found := next((one for i in range(1, len(parts)) if (one := ".".join(parts[:i])) in draft.values), ""):
@@ -223,18 +231,6 @@ def _options() -> set[str]:
     from nemo_vfm.train.lightning_fit import TrainerOptions  # it brings torch, which other formats can do without
 
     return {one.name for one in fields(TrainerOptions)}
-
-
-def _complete(draft: Draft) -> None:
-    """What LightningCLI's program or Lightning itself says where the file says nothing."""
-    for section, (where, _) in _SECTIONS.items():
-        given = any(address.startswith(f"{where}.") for address in draft.values)
-        if (given or section == "model") and f"{where}._target_" not in draft.values:
-            draft.put(f"{where}._target_", "???", "the class is named by the program that calls LightningCLI")
-    if "trainer.max_epochs" not in draft.values:
-        has_time = any(address.startswith("trainer.max_time") for address in draft.values)
-        is_ended = has_time or draft.values.get("trainer.max_steps", -1) != -1
-        draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as Lightning has it")
 
 
 def trust_words(draft: Draft) -> str:

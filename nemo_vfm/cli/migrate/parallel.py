@@ -43,7 +43,16 @@ def parallel(draft: Draft) -> None:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
         draft.leave("sequence", "tokens are split over the tensor devices, of which there is one")
-    _put_data(draft, shares, ranks)
+    for axis, count in shares.items():
+        if count > 1:
+            draft.put(f"parallel.{axis}", count)
+    where = "parallel.shard" if shares["shard"] > 1 else "parallel.replicate"
+    for fact in ("devices", "nodes", "data_ranks", "replicate", "strategy", "zero"):
+        if ranks > 1 and draft.get(fact) not in (None, False):
+            draft.agree(fact, where, f"{ranks} groups of devices, each with its own samples")
+            draft.origins.setdefault(where, fact)
+        else:
+            draft.leave(fact, _FOLLOWS)
     _put_pieces(draft, pieces, ranks)
 
 
@@ -69,19 +78,6 @@ def _shard(draft: Draft, ranks: int) -> int:
     named = (str(draft.get(fact)).rpartition(".")[2].lower() for fact in ("strategy", "optimizer"))
     shared = draft.get("zero") is True or any(name in _SHARDED for name in named) or "data_ranks" in draft.facts
     return ranks if shared else 1
-
-
-def _put_data(draft: Draft, shares: dict[str, int], ranks: int) -> None:
-    for axis, count in shares.items():
-        if count > 1:
-            draft.put(f"parallel.{axis}", count)
-    where = "parallel.shard" if shares["shard"] > 1 else "parallel.replicate"
-    for fact in ("devices", "nodes", "data_ranks", "replicate", "strategy", "zero"):
-        if ranks > 1 and draft.get(fact) not in (None, False):
-            draft.agree(fact, where, f"{ranks} groups of devices, each with its own samples")
-            draft.origins.setdefault(where, fact)
-        else:
-            draft.leave(fact, _FOLLOWS)
 
 
 def _put_pieces(draft: Draft, pieces: int, ranks: int) -> None:

@@ -55,7 +55,16 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
     defaults = f"defaults:\n{defaults}" if defaults else ""
-    lines = list(_lines(_tree(migrated), migrated, "", 0))
+    root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
+    for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
+        *above, last = address.split(".")
+        node = root
+        for part in above:
+            below = node.setdefault(part, {})
+            assert isinstance(below, dict)
+            node = below
+        node[last] = value
+    lines = list(_lines(root, migrated, "", 0))
     width = min(max(len(line) for line, comment in lines if comment), 60)
     body = "\n".join([f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines])
     return f"{head}{defaults}{body}\n{_account(migrated)}"
@@ -102,20 +111,6 @@ def shown(value: Value, path: str = "") -> str:
 def _rank(pair: tuple[str, str]) -> int:
     top = pair[0].partition(".")[0]
     return _ORDER.index(top) if top in _ORDER else len(_ORDER)
-
-
-def _tree(migrated: Migration) -> dict[str, object]:
-    """The values as nested mappings, `_target_` first."""
-    root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
-    for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
-        *above, last = address.split(".")
-        node = root
-        for part in above:
-            below = node.setdefault(part, {})
-            assert isinstance(below, dict)
-            node = below
-        node[last] = value
-    return root
 
 
 def _rank_of_address(item: tuple[str, Value]) -> tuple[int, str, bool]:

@@ -56,7 +56,13 @@ def training(draft: Draft) -> None:
     _average(draft)
     _checkpoints(draft)
     _validation(draft)
-    _loggers(draft)
+    draft.put("callbacks.throughput._target_", f"{_TRAIN}callbacks.throughput.Throughput")
+    if draft.get("tensorboard") is not False:
+        draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
+        draft.agree("tensorboard", "loggers.tensorboard")
+    else:
+        draft.leave("tensorboard", "it is disabled there and left out here")
+    _wandb(draft)
     # The weights that theirs begins with, where they are a checkpoint of its own.
     named = draft.get("restored")
     if isinstance(named, str) and named and "start_from" not in draft.values:
@@ -93,7 +99,16 @@ def _optimizer(draft: Draft) -> None:
     else:
         draft.put("optimizer.lr", "???")
         draft.leave("lr", "it is not a number there, so you must set it: optimizer.lr")
-    _betas(draft)
+    betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
+    if isinstance(betas, tuple) and len(betas) == 2:
+        draft.carry("betas", "optimizer.betas")
+    elif first or second:
+        draft.put("optimizer.betas", (first or 0.9, second or 0.999))
+        for fact in ("beta1", "beta2"):
+            if fact in draft.facts:
+                draft.origins.setdefault("optimizer.betas", fact)
+                draft.agree(fact, "optimizer.betas")
+    draft.leave("momentum", "AdamW has betas instead")
     for fact, address in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay")):
         value = draft.get(fact)
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
@@ -129,19 +144,6 @@ def spare_norms(draft: Draft) -> None:
         patterns = ("*norm.weight", "*.bias")
         draft.put("optimizer.groups.no_decay.parameters", patterns, "Megatron decays no norms and biases")
         draft.put("optimizer.groups.no_decay.weight_decay", 0.0)
-
-
-def _betas(draft: Draft) -> None:
-    betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
-    if isinstance(betas, tuple) and len(betas) == 2:
-        draft.carry("betas", "optimizer.betas")
-    elif first or second:
-        draft.put("optimizer.betas", (first or 0.9, second or 0.999))
-        for fact in ("beta1", "beta2"):
-            if fact in draft.facts:
-                draft.origins.setdefault("optimizer.betas", fact)
-                draft.agree(fact, "optimizer.betas")
-    draft.leave("momentum", "AdamW has betas instead")
 
 
 def _schedule(draft: Draft) -> None:
@@ -285,16 +287,6 @@ def _validation(draft: Draft) -> None:
         return
     draft.put("validation._target_", f"{_TRAIN}callbacks.validation.Validate")
     draft.carry("val_every", "validation.every_steps", every)
-
-
-def _loggers(draft: Draft) -> None:
-    draft.put("callbacks.throughput._target_", f"{_TRAIN}callbacks.throughput.Throughput")
-    if draft.get("tensorboard") is not False:
-        draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
-        draft.agree("tensorboard", "loggers.tensorboard")
-    else:
-        draft.leave("tensorboard", "it is disabled there and left out here")
-    _wandb(draft)
 
 
 def _wandb(draft: Draft) -> None:

@@ -41,7 +41,17 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
     for text in (*_heading(request, answer), *fp8_sentences(request.question)):
         paper.prose(text)
     if answer.ranked:
-        _table(paper, request, answer, own)
+        shown = list(enumerate(answer.ranked[:SHOWN], 1))
+        place = answer.rank_of(own.family) if own is not None else None
+        if place is not None and place > SHOWN:
+            shown.append((place, answer.ranked[place - 1]))
+        table = _columns(request.steps is not None)
+        for number, choice in shown:
+            table.add_row(*_row(request, number, choice), style="bold" if number == place else "")
+        with paper.console.capture() as drawn:
+            paper.console.print(table)
+        for line in drawn.get().splitlines():
+            paper.line(line.rstrip())
     for text in (*_own(request, answer, own), *_rules(request, answer)):
         paper.prose(text)
     if answer.refused:
@@ -131,20 +141,6 @@ def fp8_sentences(question: Question) -> Iterator[str]:
     else:
         verdict = "slower" if width < least else "quicker"
         yield f"FP8 is faster than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
-
-
-def _table(paper: Terminal, request: PlanRequest, answer: Answer, own: Choice | None) -> None:
-    shown = list(enumerate(answer.ranked[:SHOWN], 1))
-    place = answer.rank_of(own.family) if own is not None else None
-    if place is not None and place > SHOWN:
-        shown.append((place, answer.ranked[place - 1]))
-    table = _columns(request.steps is not None)
-    for number, choice in shown:
-        table.add_row(*_row(request, number, choice), style="bold" if number == place else "")
-    with paper.console.capture() as drawn:
-        paper.console.print(table)
-    for line in drawn.get().splitlines():
-        paper.line(line.rstrip())
 
 
 def _columns(with_days: bool) -> "Table":

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nemo_vfm.config import Composed, Listed, Problem
     from nemo_vfm.core.types.job import Job
     from nemo_vfm.core.types.json_value import Json
-    from nemo_vfm.runtime.sweep_points import SweepPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +60,20 @@ def run(arguments: argparse.Namespace) -> int:
 
     sweep = sweep_plan(arguments)
     if arguments.work:
-        return _work_of_all(sweep)
+        from nemo_vfm.runtime import sweep_table
+
+        found = []
+        for point in sweep.points:
+            own = sweep.alone(point)
+            composed, job, problems = _looked_at(own)
+            if any(problem.kind == "error" for problem in problems):
+                sys.stdout.write(f"{' '.join(point.words())}\n")
+                return _one(own)
+            work = _work(own, composed, job, problems)
+            found.append({"name": point.name, "changes": sweep.changes(point), "work": work})
+        notes = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
+        sys.stdout.write(f"{json.dumps(notes, indent=2)}\n")
+        return 0
     status = 0
     for point in sweep.points:
         sys.stdout.write(f"{' '.join(point.words())}\n")
@@ -143,24 +155,6 @@ def _unfit(
     job = job or stand_in_job(arguments, missing, trust)
     found = unfit(composed, job, trust, permissions(arguments.allow_host, composed.path))
     return found or ([] if job is None else unshareable(composed, job))
-
-
-def _work_of_all(sweep: "SweepPlan") -> int:
-    """A sweep as one JSON object: its folder, its table before anything has run, and the work of each combination."""
-    from nemo_vfm.runtime import sweep_table
-
-    found = []
-    for point in sweep.points:
-        own = sweep.alone(point)
-        composed, job, problems = _looked_at(own)
-        if any(problem.kind == "error" for problem in problems):
-            sys.stdout.write(f"{' '.join(point.words())}\n")
-            return _one(own)
-        work = _work(own, composed, job, problems)
-        found.append({"name": point.name, "changes": sweep.changes(point), "work": work})
-    notes = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
-    sys.stdout.write(f"{json.dumps(notes, indent=2)}\n")
-    return 0
 
 
 def _work(

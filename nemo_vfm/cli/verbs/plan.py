@@ -158,7 +158,16 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
     found = _machine(names[-1], ours, arguments) if names else _Machine()
     given = dict(vars(arguments), overrides=[word for word in arguments.overrides if word not in ours])
     if arguments.gpus is None:
-        given["gpus"] = _gpus(sizes, found.gpus_per_node)
+        if not sizes or ("nodes" in sizes and found.gpus_per_node is None):
+            raise UserError("it is not said for how many GPUs: give --gpus N, or cluster=NAME and nodes=N as "
+                            "`vfm-launch submit` takes them")  # fmt: skip
+        if len(sizes) > 1:
+            raise UserError(f"{' and '.join(sizes.values())} are two sizes; give one, and the other follows")
+        ((name, word),) = sizes.items()
+        number = word.partition("=")[2]
+        if not number.isdecimal() or int(number) < 1:
+            raise UserError(f"{name} must be a whole number, one or more, got {word}")
+        given["gpus"] = int(number) * (found.gpus_per_node if name == "nodes" and found.gpus_per_node else 1)
     given["gpu"] = arguments.gpu or found.gpu or GPU
     given["network"] = arguments.network or found.network or NETWORK
     return argparse.Namespace(**given)
@@ -166,19 +175,6 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
 
 def _path(word: str) -> str:
     return word.removeprefix("~").partition("=")[0]
-
-
-def _gpus(sizes: dict[str, str], per_node: int | None) -> int:
-    if not sizes or ("nodes" in sizes and per_node is None):
-        raise UserError("it is not said for how many GPUs: give --gpus N, or cluster=NAME and nodes=N as "
-                        "`vfm-launch submit` takes them")  # fmt: skip
-    if len(sizes) > 1:
-        raise UserError(f"{' and '.join(sizes.values())} are two sizes; give one, and the other follows")
-    ((name, word),) = sizes.items()
-    number = word.partition("=")[2]
-    if not number.isdecimal() or int(number) < 1:
-        raise UserError(f"{name} must be a whole number, one or more, got {word}")
-    return int(number) * (per_node if name == "nodes" and per_node else 1)
 
 
 def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> _Machine:

@@ -26,6 +26,7 @@ _CHARTS = """
 <p class="footnote">{{ footnote }}</p>
 {% endif %}
 """
+_HEADLINES = {"val_perplexity": "perplexity", "val_loss": "validation loss", "loss": "training loss"}
 MFU = "MFU is {formula}; the peak is {peak}."
 
 Values = Mapping[str, Sequence[Point]]
@@ -50,7 +51,18 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             last = max([*(points[-1][0] for points in by_step.values()), *lost.values(), *times])
             took = f" in {span(max(times.values()))}" if times else ""
             beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
-            yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(by_step, lost))
+            cards = [Card("training loss", "not finite", f"since step {lost['loss']:,}")] if "loss" in lost else []
+            for key, label in _HEADLINES.items():
+                if (points := by_step.get(key)) and not cards:
+                    before = f"from {figure(points[0][1])}" if len(points) > 1 else ""
+                    cards.append(Card(label, figure(points[-1][1]), before))
+            used = by_step.get("mfu")
+            utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
+            for key, label in (("tokens_per_s", "tokens a second"), ("samples_per_s", "samples a second")):
+                if speed := by_step.get(key):
+                    cards.append(Card(label, figure(_median(speed)), utilised))
+                    break
+            yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, tuple(cards))
             if charts := [*_speeds(by_step, times), *_others(by_step)]:
                 body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
                 yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
@@ -152,20 +164,6 @@ def _bin_place(key: str) -> tuple[float, str]:
 def _bin_name(key: str) -> str:
     found = re.fullmatch(NOISE + r"([\d.]+)-([\d.]+)", key)
     return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix(NOISE), 40))
-
-
-def _cards(values: Values, lost: Mapping[str, int]) -> tuple[Card, ...]:
-    cards = [Card("training loss", "not finite", f"since step {lost['loss']:,}")] if "loss" in lost else []
-    for key, label in (("val_perplexity", "perplexity"), ("val_loss", "validation loss"), ("loss", "training loss")):
-        if (points := values.get(key)) and not cards:
-            cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))
-    used = values.get("mfu")
-    utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
-    for key, label in (("tokens_per_s", "tokens a second"), ("samples_per_s", "samples a second")):
-        if speed := values.get(key):
-            cards.append(Card(label, figure(_median(speed)), utilised))
-            break
-    return tuple(cards)
 
 
 def _median(points: Sequence[Point]) -> float:

@@ -55,7 +55,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         ]
         charts = [chart for name, table in tables.items() for chart in _charts(clean(name, 60), mapping(table))]
         values = {"tables": parts, "charts": grid(charts, OPEN_CHARTS) if charts else ""}
-        yield Section("Profile of the log", fragment(_BODY, values), _lead(found), step.name, _cards(found, groups))
+        a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))
+        sessions = number(mapping(found.get("sessions")).get("value"))
+        cards = [Card("samples a session", a_session, f"{exact(sessions)} sessions")]
+        factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
+        best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
+        if best is not None:
+            cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
+        yield Section("Profile of the log", fragment(_BODY, values), _lead(found), step.name, tuple(cards))
 
 
 def _lead(found: Mapping[str, Any]) -> str:
@@ -66,17 +73,6 @@ def _lead(found: Mapping[str, Any]) -> str:
         f"A factor is how many samples share a stored row: predicted from samples a session and the share of unchanged "
         f"samples, measured in batches of {exact(number(found.get('batch_size')))}."
     )
-
-
-def _cards(found: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[Card, ...]:
-    a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))
-    sessions = number(mapping(found.get("sessions")).get("value"))
-    cards = [Card("samples a session", a_session, f"{exact(sessions)} sessions")]
-    factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
-    best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
-    if best is not None:
-        cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
-    return tuple(cards)
 
 
 def _rows(run: RunFolder, found: Mapping[str, Any], row: Any) -> list[list[str]]:

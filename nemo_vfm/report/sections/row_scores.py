@@ -34,7 +34,17 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Scores by source", _scores(rows), lead, step.name)
         if any("chosen_by" in mapping(row.get("parents")) for row in rows):
             lead = "How often the answer of a model was the better one of its pair, and who decided."
-            yield Section("Preferences", _preferences(rows), lead, step.name)
+            parents = [mapping(row.get("parents")) for row in rows]
+            won, lost, by = (
+                Counter(clean(str(one.get(name)), 80) for one in parents)
+                for name in ("chosen_by", "rejected_by", "decided_by")
+            )
+            table = [[role, exact(won[role]), exact(lost[role]), f"{won[role] / (won[role] + lost[role]):.0%}"]
+                     for role in sorted(won | lost)]  # fmt: skip
+            deciders = [[name, exact(count)] for name, count in by.most_common()]
+            body = fragment(_TABLE, {"head": ["model", "better", "worse", "share better"], "rows": table})
+            body += fragment(_TABLE, {"head": ["decided by", "rows"], "rows": deciders})
+            yield Section("Preferences", body, lead, step.name)
         uses = mapping(mapping(run.read_json(step.folder / "ledger.json")).get("uses"))
         if uses:
             yield _costs(uses, len(rows), step.name)
@@ -57,18 +67,6 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
         means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
         table.append([source, exact(max(map(len, scores.values()))), *means])
     return fragment(_TABLE, {"head": ["source", "rows", *map(words, names)], "rows": table})
-
-
-def _preferences(rows: Sequence[Mapping[str, Any]]) -> Any:
-    parents = [mapping(row.get("parents")) for row in rows]
-    won, lost, by = (
-        Counter(clean(str(one.get(name)), 80) for one in parents) for name in ("chosen_by", "rejected_by", "decided_by")
-    )
-    table = [[role, exact(won[role]), exact(lost[role]), f"{won[role] / (won[role] + lost[role]):.0%}"]
-             for role in sorted(won | lost)]  # fmt: skip
-    body = fragment(_TABLE, {"head": ["model", "better", "worse", "share better"], "rows": table})
-    deciders = [[name, exact(count)] for name, count in by.most_common()]
-    return body + fragment(_TABLE, {"head": ["decided by", "rows"], "rows": deciders})
 
 
 def _costs(uses: Mapping[str, Any], num_rows: int, step: str) -> Section:

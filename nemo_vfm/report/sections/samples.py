@@ -78,11 +78,28 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     if not columns and not evaluation:
         return
     prompts = [_prompt(run, media, columns, evaluation, index) for index in _indices(columns)[:MAX_PROMPTS]]
-    _add_nearest(run, media, prompts)
+    for step in run.having("nearest.json"):
+        by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
+        for prompt in prompts:
+            if found := by_index.get(prompt["index"]):
+                name = str(found.get("thumbnail") or "no-such-name")[:300].replace("\0", "")
+                distance = number(found.get("distance"))
+                prompt["nearest"] = {
+                    "medium": media.embed(run.root / name),
+                    "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
+                    "distance": f" · {figure(distance)}" if distance is not None else "",
+                }
     if len(_indices(columns)) > MAX_PROMPTS:
         run.note(f"The first {MAX_PROMPTS} of {len(_indices(columns))} prompts are shown.")
     names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
-    values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts, "shown": SHOWN_FIRST}
+    # Every number of the evaluation, beside the untrained model's where it has one.
+    other = mapping(evaluation.get("untrained"))
+    rows = []
+    for key, value in evaluation.items():
+        if number(value) is not None and not key.startswith("num_"):
+            cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
+            rows.append((words(clean(str(key), 60)), cells))
+    values = {"columns": names, "measures": rows, "prompts": prompts, "shown": SHOWN_FIRST}
     lead = (
         "Each prompt with the model's sample; ✗ marks what was seen instead. Below, the most similar training clip "
         "with its distance (0 is a copy)."
@@ -153,31 +170,6 @@ def _mark(what: str, right: bool, seen: Any) -> str:
     """What was judged and, where it is wrong, what was seen instead."""
     name = words(clean(what, 40))
     return name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}"
-
-
-def _add_nearest(run: RunFolder, media: Media, prompts: list[dict[str, Any]]) -> None:
-    for step in run.having("nearest.json"):
-        by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
-        for prompt in prompts:
-            if found := by_index.get(prompt["index"]):
-                name = str(found.get("thumbnail") or "no-such-name")[:300].replace("\0", "")
-                distance = number(found.get("distance"))
-                prompt["nearest"] = {
-                    "medium": media.embed(run.root / name),
-                    "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
-                    "distance": f" · {figure(distance)}" if distance is not None else "",
-                }
-
-
-def _measures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Every number of the evaluation, beside the untrained model's where it has one."""
-    other = mapping(evaluation.get("untrained"))
-    rows = []
-    for key, value in evaluation.items():
-        if number(value) is not None and not key.startswith("num_"):
-            cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
-            rows.append((words(clean(str(key), 60)), cells))
-    return rows
 
 
 def _shown(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:
