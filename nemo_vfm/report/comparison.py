@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
-from nemo_vfm.report.chart import Line, Point, grid, line_chart, smooth_both_ways, spreads
-from nemo_vfm.report.head import Head
 from nemo_vfm.report.page import page_text
-from nemo_vfm.report.plain_text import clean, figure, words
-from nemo_vfm.report.run_values import RANKING, RunFolder, columns
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.chart import Line, Point, grid, line_chart, smooth_both_ways, spreads
+from nemo_vfm.report.parts.head import Head
+from nemo_vfm.report.parts.plain_text import clean, figure, words
+from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 MAX_RUNS = 16  # lines of a chart
 MAX_COLUMNS = 6  # of the table; further settings are folded below it

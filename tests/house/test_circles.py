@@ -11,7 +11,7 @@ PAIRS = {
     (".", "cli"), (".", "runtime"), ("data/batching", "data/shards"), ("data/batching", "data/video"),
     ("diffusion", "diffusion/conditioning"), ("models", "models/convert"),
     ("models/adapters", "models/adapters/styles"), ("models/blocks", "models/blocks/text"),
-    ("perf", "perf/low_precision"), ("report", "report/sections"), ("serve/openai_api", "serve/rewards"),
+    ("perf", "perf/low_precision"), ("serve/openai_api", "serve/rewards"),
     ("train", "train/callbacks"), ("train", "train/lightning"),
 }  # fmt: skip
 CIRCLES = {

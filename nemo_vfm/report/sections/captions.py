@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.media import Media, Medium
-from nemo_vfm.report.plain_text import clean, exact, mapping, number
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media, Medium
+from nemo_vfm.report.parts.plain_text import clean, exact, mapping, number
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 32
 BUDGET_MB = 2.0

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.captions import stand_in
 
 ORDER = 30

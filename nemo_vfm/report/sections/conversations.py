@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number, plain
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, plain
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 4
 BUDGET_MB = 0.0

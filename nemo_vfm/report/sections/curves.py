@@ -7,11 +7,11 @@ from itertools import chain, groupby
 from markupsafe import Markup
 
 from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
-from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways, spreads
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, words
-from nemo_vfm.report.run_values import RANKING, RunFolder, columns
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.chart import Line, Point, line_chart, smooth_both_ways, spreads
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, mapping, number, span, words
+from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 3
 BUDGET_MB = 0.0

@@ -7,10 +7,10 @@ from urllib.parse import unquote
 
 from markupsafe import Markup
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, listing, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, listing, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import shown_of, spread
 
 ORDER = 5

@@ -6,11 +6,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from nemo_vfm.report.head import step_seconds
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, mapping, plain, span
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.head import step_seconds
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, mapping, plain, span
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 90
 BUDGET_MB = 0.0

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.chart import Group, grid, histogram
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, number, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section
+from nemo_vfm.report.parts.chart import Group, grid, histogram
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section
 
 ORDER = 20
 BUDGET_MB = 0.0

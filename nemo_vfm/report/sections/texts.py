@@ -6,10 +6,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, listing, mapping
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, listing, mapping
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 
 ORDER = 6

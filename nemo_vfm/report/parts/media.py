@@ -8,7 +8,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.run_values import RunFolder
 
 Kind = Literal["image", "video"]
 _JPEG: tuple[Kind, str] = ("image", "image/jpeg")

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from nemo_vfm.report.plain_text import clean, exact, figure, plain, span, words
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, plain, span, words
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.plain_text import figure
-from nemo_vfm.report.section import fragment
+from nemo_vfm.report.parts.plain_text import figure
+from nemo_vfm.report.parts.section import fragment
 
 MAX_POINTS = 480
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_vfm.report.plain_text import clean, mapping, number, plain, span
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.plain_text import clean, mapping, number, plain, span
+from nemo_vfm.report.parts.run_values import RunFolder
 
 WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
          "preempted": "was stopped by a signal",

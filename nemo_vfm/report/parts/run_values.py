@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from nemo_vfm.core.storage.files import opened, read_bytes, real
 from nemo_vfm.core.types.job import LAUNCH, PARTS
-from nemo_vfm.report.plain_text import mapping, number
+from nemo_vfm.report.parts.plain_text import mapping, number
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ROWS = 200_000
