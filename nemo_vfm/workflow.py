@@ -33,14 +33,14 @@ _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class StepFingerprint:
     """What a folder's content answers to."""
 
     before: str  #: a hash of everything that came before: the seed, and every earlier step
     own: str  #: a hash of the step's own part of the recipe
 
     @classmethod
-    def of(cls, run: Run, before: str = "") -> "Ask":
+    def of(cls, run: Run, before: str = "") -> "StepFingerprint":
         """Of a run's settings, inert keys left out."""
         own = json.dumps(_deciding(run.settings))
         return cls(before or sha256_text(f"seed {run.seed}"), sha256_text(own))
@@ -77,7 +77,7 @@ class Workflow:
         Returns:
             The figures of every step as `<step>/<figure>`.
         """
-        outcomes = {one.name: one.perform() for one in self._turns(run)}
+        outcomes = {one.name: one.perform() for one in self._planned_steps(run)}
         skipped = sum(outcome.did_nothing for outcome in outcomes.values())
         figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
         last = list(outcomes.values())[-1]
@@ -85,14 +85,14 @@ class Workflow:
         summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{before}; {last.summary}"
         return Outcome(summary, figures, did_nothing=skipped == len(outcomes))
 
-    def _turns(self, run: Run) -> "Iterator[Turn]":
+    def _planned_steps(self, run: Run) -> "Iterator[PlannedStep]":
         before = run.before or sha256_text(f"seed {run.seed}")
         for number, (name, job) in enumerate(self.steps.items(), 1):
             step = replace(run.step(name), before=before)
-            ask = Ask.of(step, before)
+            fingerprint = StepFingerprint.of(step, before)
             ends_run = number == len(self.steps) and not run.before
-            yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}", ends_run)
-            before = ask.after()
+            yield PlannedStep(name, job, step, fingerprint, f"[{number}/{len(self.steps)}] {name}", ends_run)
+            before = fingerprint.after()
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`: what its widest step needs. The other steps are rank 0's alone."""
@@ -146,19 +146,19 @@ class OneStep(Workflow):
         Raises:
             UserError: an earlier step is not done, or was done otherwise.
         """
-        return replace(self.turn(run), ends_run=True).perform()
+        return replace(self.planned_step(run), ends_run=True).perform()
 
-    def turn(self, run: Run) -> "Turn":
+    def planned_step(self, run: Run) -> "PlannedStep":
         """This step as it is asked for, all before it being done.
 
         Raises:
             UserError: an earlier step is not done, or was done otherwise.
         """
-        for turn in self._turns(run):
-            if turn.name == self.name:
-                return turn
-            if not turn.is_done():
-                raise UserError(f"step {self.name} comes after {turn.name}, which is not done in {turn.run.folder} in "
+        for step in self._planned_steps(run):
+            if step.name == self.name:
+                return step
+            if not step.is_done():
+                raise UserError(f"step {self.name} comes after {step.name}, which is not done in {step.run.folder} in "
                                 f"the form of this recipe; run that step first, or all of them")  # fmt: skip
         raise AssertionError(f"no step {self.name}")
 
@@ -172,36 +172,38 @@ class OneStep(Workflow):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A step whose turn it is, what it is asked for, and what to call it."""
+class PlannedStep:
+    """A step in the order of its workflow, the fingerprint of what it must do, and what to call it."""
 
     name: str
     job: Job
     run: Run
-    ask: Ask
+    fingerprint: StepFingerprint
     title: str
     ends_run: bool  #: nothing comes after it in the run
 
     def perform(self) -> Outcome:
         """Run it, unless it is done."""
-        return perform(self.job, self.run, self.ask, title=self.title, ends_run=self.ends_run)
+        return perform(self.job, self.run, self.fingerprint, title=self.title, ends_run=self.ends_run)
 
     def is_done(self) -> bool:
         """Whether it has done just this before."""
         if isinstance(self.job, Workflow):
-            return all(turn.is_done() for turn in self.job._turns(self.run))
-        return _done(self.run.folder, self.ask) is not None
+            return all(step.is_done() for step in self.job._planned_steps(self.run))
+        return _done(self.run.folder, self.fingerprint) is not None
 
 
 def unfinished(job: Job, run: Run) -> list[str]:
     """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
     if not isinstance(job, Workflow):
-        return [] if _done(run.folder, Ask.of(run)) else [""]
-    turns = [turn for turn in job._turns(run) if not isinstance(job, OneStep) or turn.name == job.name]
-    return [f"steps.{turn.name}." for turn in turns if not turn.is_done()]
+        return [] if _done(run.folder, StepFingerprint.of(run)) else [""]
+    steps = [step for step in job._planned_steps(run) if not isinstance(job, OneStep) or step.name == job.name]
+    return [f"steps.{step.name}." for step in steps if not step.is_done()]
 
 
-def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_aside: bool = True) -> Outcome:
+def perform(
+    job: Job, run: Run, fingerprint: StepFingerprint, *, title: str, ends_run: bool, set_aside: bool = True
+) -> Outcome:
     """Run a job in its folder unless it has done just this before.
 
     Args:
@@ -211,12 +213,12 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_asi
     """
     if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
         return job.run(run)
-    if done := _done(run.folder, ask):
+    if done := _done(run.folder, fingerprint):
         info(f"{title}: done earlier: {done.summary}")
         return done
     if urgency := preemption.urgency():  # it came while the step before took its last
         raise preemption.stopped(urgency, f"before {title}")
-    resume = _prepare(run.folder, ask, title, set_aside)
+    resume = _prepare(run.folder, fingerprint, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()
     began, before_s = time.monotonic(), (_start_record(run.folder) or {}).get("seconds", 0.0)
@@ -229,10 +231,10 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_asi
         outcome = replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
     except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
         with suppress(OSError):  # of a full disk the job's own error tells more
-            write_json(run.folder / STARTED, {**_marker(ask), "seconds": _since(began, before_s)})
+            write_json(run.folder / STARTED, {**_marker(fingerprint), "seconds": _since(began, before_s)})
         raise
     info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
-    write_json(run.folder / DONE, {**_marker(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
+    write_json(run.folder / DONE, {**_marker(fingerprint), "summary": outcome.summary, "figures": dict(outcome.figures),
                                    "seconds": _since(began, before_s)})  # fmt: skip
     return outcome
 
@@ -250,11 +252,11 @@ def _deciding(settings: Json) -> Json:
     return [_deciding(value) for value in settings] if isinstance(settings, list) else settings
 
 
-def _done(folder: Path, ask: Ask) -> Outcome | None:
+def _done(folder: Path, fingerprint: StepFingerprint) -> Outcome | None:
     if not (folder / DONE).is_file():
         return None
     marker = _read_marker(folder / DONE, "before", "own", "summary", "figures")
-    if (marker["before"], marker["own"]) != (ask.before, ask.own):
+    if (marker["before"], marker["own"]) != (fingerprint.before, fingerprint.own):
         return None
     return Outcome(marker["summary"], marker["figures"], did_nothing=True)
 
@@ -274,7 +276,7 @@ def _read_marker(file: Path, *keys: str) -> Json:
     return found
 
 
-def begin(turn: Turn, *, may_differ: bool = False) -> None:
+def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
     """Mark a step as begun whose parts do its work; each of them may be the first.
 
     Args:
@@ -283,25 +285,25 @@ def begin(turn: Turn, *, may_differ: bool = False) -> None:
     Raises:
         UserError: its folder holds what was made of something else.
     """
-    folder = turn.run.folder
+    folder = step.run.folder
     earlier = _start_record(folder)
     changed = earlier is not None and (
-        earlier["before"] != turn.ask.before or (earlier["own"] != turn.ask.own and not may_differ)
+        earlier["before"] != step.fingerprint.before or (earlier["own"] != step.fingerprint.own and not may_differ)
     )
     if changed:
         raise UserError(f"{folder} holds work started from another recipe or other earlier steps; choose another "
                         f"run_dir, or run the whole workflow once, which moves it aside")  # fmt: skip
-    _prepare(folder, turn.ask, turn.title, set_aside=False)
+    _prepare(folder, step.fingerprint, step.title, set_aside=False)
 
 
-def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
+def _prepare(folder: Path, fingerprint: StepFingerprint, title: str, set_aside: bool) -> bool:
     """Make the folder ready and say whether there is something to go on from."""
     earlier = _start_record(folder)
     if earlier is None and folder.is_dir() and set_aside and any(folder.iterdir()):
         raise UserError(
             f"{folder} holds files that no step of this workflow wrote; move them, or choose another run_dir"
         )
-    if earlier is not None and earlier["before"] != ask.before and set_aside:
+    if earlier is not None and earlier["before"] != fingerprint.before and set_aside:
         number = 1  # results of days are not deleted because a line above them changed
         while (moved := folder.parent / REPLACED / f"{folder.name}-{number}").exists():
             number += 1
@@ -312,7 +314,7 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
     spent = {key: value for key, value in (earlier or {}).items() if key == "seconds"}
-    write_json(folder / STARTED, {**_marker(ask), **spent})
+    write_json(folder / STARTED, {**_marker(fingerprint), **spent})
     return earlier is not None
 
 
@@ -321,5 +323,5 @@ def _start_record(folder: Path) -> Json:
     return _read_marker(folder / STARTED, "before", "own") if (folder / STARTED).is_file() else None
 
 
-def _marker(ask: Ask) -> dict[str, str]:
-    return {"before": ask.before, "own": ask.own}
+def _marker(fingerprint: StepFingerprint) -> dict[str, str]:
+    return {"before": fingerprint.before, "own": fingerprint.own}

@@ -275,9 +275,9 @@ def _require_ranks(job: "Job") -> None:
 
 
 def _perform(job: "Job", run: "Run") -> "Outcome":
-    from nemo_vfm.workflow import Ask, perform
+    from nemo_vfm.workflow import StepFingerprint, perform
 
-    return perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
+    return perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)
 
 
 def _stopped(error: BaseException, folder: Path, status: "Status") -> Ending:

@@ -257,11 +257,7 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     values = sorted(value for group in groups for value in group.values)
     if not values:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
-    low, high = _inner_range(values, limit)
-    if limit is not None:  # moved by less than a bar, so that the threshold falls between two bars, not inside one
-        width = (high - low) / (bins - 1)
-        low = limit[1] - math.ceil((limit[1] - low) / width) * width
-        high = low + bins * width
+    low, high = _aligned(*_inner_range(values, limit), limit, bins)
     counts = [_count(group.values, low, high, bins, limit) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
     inside = fragment(_BARS, {"bars": _bars(groups, counts, y_axis), "limit": _limit(limit, x_axis)})
@@ -281,6 +277,15 @@ def _inner_range(values: Sequence[float], limit: tuple[str, float] | None) -> tu
         low, high = min(low, limit[1]), max(high, limit[1])
     air = (high - low) * 0.02 or max(abs(high) * 0.1, 0.5)
     return (0.0 if low == 0 else low - air), high + air
+
+
+def _aligned(low: float, high: float, limit: tuple[str, float] | None, bins: int) -> tuple[float, float]:
+    """The range moved by less than a bar, so that the threshold falls between two bars and not inside one."""
+    if limit is None:
+        return low, high
+    width = (high - low) / (bins - 1)
+    start = limit[1] - math.ceil((limit[1] - low) / width) * width
+    return start, start + bins * width
 
 
 def _count(
