@@ -25,7 +25,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is called
 
-from nemo_vfm.cli.tiny_recipe import rehearsed  # noqa: E402
+from nemo_vfm.cli.recipe_job import rehearsed  # noqa: E402
 from nemo_vfm.cli.verbs.parity import add_arguments  # noqa: E402
 from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection  # noqa: E402
 from nemo_vfm.parallel.verify import parity  # noqa: E402

@@ -27,17 +27,11 @@ _COMMAND = re.compile(r"(nemo-vfm \w+ )(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An ingredient that a recipe takes.
+    """An ingredient that a recipe takes."""
 
-    Args:
-        slot: the folder below `conf/`.
-        choice: the file's name in it, without `.yaml`.
-        file: where it lies.
-    """
-
-    slot: str
-    choice: str
-    file: Path
+    slot: str  #: the folder below `conf/`
+    choice: str  #: the file's name in it, without `.yaml`
+    file: Path  #: where it lies
 
 
 def place_of(file: Path, wanted: str | None, roots: Roots) -> Path:
@@ -79,7 +73,9 @@ def flat_text(file: Path, dest: Path, roots: Roots, conf_dirs: Sequence[Path]) -
     body = with_places(composed.root.without(*given))
     for kind in _KINDS:  # an origin that every machine knows, rather than where this one keeps our files
         body = body.replace(f"  # {shown_path(str(shipped(kind)))}/", f"  # {kind}/")
-    return _own_command(_header(file), file, dest, roots) + body
+    lines = read_bytes(file).decode().splitlines(keepends=True)
+    length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return _own_command("".join(lines[:length]), file, dest, roots) + body
 
 
 def ingredients(file: Path, roots: Roots) -> list[Use]:
@@ -95,11 +91,7 @@ def recipes_in(file: Path, roots: Roots) -> list[str]:
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write every file, or none.
-
-    Raises:
-        UserError: one of them is there already, cannot be written, or has a name that would not show what it is.
-    """
+    """Write every file, or none."""
     if hidden := [path for path in texts if not str(path).isprintable()]:
         raise UserError(f"{str(hidden[0])!a} contains invisible characters; choose another place")
     there = [shown_path(str(path)) for path in texts if path.exists() or path.is_symlink()]
@@ -116,13 +108,6 @@ def write(texts: Mapping[Path, str]) -> None:
         for path in written:
             path.unlink(missing_ok=True)
         raise UserError(f"cannot write {error.filename}: {error.strerror}; nothing was copied") from error
-
-
-def _header(file: Path) -> str:
-    """The comment lines that begin a recipe."""
-    lines = read_bytes(file).decode().splitlines(keepends=True)
-    length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "".join(lines[:length])
 
 
 def _own_command(text: str, file: Path, dest: Path, roots: Roots) -> str:

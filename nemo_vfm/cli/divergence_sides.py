@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_vfm.cli.tiny_recipe import rehearsed
+from nemo_vfm.cli.recipe_job import rehearsed
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -22,17 +22,11 @@ _TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp8": 3e-1}
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
-    """A side that is asked for.
+    """A side that is asked for."""
 
-    Args:
-        words: as the user said it.
-        ready: what is run.
-        plan: on which ranks.
-    """
-
-    words: str
-    ready: TinyTraining
-    plan: ParallelPlan
+    words: str  #: as the user said it
+    ready: TinyTraining  #: what is run
+    plan: ParallelPlan  #: on which ranks
 
     def __str__(self) -> str:
         compute = str(self.ready.precision.resolved()[0]).removeprefix("torch.")
@@ -43,27 +37,16 @@ class SideRequest:
 
 @dataclass(frozen=True, slots=True)
 class DivergenceRequest:
-    """Both sides.
-
-    Args:
-        a: the first.
-        b: the second.
-        heads: attention heads of A's model.
-        tolerance: relative.
-    """
+    """Both sides."""
 
     a: SideRequest
     b: SideRequest
-    heads: int
-    tolerance: float
+    heads: int  #: attention heads of A's model
+    tolerance: float  #: relative
 
 
 def parse_request(arguments: argparse.Namespace) -> DivergenceRequest:
-    """The sides that the command line names.
-
-    Raises:
-        RecipeError, UserError: a recipe is wrong, cannot be made small, or asks for too many devices.
-    """
+    """The sides that the command line names."""
     recipes = [word for word in arguments.recipes if "=" not in word and not word.startswith("~")]
     changes = [word for word in arguments.recipes if word not in recipes]
     if not 1 <= len(recipes) <= 2:
@@ -97,10 +80,6 @@ def compare_sides(
 
     Args:
         run_a: what is run on each of A's ranks; tests give one that forgets something.
-        run_b: the same of B.
-
-    Raises:
-        UserError: a side cannot be run.
     """
     with Pool(max(sides.a.plan.world, sides.b.plan.world), quiet) as pool:
         a = Side("A", sides.a.plan, _run(pool, sides.a, run_a, count))

@@ -16,11 +16,10 @@ from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, Source
-from nemo_vfm.config.recipe_paths import NamedPath, named_paths
+from nemo_vfm.config.recipe_paths import NamedPath, is_free, named_paths
 from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import Map, plain
-from nemo_vfm.config.written_paths import is_free
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
 from nemo_vfm.core.optional import Need
@@ -128,7 +127,6 @@ def ingredient(
     """What `conf/<slot>/<choice>.yaml` describes, by itself.
 
     Args:
-        kind: what it must be.
         conf: folders of ingredients that are searched before the others.
 
     Raises:
@@ -184,9 +182,11 @@ def _examined(
     missing = [replace(one, message=f"{one.message}{composed.makers.get(one.path, '')}") for one in checker.problems]
     found = [*unresolved, *missing, *(() if unresolved else composed.wrong_reserved())]
     found += not_allowed(part, permissions, found)
-    once = {
-        (_name(p.mark.source), p.mark.line, p.mark.column, p.message): p for p in reversed(found)
-    }  # the first stays
+    once: dict[tuple[object, ...], Problem] = {}  # of several that say the same, the first stays
+    for problem in reversed(found):
+        mark = problem.mark  # a file may be read twice, and words of the command line share a name
+        source = mark.source.name if mark.source.is_file else id(mark.source)
+        once[source, mark.line, mark.column, problem.message] = problem
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
     problems = sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column))
     return problems, part, tree
@@ -198,8 +198,3 @@ def _run_dir(composed: Composed) -> Path | None:
         return composed.run_dir
     except RecipeError:
         return None
-
-
-def _name(source: Source) -> str | int:
-    """What tells sources apart: a file may be read twice, and words of the command line share a name."""
-    return source.name if source.is_file else id(source)

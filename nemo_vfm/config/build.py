@@ -22,13 +22,10 @@ _LONGEST = 4000  # characters of a constructor's message that are looked through
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A finished value.
-
-    Args:
-        node: where it is written; None where no recipe gives it.
-    """
+    """A finished value."""
 
     value: object
+    #: where it is written; None where no recipe gives it
     node: Scalar | None = field(default=None, repr=False, compare=False)
 
 
@@ -49,23 +46,17 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A component: what to call with which arguments.
-
-    Args:
-        secrets: values from the environment below it, which no message may show.
-        later: True in a factory slot: the rest of the arguments come when the factory is called.
-        is_partial: True where a `functools.partial` is wanted instead of what the target makes.
-        node: where its arguments are written.
-    """
+    """A component: what to call with which arguments."""
 
     target: Target
     arguments: "dict[str, Part]"
     path: str
     mark: Mark
+    #: values from the environment below it, which no message may show
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    later: bool = False
-    node: Map | None = field(default=None, repr=False)
-    is_partial: bool = False
+    later: bool = False  #: True in a factory slot: the rest of the arguments come when the factory is called
+    node: Map | None = field(default=None, repr=False)  #: where its arguments are written
+    is_partial: bool = False  #: True where a `functools.partial` is wanted instead of what the target makes
 
     @property
     def home(self) -> str:
@@ -83,7 +74,6 @@ class BoundFactory:
     A component elsewhere that it refers to by `${...}` is the object that the recipe has there.
 
     Args:
-        call: what to make.
         made: the components elsewhere, by address.
     """
 
@@ -114,15 +104,10 @@ def make(part: Part) -> Any:
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds each component once, by the address where it is written.
+    """Builds each component once, by the address where it is written."""
 
-    Args:
-        shared: addresses of the components that stand below no factory.
-        made: those that there are.
-    """
-
-    shared: frozenset[str]
-    made: dict[str, Any] = field(default_factory=dict)
+    shared: frozenset[str]  #: addresses of the components that stand below no factory
+    made: dict[str, Any] = field(default_factory=dict)  #: those that there are
 
     def make(self, part: Part) -> Any:
         if isinstance(part, Value):
@@ -254,17 +239,14 @@ def masked(text: str, secrets: Sequence[str]) -> str:
     """The text without secrets, also where it shows only a part of one: any run of six characters is hidden."""
     for secret in secrets:
         if len(secret) > 3:  # hiding every "1" would make the message unreadable, and hides nothing
-            text = _without(text, secret, min(len(secret), 6))
+            width = min(len(secret), 6)
+            pieces, start = [], 0
+            while start < len(text):
+                end = start + width
+                while end <= len(text) and text[start:end] in secret:
+                    end += 1
+                found = end > start + width
+                pieces.append("***" if found else text[start])
+                start = end - 1 if found else start + 1
+            text = "".join(pieces)
     return text
-
-
-def _without(text: str, secret: str, width: int) -> str:
-    pieces, start = [], 0
-    while start < len(text):
-        end = start + width
-        while end <= len(text) and text[start:end] in secret:
-            end += 1
-        found = end > start + width
-        pieces.append("***" if found else text[start])
-        start = end - 1 if found else start + 1
-    return "".join(pieces)

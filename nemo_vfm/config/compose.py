@@ -13,8 +13,7 @@ from typing import Any
 from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
-from nemo_vfm.config.overlay import apply_overlays, makers
-from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
+from nemo_vfm.config.overrides import Override, apply, apply_overlays, is_address, makers, parse_override
 from nemo_vfm.config.recipe_errors import (
     Mark,
     Problem,
@@ -24,6 +23,7 @@ from nemo_vfm.config.recipe_errors import (
     printable,
     shown_path,
 )
+from nemo_vfm.config.recipe_paths import run_dir_of
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import (
     MISSING,
@@ -41,7 +41,6 @@ from nemo_vfm.config.tree import (
     walk,
     written,
 )
-from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
 RESERVED = ("run_dir", "seed")
@@ -54,20 +53,14 @@ _RECIPE = "recipe:"
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A composed recipe.
+    """A composed recipe."""
 
-    Args:
-        root: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`.
-        path: the recipe's file.
-        roots: where ingredients were looked for.
-        makers: of values for the user to give, how an overlay says that one makes some; by address.
-        examined: what `config.check` and the like have found of it, by what they depend on.
-    """
-
-    root: Map
-    path: Path
-    roots: Roots
+    root: Map  #: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`
+    path: Path  #: the recipe's file
+    roots: Roots  #: where ingredients were looked for
+    #: of values for the user to give, how an overlay says that one makes some; by address
     makers: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    #: what `config.check` and the like have found of it, by what they depend on
     examined: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def written(self, address: Sequence[str]) -> Mark:
@@ -238,7 +231,15 @@ class _Composer:
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
-                root = _replace(root, path, part, node.mark)
+                above, _, last = path.rpartition(".")
+                holder = find(root, above)
+                if holder is None:
+                    raise fail(
+                        "a recipe cannot be placed under a key that contains a dot; rename the key", node.mark, path
+                    )
+                if not isinstance(holder, Map):
+                    raise fail("a recipe cannot be an item of a list; put it in a mapping", node.mark, path)
+                root = put(root, path, part, holder.key_mark(last))
         return root
 
     def choice(self, slot: str, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
@@ -293,10 +294,6 @@ class _Composer:
             below = merge(below, nest(slot, part, mark))
         merged = merge(below, own.without("defaults"))
         assert isinstance(merged, Map)
-        return self._with_swaps(merged, below, place)
-
-    def _with_swaps(self, merged: Map, below: Node, place: str) -> Map:
-        """The command line wins over a component that a file writes out itself, on top of what was chosen below it."""
         for path in sorted(self.used):
             if place and not path.startswith(f"{place}."):
                 continue
@@ -318,7 +315,10 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
             pairs.append(("", str(item.value), item.mark))
             continue
         if not isinstance(item, Map) or len(item.items) != 1:
-            raise fail(f"each of the defaults is one {{slot: choice}}{_of_hydra(item)}", item.mark, "defaults")
+            hint = ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
+            if isinstance(item, Scalar) and item.value == "_self_":  # Hydra's
+                hint = "; this file always overrides them; remove _self_"
+            raise fail(f"each of the defaults is one {{slot: choice}}{hint}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()
         if not is_address(slot):
             raise fail(f"{printable(slot, 100)!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
@@ -328,29 +328,11 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
     return pairs
 
 
-def _of_hydra(item: Node) -> str:
-    """What a word of Hydra's is here."""
-    if isinstance(item, Scalar) and item.value == "_self_":
-        return "; this file always overrides them; remove _self_"
-    return ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
-
-
 def _of_hydra_slot(slot: str) -> str:
     word, _, rest = slot.rpartition(" ")
     better = rest.lstrip("/").replace("/", ".").partition("@")[0]
     why = "later ones override earlier ones, so no `override` is needed; " if word == "override" else ""
     return f"; {why}write {{{better}: ...}}" if is_address(better) else "; write names joined by dots"
-
-
-def _replace(root: Map, path: str, part: Map, mark: Mark) -> Map:
-    """`put` that keeps the place of the key: the user wrote it."""
-    above, _, last = path.rpartition(".")
-    holder = find(root, above)
-    if holder is None:
-        raise fail("a recipe cannot be placed under a key that contains a dot; rename the key", mark, path)
-    if not isinstance(holder, Map):
-        raise fail("a recipe cannot be an item of a list; put it in a mapping", mark, path)
-    return put(root, path, part, holder.key_mark(last))
 
 
 def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:

@@ -17,7 +17,7 @@ from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.interpolate import replace_forms, resolve
 from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, child, join, plain
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq, child, join, plain
 from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES
 from nemo_vfm.core.errors import UserError
 
@@ -48,7 +48,13 @@ def from_dict_config(config: object) -> Composed:
         UserError: it is no mapping.
         RecipeError: a value could not stand in a recipe.
     """
-    root = _root(config)
+    made = (
+        OmegaConf.create(dict(config)) if isinstance(config, Mapping) and not isinstance(config, DictConfig) else None
+    )
+    root = config._get_root() if isinstance(config, DictConfig) else made
+    if not isinstance(root, DictConfig) or root._is_none() or root._is_missing():
+        raise UserError(f"a recipe is a mapping, got {type(config).__name__}; give what compose() returns, or a "
+                        f"DictConfig whose root has a _target_")  # fmt: skip
     origin: Composed | None = getattr(root._metadata, _ORIGIN, None)
     values = OmegaConf.to_container(root, resolve=False, enum_to_str=True)
     tree = _Converter().node(values, origin.root if origin is not None else None, "", 0)
@@ -65,17 +71,6 @@ def address_of(config: object) -> str:
         keys.append(str(config._key()))
         config = above
     return join(*reversed(keys))
-
-
-def _root(config: object) -> DictConfig:
-    made = (
-        OmegaConf.create(dict(config)) if isinstance(config, Mapping) and not isinstance(config, DictConfig) else None
-    )
-    found = config._get_root() if isinstance(config, DictConfig) else made
-    if not isinstance(found, DictConfig) or found._is_none() or found._is_missing():
-        raise UserError(f"a recipe is a mapping, got {type(config).__name__}; give what compose() returns, or a "
-                        f"DictConfig whose root has a _target_")  # fmt: skip
-    return found
 
 
 def _with_env(value: Any) -> Any:
@@ -104,9 +99,13 @@ class _Converter:
         if isinstance(value, dict):
             return self._map(value, origin, path, depth)
         if isinstance(value, list):
-            items = (self.node(v, _child(origin, i), join(path, str(i)), depth + 1) for i, v in enumerate(value))
+            items = (
+                self.node(v, None if origin is None else child(origin, str(i)), join(path, str(i)), depth + 1)
+                for i, v in enumerate(value)
+            )
             return Seq(tuple(items), origin.mark if isinstance(origin, Seq) else _mark(path, "[...]"))
-        if isinstance(origin, Scalar) and _is_same(_with_env(origin.value), value):
+        known = _with_env(origin.value) if isinstance(origin, Scalar) else None
+        if isinstance(origin, Scalar) and type(known) is type(value) and known == value:
             return origin
         return _scalar(value, path)
 
@@ -127,14 +126,6 @@ def _keys(value: Iterable[object], path: str) -> list[str]:
             raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
                        _mark(path, "{...}"), path)  # fmt: skip
     return texts
-
-
-def _child(origin: Node | None, index: int) -> Node | None:
-    return None if origin is None else child(origin, str(index))
-
-
-def _is_same(known: Plain, value: object) -> bool:
-    return type(known) is type(value) and known == value
 
 
 def _scalar(value: object, path: str) -> Scalar:

@@ -48,36 +48,24 @@ _WORDS: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a component.
-
-    Args:
-        hint: its annotation, resolved; without one the type of a plain default, else `Any`. Of a class that is not
-            ours, one that is no type counts as none, and a default of None allows null.
-        required: it has no default.
-        positional: it may be given by position.
-    """
+    """One argument of a component."""
 
     name: str
+    #: its annotation, resolved; without one the type of a plain default, else `Any`. Of a class that is not ours, one
+    #: that is no type counts as none, and a default of None allows null.
     hint: Any
-    required: bool
-    positional: bool
+    required: bool  #: it has no default
+    positional: bool  #: it may be given by position
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a component can be given.
+    """What a component can be given."""
 
-    Args:
-        arguments: by name, in order.
-        open: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen.
-        takes_more: it takes any number of arguments by position (`*args`).
-        permitted: the arguments that take what the user allows; no recipe can give them.
-    """
-
-    arguments: dict[str, Argument]
-    open: bool
-    takes_more: bool
-    permitted: tuple[str, ...] = ()
+    arguments: dict[str, Argument]  #: by name, in order
+    open: bool  #: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen
+    takes_more: bool  #: it takes any number of arguments by position (`*args`)
+    permitted: tuple[str, ...] = ()  #: the arguments that take what the user allows; no recipe can give them
 
 
 @cache  # a recipe has many components of a class, and each is looked at several times
@@ -105,14 +93,11 @@ def signature(target: Target) -> Signature:
 
 
 def _hint(target: Target, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    hint = hints.get(parameter.name, _of_default(parameter))
-    return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
-
-
-def _of_default(parameter: inspect.Parameter) -> Any:
-    """The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true."""
+    # The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true.
     kinds = {bool: bool, int: int | float, float: float, str: str}  # a default of 1 is often meant as 1.0
-    return kinds.get(type(parameter.default), ANYTHING) if parameter.annotation is parameter.empty else ANYTHING
+    is_bare = parameter.annotation is parameter.empty
+    hint = hints.get(parameter.name, kinds.get(type(parameter.default), ANYTHING) if is_bare else ANYTHING)
+    return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
 
 
 def _of_typed_dict(target: Any) -> Signature:

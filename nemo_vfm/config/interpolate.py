@@ -58,7 +58,6 @@ def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozens
     """Replace every interpolation.
 
     Args:
-        root: the composed tree.
         keep_env: leave `${env:...}` as text: what is written to disk holds no secrets.
         keep: root keys whose interpolations stay as text too.
 
@@ -129,20 +128,17 @@ class _Resolver:
             raise RecipeError([Problem(path, node.mark, f"interpolations make more than {MAX_NODES} values")])
         self._depth += 1
         try:
-            return self._any(node, path)
+            if self._depth > MAX_DEPTH + 1:
+                raise RecipeError([Problem(path, node.mark, f"values are nested more than {MAX_DEPTH} deep")])
+            if isinstance(node, Map):
+                with_path = {key: self.node(below, join(path, key)) for key, below in node.items.items()}
+                return replace(node, items=with_path, home=node.home or path)
+            if isinstance(node, Seq):
+                items = (self.node(below, join(path, str(i))) for i, below in enumerate(node.items))
+                return replace(node, items=tuple(items))
+            return self._scalar(node, path) if has_interpolation(node.value) else node
         finally:
             self._depth -= 1
-
-    def _any(self, node: Node, path: str) -> Node:
-        if self._depth > MAX_DEPTH + 1:
-            raise RecipeError([Problem(path, node.mark, f"values are nested more than {MAX_DEPTH} deep")])
-        if isinstance(node, Map):
-            with_path = {key: self.node(below, join(path, key)) for key, below in node.items.items()}
-            return replace(node, items=with_path, home=node.home or path)
-        if isinstance(node, Seq):
-            items = (self.node(below, join(path, str(i))) for i, below in enumerate(node.items))
-            return replace(node, items=tuple(items))
-        return self._scalar(node, path) if has_interpolation(node.value) else node
 
     def _scalar(self, node: Scalar, path: str) -> Node:
         text = str(node.value).replace("$${", f"{_DOLLAR}{{")
@@ -183,7 +179,12 @@ class _Resolver:
             yield text[end : match.start()], own
             end = match.end()
             if match["env"] and not self.keep_env:
-                yield self._env(match["variable"], mark, path), f"env:{match['variable']}"
+                name = match["variable"]
+                value = os.environ.get(name)
+                if value is None:
+                    self._fail(f"the environment variable {name} is not set; export it first", mark, path)
+                register(str(value))
+                yield str(value), f"env:{name}"
             elif match["env"] or match["path"].split(".")[0] in self.keep:
                 yield match[0], own
             else:
@@ -192,22 +193,11 @@ class _Resolver:
         yield text[end:], own
 
     def _as_pieces(self, node: Node, name: str, mark: Mark, path: str) -> tuple[tuple[str, str], ...]:
-        text = self._as_text(node, name, mark, path)
-        assert isinstance(node, Scalar)
-        return node.origins() if isinstance(node.value, str) else ((text, node.origins()[0][1]),)
-
-    def _as_text(self, node: Node, name: str, mark: Mark, path: str) -> str:
         if not isinstance(node, Scalar) or node.value is None:
             self._fail(f"${{{name}}} is not a single value and cannot stand inside a text", mark, path)
         assert isinstance(node, Scalar)
-        return str(node.value).lower() if isinstance(node.value, bool) else str(node.value)
-
-    def _env(self, name: str, mark: Mark, path: str) -> str:
-        value = os.environ.get(name)
-        if value is None:
-            self._fail(f"the environment variable {name} is not set; export it first", mark, path)
-        register(str(value))
-        return str(value)
+        text = str(node.value).lower() if isinstance(node.value, bool) else str(node.value)
+        return node.origins() if isinstance(node.value, str) else ((text, node.origins()[0][1]),)
 
     def _follow(self, name: str, mark: Mark, path: str) -> Node:
         """The resolved node that `${name}` stands for."""

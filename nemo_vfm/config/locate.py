@@ -8,17 +8,22 @@ exposes all that it imported (`logging.os.system` is `posix.system`). The caller
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nemo_vfm.config.name_suggestions import elsewhere
 from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.core.types.component import may_be_named
+
+_MAX_FILES = 3000
+_DEFINITION = re.compile(r"^(?:class|def) ([A-Za-z]\w*)", re.MULTILINE)
+
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
 #: trusts exactly the object of that name. Of Lightning's there are the modules of its demonstration, and callbacks that
@@ -90,7 +95,10 @@ def locate(name: str, trust: Sequence[str]) -> Target:
     if word := _missing_word(name, trust):
         raise NotLocated(f"{name} runs the code that its own files name; if you trust them, add --trust {word}")
     if not _covered(name, trust):
-        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {_to_trust(name)}")
+        package, advice = name.split(".")[0], "the standard library has no components"
+        if package not in sys.stdlib_module_names:
+            advice = f"if you trust its code, add --trust {package}"
+        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {advice}")
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private; recipes name public classes")
     try:
@@ -140,13 +148,6 @@ def _class_method(owner_name: str, name: str, trust: Sequence[str]) -> Target | 
 
 def _covered(name: str, trust: Sequence[str]) -> bool:
     return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
-
-
-def _to_trust(name: str) -> str:
-    package = name.split(".")[0]
-    if package in sys.stdlib_module_names:
-        return "the standard library has no components"
-    return f"if you trust its code, add --trust {package}"
 
 
 def _require_identity(name: str, found: Any, trust: Sequence[str]) -> None:
@@ -208,14 +209,11 @@ def _attribute(module: ModuleType, name: str, trust: Sequence[str]) -> object:
         found = getattr(module, name, None)  # packages that load their names late
     if found is None:
         own = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__.startswith(module.__name__)]
-        hint = elsewhere(f"{module.__name__}.{name}", trust) or did_you_mean(name, own) or _classes(own)
+        public = [n for n in own if not n.startswith("_")]
+        known = f"; it has {', '.join(public)}" if public else ""
+        hint = elsewhere(f"{module.__name__}.{name}", trust) or did_you_mean(name, own) or known
         raise NotLocated(f"{module.__name__} has no {name}{hint}")
     return found
-
-
-def _classes(names: Sequence[str]) -> str:
-    public = [name for name in names if not name.startswith("_")]
-    return f"; it has {', '.join(public)}" if public else ""
 
 
 def _module_suggestion(name: str) -> str:
@@ -241,3 +239,25 @@ def _trusted_suggestion(name: str, trust: Sequence[str]) -> str:
             importlib.import_module(module_name)
     exists = hasattr(sys.modules.get(module_name), attribute)  # nothing else is imported: that would run its code
     return "" if exists else did_you_mean(name, entries)
+
+
+def elsewhere(name: str, trust: Sequence[str]) -> str:
+    """A suggestion to append to a message, or nothing."""
+    last = name.rpartition(".")[2]
+    if not last.isidentifier() or not last.isascii() or last.startswith("_"):
+        return ""
+    found = [place for entry in trust if entry.endswith(".") for place in _index(entry.rstrip(".")).get(last, ())]
+    return f"; did you mean {' or '.join(dict.fromkeys(found[:3]))}?" if found else ""
+
+
+@cache
+def _index(package: str) -> dict[str, list[str]]:
+    """Each public name that the files of a package define, with where; empty where it has not been imported."""
+    found: dict[str, list[str]] = {}
+    for folder in getattr(sys.modules.get(package), "__path__", ()):
+        for file in sorted(Path(folder).rglob("*.py"))[:_MAX_FILES]:
+            parts = file.relative_to(folder).with_suffix("").parts
+            if not any(part.startswith("_") for part in parts):
+                for name in _DEFINITION.findall(file.read_text("utf-8", "replace")):
+                    found.setdefault(name, []).append(".".join((package, *parts, name)))
+    return found

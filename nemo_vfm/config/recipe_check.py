@@ -15,10 +15,10 @@ from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
+from nemo_vfm.config.recipe_paths import write_refusal
 from nemo_vfm.config.slot_fit import chosen, fitting, lost_braces
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
-from nemo_vfm.config.written_paths import write_refusal
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.storage.write_path import Written
@@ -53,21 +53,15 @@ _MIGRATE = "; `nemo-vfm migrate FILE` makes a recipe of a YAML of NeMo, DFM or A
 
 @dataclass(slots=True)
 class Checker:
-    """Walks a resolved tree along the annotations.
+    """Walks a resolved tree along the annotations."""
 
-    Args:
-        trust: which names may be used, see `locate`.
-        choices: the ingredients there are for a slot with their classes, for suggestions.
-        permissions: what the user allows, for the components that send or write something.
-        run_dir: the run folder, in which a recipe may write; None where there is none.
-        is_loose: whether the slots are of a class or function that the user trusts, which may be built of anything that
-            is trusted, and be given what is called later.
-    """
-
-    trust: Sequence[str]
+    trust: Sequence[str]  #: which names may be used, see `locate`
+    #: the ingredients there are for a slot with their classes, for suggestions
     choices: Callable[[str], Mapping[str, str]] = field(default=lambda _: {})
-    permissions: Permissions = NOTHING
-    run_dir: Path | None = None
+    permissions: Permissions = NOTHING  #: what the user allows, for the components that send or write something
+    run_dir: Path | None = None  #: the run folder, in which a recipe may write; None where there is none
+    #: whether the slots are of a class or function that the user trusts, which may be built of anything that is
+    #: trusted, and be given what is called later
     is_loose: bool = False
     problems: list[Problem] = field(default_factory=list)
     places: "dict[str, dict[str, Mark]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
@@ -105,7 +99,8 @@ class Checker:
         if hints.is_open(inner):
             return self._open(node, hint, path)
         if self.is_loose and inner is Namespace and isinstance(node, Map) and TARGET not in node.items:
-            return self._namespace(node, path, key)
+            parts = {name: self._of_anything(below, join(path, name)) for name, below in node.items.items()}
+            return Call(Namespace, parts, path, key, _secrets(node), node=node)
         if hints.is_mapping(inner):
             return self._limited(self._group(node, inner, path), node, hint, path)
         if hints.is_list(inner):
@@ -123,7 +118,8 @@ class Checker:
     def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
         """A value that is a reference to a missing one is not asked for by itself: what it refers to is."""
         if not node.broken and not node.via:
-            text = f"you must give this: {path}={_placeholder(hint)} ({hints.in_words(hint)})"
+            wanted = hints.in_words(hint)
+            text = f"you must give this: {path}={'DIR' if 'a path' in wanted else 'VALUE'} ({wanted})"
             self.problems.append(Problem(path, node.mark, text, kind="missing"))
         return _NOTHING
 
@@ -174,10 +170,6 @@ class Checker:
             parts = (self._of_anything(below, join(path, str(i))) for i, below in enumerate(node.items))
             return Items(tuple(parts), list)
         return Value(node.value)
-
-    def _namespace(self, node: Map, path: str, key: Mark) -> Part:
-        parts = {name: self._of_anything(below, join(path, name)) for name, below in node.items.items()}
-        return Call(Namespace, parts, path, key, _secrets(node), node=node)
 
     def _union(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
         options = [option for option in hints.options(hint) if hints.bare(option) is not type(None)]
@@ -261,14 +253,23 @@ class Checker:
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {len(node.items)} values")
         wanted = inner if fixed else (inner[0] if inner else hints.ANYTHING,) * len(node.items)
         numbered = enumerate(zip(node.items, wanted, strict=True))
-        return Items(tuple(self.node(v, w, join(path, str(i)), v.mark) for i, (v, w) in numbered), _container(hint))
+        origin = get_origin(hint) or hint
+        concrete: dict[Any, Callable[[Sequence[object]], object]] = {list: list, set: set, frozenset: frozenset}
+        return Items(
+            tuple(self.node(v, w, join(path, str(i)), v.mark) for i, (v, w) in numbered), concrete.get(origin, tuple)
+        )
 
     def _component(
         self, node: Node, hint: Any, path: str, *, given: tuple[Any, ...] | None = (), by_name: tuple[str, ...] = (),
         later: bool = False,
     ) -> Part:  # fmt: skip
         if not isinstance(node, Map):
-            return self._not_a_component(node, hint, path)
+            slot = path.rpartition(".")[2]
+            known = fitting(self.choices(slot), hint, self.trust) if slot else []
+            near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
+            there = f"; conf/{slot} holds {some_of(known)}{near}" if known else ""
+            text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
+            return self._say(path, node.mark, text)
         is_partial = False
         if self.is_loose and not later and PARTIAL in node.items:
             said = self.node(node.items[PARTIAL], bool, join(path, PARTIAL), node.key_mark(PARTIAL))
@@ -282,14 +283,6 @@ class Checker:
             return self._say(path, _target_mark(node), str(error))
         positional = by_name or (self._positional(signature, given, target, node, path) if later else ())
         return self._arguments(node, target, signature, path, positional=positional, later=later, is_partial=is_partial)
-
-    def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
-        slot = path.rpartition(".")[2]
-        known = fitting(self.choices(slot), hint, self.trust) if slot else []
-        near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
-        there = f"; conf/{slot} holds {some_of(known)}{near}" if known else ""
-        text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
-        return self._say(path, node.mark, text)
 
     def _target(self, node: Map, hint: Any, path: str, *, is_partial: bool) -> Target | None:
         """The trusted class or function of a node, where it fits its slot."""
@@ -351,7 +344,11 @@ class Checker:
                 register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
                 self._unknown(key, target, signature, address, mark)
         if not is_partial:
-            self._require_complete(node, target, signature, path, positional)
+            lacking = [a for a in signature.arguments.values()
+                       if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
+            if lacking:
+                names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
+                self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
         parts |= dict.fromkeys(signature.permitted, Value(self.permissions))
         mark = _target_mark(node)
         return Call(target, parts, path, mark, _secrets(node), later, node, is_partial)
@@ -390,15 +387,6 @@ class Checker:
         listed = f"; it takes {', '.join(takes)}" if takes and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
 
-    def _require_complete(
-        self, node: Map, target: Target, signature: hints.Signature, path: str, positional: tuple[str, ...]
-    ) -> None:
-        lacking = [a for a in signature.arguments.values()
-                   if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
-        if lacking:
-            names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
-            self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
-
 
 def _is_written_at(root: Map, path: str) -> bool:
     """Whether a value stands where it is written; below a reference it is asked for at the place referred to."""
@@ -421,16 +409,6 @@ def _kind(node: Node) -> str:
     if isinstance(node, Scalar):
         return got(node)
     return "a list" if isinstance(node, Seq) else "a mapping"
-
-
-def _placeholder(hint: Any) -> str:
-    return "DIR" if "a path" in hints.in_words(hint) else "VALUE"
-
-
-def _container(hint: Any) -> Callable[[Sequence[object]], object]:
-    origin = get_origin(hint) or hint
-    concrete: dict[Any, Callable[[Sequence[object]], object]] = {list: list, set: set, frozenset: frozenset}
-    return concrete.get(origin, tuple)
 
 
 def _secrets(node: Map) -> tuple[str, ...]:

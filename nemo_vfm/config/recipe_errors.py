@@ -35,18 +35,12 @@ _LONGEST = 600  # characters of a message, and of a name that is worth a suggest
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that values are read from.
+    """A text that values are read from."""
 
-    Args:
-        name: a file's path, or "command line".
-        lines: the text, line by line.
-        is_file: False where a line number would mean nothing to the user.
-        taken_at: the place in another file that named this one; None for what the user named.
-    """
-
-    name: str
-    lines: tuple[str, ...] = field(repr=False)
-    is_file: bool = True
+    name: str  #: a file's path, or "command line"
+    lines: tuple[str, ...] = field(repr=False)  #: the text, line by line
+    is_file: bool = True  #: False where a line number would mean nothing to the user
+    #: the place in another file that named this one; None for what the user named
     taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -76,37 +70,36 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a recipe.
+    """One thing that is wrong with a recipe."""
 
-    Args:
-        path: the dotted address of the value, empty for the root.
-        mark: where it is written.
-        message: one sentence: what is wrong, what was expected, what to try.
-        kind: "missing" where the recipe leaves a value to the user (`???`); everything else is an "error".
-    """
-
-    path: str
-    mark: Mark
-    message: str
+    path: str  #: the dotted address of the value, empty for the root
+    mark: Mark  #: where it is written
+    message: str  #: one sentence: what is wrong, what was expected, what to try
+    #: "missing" where the recipe leaves a value to the user (`???`); everything else is an "error"
     kind: Literal["error", "missing"] = "error"
 
     def render(self) -> str:
         """Place and address, the source line, a caret with the message, which files led there; secrets are masked."""
         place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
         line, caret = _excerpt(self.mark)
-        message, *within = _with_its_caret(self.message)
+        # A message in one line; where it shows a place inside a text with a caret of its own, these are two more.
+        pointed = re.fullmatch(r"(.*)\n( {4}[^\n]{1,200})\n( {4,204}\^)", self.message, re.DOTALL)
+        parts = pointed.groups() if pointed else (self.message,)
+        message, *within = [printable(part, _LONGEST) for part in parts]
         lines = [f"{place}  {printable(self.path, _WIDTH)}".rstrip()]
         lines += [f"    {line}", f"    {' ' * caret}^ {message}"] if line else [f"    {message}"]
         lines += [f"    {' ' * caret}{inner}" for inner in within]
-        return conceal("\n".join(lines + _led_there(self.mark.source)))
+        # Which file took this one, and which took that: an ingredient is often wrong for one recipe only.
+        source = self.mark.source
+        places = []
+        while source.taken_at is not None:
+            places.append(source.taken_at.place())
+            source = source.taken_at.source
+        return conceal("\n".join(lines + ([f"    (taken by {', that by '.join(places)})"] if places else [])))
 
 
 class RecipeError(UserError):
-    """A recipe cannot be used; the text shows every problem at its place.
-
-    Args:
-        problems: at least one.
-    """
+    """A recipe cannot be used; the text shows every problem at its place."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -141,28 +134,12 @@ def nearest(name: str, known: Iterable[str], most: int = _KNOWN) -> list[str]:
     return [small[close] for close in difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)]
 
 
-def _with_its_caret(message: str) -> list[str]:
-    """A message in one line; where it shows a place inside a text with a caret of its own, these are two more."""
-    pointed = re.fullmatch(r"(.*)\n( {4}[^\n]{1,200})\n( {4,204}\^)", message, re.DOTALL)
-    parts = pointed.groups() if pointed else (message,)
-    return [printable(part, _LONGEST) for part in parts]
-
-
 def shown_path(name: str) -> str:
     """A path as the user would type it: relative where it lies below the working directory."""
     try:
         return str(real(Path(name)).relative_to(Path.cwd()))
     except ValueError:
         return name
-
-
-def _led_there(source: Source) -> list[str]:
-    """Which file took this one, and which took that: an ingredient is often wrong for one recipe only."""
-    places = []
-    while source.taken_at is not None:
-        places.append(source.taken_at.place())
-        source = source.taken_at.source
-    return [f"    (taken by {', that by '.join(places)})"] if places else []
 
 
 def _excerpt(mark: Mark) -> tuple[str, int]:

@@ -1,4 +1,10 @@
-"""Lists the files, folders and addresses that a checked recipe names, each with key, line and component."""
+"""Lists the files, folders and addresses that a recipe names, and checks where a run may write.
+
+What the user types may lie anywhere except in a git repository's own folders. A run folder from a recipe, the default
+`runs/NAME`, and whatever else a recipe lets a component write must lie below the working directory, or in the run
+folder. No link may lead out of it, since it may have come with the recipe. Folders above the working directory are the
+user's own, so a home or a scratch disk may be a link.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,33 +12,35 @@ from pathlib import Path
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import Call, Group, Items, Part, Value
-from nemo_vfm.config.recipe_errors import Mark
-from nemo_vfm.config.tree import join
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, fail, shown_path
+from nemo_vfm.config.tree import Scalar, join
+from nemo_vfm.config.yaml_source import MAX_DEPTH
+from nemo_vfm.core.network.permission import Permissions
+from nemo_vfm.core.secret import is_key
+from nemo_vfm.core.storage.files import real
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.storage.write_path import Written
+
+LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
+
+
+_KEY = "run_dir"
+
+
+_GIVE = "give it on the command line if you mean it: run_dir="
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A path in a recipe.
+    """A path in a recipe."""
 
-    Args:
-        key: its dotted address.
-        mark: where it is written.
-        place: what it names.
-        owner: dotted name of the component that takes it.
-        argument: by which name.
-        secret: True where it came from the environment, so that no message may show it.
-        is_written: whether the component writes it, see `WritePath`.
-    """
-
-    key: str
-    mark: Mark
-    place: Place
-    owner: str
-    argument: str
-    secret: bool = False
-    is_written: bool = False
+    key: str  #: its dotted address
+    mark: Mark  #: where it is written
+    place: Place  #: what it names
+    owner: str  #: dotted name of the component that takes it
+    argument: str  #: by which name
+    secret: bool = False  #: True where it came from the environment, so that no message may show it
+    is_written: bool = False  #: whether the component writes it, see `WritePath`
 
 
 def named_paths(part: Part) -> list[NamedPath]:
@@ -48,7 +56,9 @@ def _below(part: Part, key: str, owner: str, argument: str, *, is_written: bool 
         name = f"{part.target.__module__}.{part.target.__qualname__}"
         known = hints.signature(part.target).arguments
         for called, below in part.arguments.items():
-            if not (called == "otherwise" and _is_given(part.arguments.get("path"))):
+            given = part.arguments.get("path")
+            is_given = isinstance(given, Value) and isinstance(given.value, Path | str)
+            if not (called == "otherwise" and is_given):
                 is_written = called in known and hints.says(known[called].hint, Written)
                 yield from _below(below, join(key, called), name, called, is_written=is_written)
     elif isinstance(part, Group | Items):
@@ -57,5 +67,91 @@ def _below(part: Part, key: str, owner: str, argument: str, *, is_written: bool 
             yield from _below(below, join(key, str(one)), owner, argument, is_written=is_written)
 
 
-def _is_given(part: Part | None) -> bool:
-    return isinstance(part, Value) and isinstance(part.value, Path | str)
+def run_dir_of(node: Scalar, recipe: Path) -> Path:
+    """The path that `run_dir` says.
+
+    Args:
+        recipe: the recipe's file; a run folder's own recipe may name that folder wherever it lies.
+    """
+    path = _path(node)
+    if (folder := _of_git(path)) is not None:
+        raise fail(f"run_dir lies inside {shown_path(str(folder))}, which is git's own; take another folder",
+                   node.mark, _KEY)  # fmt: skip
+    if not node.mark.source.is_typed and real(path) != real(recipe).parent:
+        _refuse_outside(path, node)
+    return path
+
+
+def write_refusal(node: Scalar, key: str, run_dir: Path | None, permissions: Permissions) -> str:
+    """Why a component may not write the file or folder that a recipe names; empty where it may.
+
+    Args:
+        node: the path; what came from the environment is not repeated.
+        key: its dotted address.
+        run_dir: the run folder; None where the recipe's own is refused.
+        permissions: the folders that the user allows.
+    """
+    path = Path(str(node.value))
+    if _of_git(path) is not None:
+        return "nothing is written in git's own folders; choose another path"
+    if node.is_typed or is_free(path, run_dir) or permissions.may_write(path):
+        return ""
+    return ("a recipe may write only in its run folder and below the working directory, in nothing hidden there; if "
+            f"you mean this path, type it ({key}=PATH) or allow its folder (--allow-write DIR)")  # fmt: skip
+
+
+def is_free(path: Path, run_dir: Path | None) -> bool:
+    """Whether any recipe may write there: in the run folder, or below the working directory where nothing is hidden."""
+    here = Path.cwd()
+    if _is_visible(path, here) and here != Path(here.anchor):
+        return True
+    if run_dir is None or real(here).is_relative_to(real(run_dir)):  # such as `.`, the user's home
+        return False
+    is_own = _is_visible(run_dir, here) or not real(run_dir).is_relative_to(real(here))
+    return is_own and real(path).is_relative_to(real(run_dir)) and real(path) != real(run_dir)
+
+
+def _is_visible(path: Path, folder: Path) -> bool:
+    """Whether a path leads below a folder, links followed, through no name that begins with a dot."""
+    lies, root = real(path), real(folder)
+    below = lies.relative_to(root).parts if lies.is_relative_to(root) else ()
+    return bool(below) and not any(part.startswith(".") for part in below)
+
+
+def _path(node: Scalar) -> Path:
+    try:
+        path = Path(str(node.value)).expanduser()
+    except RuntimeError as error:
+        raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
+    if node.secret and is_key(str(path)):
+        raise fail("a folder's name must not contain a secret, and this one is the value of a variable such as a key",
+                   node.mark, _KEY)  # fmt: skip
+    if UNSEEN.search(str(path)):
+        raise fail("a path must not contain invisible characters", node.mark, _KEY)
+    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
+        raise fail(f"the name of a folder has at most {LONGEST_NAME} bytes, one in run_dir {longest}", node.mark, _KEY)
+    if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
+        raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, _KEY)
+    return path
+
+
+def _of_git(path: Path) -> Path | None:
+    """The folder of git's own that a path lies in. Git runs what its folders say: a hook, a filter, a pager."""
+    lies = real(path)
+    for folder in (lies, *lies.parents):
+        if folder == Path.cwd() or (folder / ".git").exists():  # a checkout, which may itself lie in a bare repository
+            return None
+        is_bare = (folder / "HEAD").is_file() and all((folder / name).is_dir() for name in ("objects", "refs"))
+        if folder.name.lower() == ".git" or is_bare:
+            return folder
+    return None
+
+
+def _refuse_outside(path: Path, node: Scalar) -> None:
+    if path.is_absolute() or ".." in path.parts:
+        raise fail("a recipe's run_dir stays below the working directory; give another on the command line: "
+                   "run_dir=DIR", node.mark, _KEY)  # fmt: skip
+    for part in reversed((path, *path.parents)):
+        if part.is_symlink():
+            raise fail(f"run_dir goes through the link {part}, which points to {shown_path(str(part))}; {_GIVE}{path}",
+                       node.mark, _KEY)  # fmt: skip

@@ -15,17 +15,11 @@ _WRITTEN = "copy_to"  # every other slot of an address is read
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A recipient, and where the recipe has it; or a variable of the environment that the recipe takes.
+    """A recipient, and where the recipe has it; or a variable of the environment that the recipe takes."""
 
-    Args:
-        recipient: who gets what; None for a variable, which goes nowhere by itself.
-        variable: the name; empty for a recipient.
-        paths: addresses in the recipe.
-    """
-
-    recipient: Recipient | None
-    variable: str
-    paths: tuple[str, ...]
+    recipient: Recipient | None  #: who gets what; None for a variable, which goes nowhere by itself
+    variable: str  #: the name; empty for a recipient
+    paths: tuple[str, ...]  #: addresses in the recipe
 
     def __str__(self) -> str:
         where = ", ".join(self.paths[:3]) + (f" and {len(self.paths) - 3} more" if len(self.paths) > 3 else "")

@@ -1,4 +1,4 @@
-"""Finds the file of a recipe or an ingredient by its name; the user's own folders come before ours."""
+"""Finds the file of a recipe or an ingredient by its name, the user's own before ours, and reads a recipe's header."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail, nearest, some_of
+from nemo_vfm.core.sanitize import printable
+from nemo_vfm.core.storage.files import opened
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
@@ -18,15 +20,10 @@ BUILT_IN = "built in"
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The folders that are searched, best first.
+    """The folders that are searched, best first."""
 
-    Args:
-        conf: folders of ingredients, `<slot>/<choice>.yaml`.
-        recipes: folders of recipes.
-    """
-
-    conf: tuple[Path, ...]
-    recipes: tuple[Path, ...]
+    conf: tuple[Path, ...]  #: folders of ingredients, `<slot>/<choice>.yaml`
+    recipes: tuple[Path, ...]  #: folders of recipes
 
     @classmethod
     def standard(cls, conf_dirs: Sequence[Path] = ()) -> "Roots":
@@ -179,3 +176,57 @@ def _distinct(folders: Sequence[Path]) -> tuple[Path, ...]:
     for folder in folders:
         found.setdefault(folder.resolve(), folder)
     return tuple(found.values())
+
+
+_MOST_BYTES = 64 << 10
+
+
+_FIELD = re.compile(r"\b(Hardware|Time|Expected|Extras):\s*")
+
+
+#: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
+_SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the comment that begins a recipe tells, a sentence each; empty where it does not say."""
+
+    title: str  #: what the recipe does
+    hardware: str  #: what it needs
+    time: str  #: how long it takes there
+    expected: str  #: what comes of it
+    extras: tuple[str, ...] = ()  #: of ours that its components need, such as `text`
+
+
+def header(file: Path) -> Header:
+    """The comment block that begins a recipe; its licence and its commands are passed over."""
+    try:
+        with opened(file) as data:  # a page of comments is far shorter
+            text = data.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        return Header(f"It cannot be read: {error.strerror}.", "", "", "")
+    length = next((number for number, line in enumerate(text) if line and not line.startswith("#")), len(text))
+    paragraph = _prose([line.lstrip("#").strip() for line in text[:length] if "SPDX-" not in line])
+    title, *rest = _FIELD.split(paragraph)
+    fields = {
+        name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)
+    }
+    extras = tuple(re.findall(r"\w+", fields.get("Extras", "")))
+    return Header(_first_sentence(title), fields.get("Hardware", ""), fields.get("Time", ""),
+                  fields.get("Expected", ""), extras)  # fmt: skip
+
+
+def _prose(lines: list[str]) -> str:
+    """The lines in one, without commands: those may go on behind a backslash."""
+    prose, command = [], False
+    for line in lines:
+        command = line.startswith(("nemo-vfm ", "... ")) or command
+        prose += [] if command else [line]
+        command = command and line.endswith("\\")
+    return printable(" ".join(" ".join(prose).split()), _MOST_BYTES)
+
+
+def _first_sentence(text: str) -> str:
+    found = _SENTENCE.match(text.strip())
+    return found[0] if found else text.strip()

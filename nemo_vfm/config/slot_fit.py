@@ -39,7 +39,15 @@ def chosen(
     says_nothing = is_partial or hints.is_open(hint) or hints.is_open(hints.returns(target))
     is_users_function = not inspect.isclass(target) and is_users(target, written.value, trust)
     if is_root or not (is_users_function and says_nothing):  # whoever trusts a function knows what it makes
-        _require_fit(target, hint, is_root)
+        name, made = target.__qualname__, hints.returns(target)
+        if hints.is_protocol(target) or inspect.isabstract(target):
+            raise NotLocated(f"{name} is an interface; name a class that implements it")
+        if inspect.isfunction(target) and not hints.is_open(made) and not _makes_components(made):
+            # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
+            raise NotLocated(f"{name} is a function that makes {hints.in_words(made)}, not a component")
+        if hints.is_open(made) or not fits(made, hint):
+            words = "a Job, which the root of a recipe is" if is_root else hints.in_words(hint)
+            raise NotLocated(f"{name} is not {words}{_why_not(made, hint)}")
     return target
 
 
@@ -54,7 +62,9 @@ def word_refusal(root: Map, address: str, word: str, roots: Roots, trust: Sequen
     hint, targets = _hint_at(root, address, trust), roots.targets(address)
     if hint is None or hints.is_open(hint):
         return no_ingredient(address, word, list(targets)) if targets else ""
-    if word in hints.choices(hint) or not (targets or _takes_mappings_only(hint)):
+    kinds = [one for one in _alternatives(hint) if one is not type(None)]
+    only_mappings = all(_takes_mappings(one) and not hints.is_open(one) for one in kinds)
+    if word in hints.choices(hint) or not (targets or only_mappings):
         return ""
     if known := fitting(targets, hint, trust):
         return no_ingredient(address, word, known)
@@ -121,10 +131,6 @@ def _takes_mappings(hint: Any) -> bool:
     return hints.is_factory(hint) or hints.is_mapping(hint) or hints.is_list(hint) or hints.is_component(hint)
 
 
-def _takes_mappings_only(hint: Any) -> bool:
-    return all(_takes_mappings(one) and not hints.is_open(one) for one in _alternatives(hint) if one is not type(None))
-
-
 def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:
     """The class of the annotation, where it can be made and is trusted as if its name had been written."""
     if inspect.isclass(hint) and not (hints.is_protocol(hint) or inspect.isabstract(hint)) and is_trusted(hint, trust):
@@ -139,18 +145,6 @@ def _makes_components(made: Any) -> bool:
     origin = get_origin(made) or made
     is_class = hints.is_component(origin) and not hints.is_mapping(origin) and not hints.is_list(origin)
     return is_class and str(origin.__module__).partition(".")[0] not in {*sys.stdlib_module_names, "numpy"}
-
-
-def _require_fit(target: Target, hint: Any, is_root: bool) -> None:
-    name, made = target.__qualname__, hints.returns(target)
-    if hints.is_protocol(target) or inspect.isabstract(target):
-        raise NotLocated(f"{name} is an interface; name a class that implements it")
-    if inspect.isfunction(target) and not hints.is_open(made) and not _makes_components(made):
-        # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
-        raise NotLocated(f"{name} is a function that makes {hints.in_words(made)}, not a component")
-    if hints.is_open(made) or not fits(made, hint):
-        words = "a Job, which the root of a recipe is" if is_root else hints.in_words(hint)
-        raise NotLocated(f"{name} is not {words}{_why_not(made, hint)}")
 
 
 def fits(made: Any, hint: Any) -> bool:

@@ -13,25 +13,17 @@ MISSING = "???"
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value.
+    """A single value."""
 
-    Args:
-        value: as written, or as interpolated.
-        mark: where it is written.
-        via: the interpolation it came through, as text.
-        secret: True where it came from the environment: it is never shown.
-        pieces: (text, who gave it) of a text that was put together: `recipe`, `user` for the command line, or
-            `env:NAME`. Empty where it is as written.
-        broken: True where a problem has been reported already, so that no second one follows from it.
-        written: the letters of it, where it stands without quotes in YAML: of 1_000 the value is 1000.
-    """
-
-    value: Plain
-    mark: Mark
-    via: str = ""
-    secret: bool = False
-    broken: bool = False
+    value: Plain  #: as written, or as interpolated
+    mark: Mark  #: where it is written
+    via: str = ""  #: the interpolation it came through, as text
+    secret: bool = False  #: True where it came from the environment: it is never shown
+    broken: bool = False  #: True where a problem has been reported already, so that no second one follows from it
+    #: (text, who gave it) of a text that was put together: `recipe`, `user` for the command line, or `env:NAME`. Empty
+    #: where it is as written.
     pieces: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: the letters of it, where it stands without quotes in YAML: of 1_000 the value is 1000
     written: str = field(default="", repr=False, compare=False)
 
     def origins(self) -> tuple[tuple[str, str], ...]:
@@ -63,20 +55,13 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A mapping.
+    """A mapping."""
 
-    Args:
-        items: its values, in order.
-        mark: where it begins.
-        keys: where each key is written.
-        made: True where it only leads to an ingredient under a dotted slot: then its order means nothing.
-        home: in a resolved tree, the address where it is written: the same at each place that refers to it.
-    """
-
-    items: "dict[str, Node]"
-    mark: Mark
-    keys: dict[str, Mark] = field(default_factory=dict)
-    made: bool = False
+    items: "dict[str, Node]"  #: its values, in order
+    mark: Mark  #: where it begins
+    keys: dict[str, Mark] = field(default_factory=dict)  #: where each key is written
+    made: bool = False  #: True where it only leads to an ingredient under a dotted slot: then its order means nothing
+    #: in a resolved tree, the address where it is written: the same at each place that refers to it
     home: str = field(default="", repr=False, compare=False)
 
     def target(self) -> str | None:

@@ -29,18 +29,22 @@ class BadValue(Exception):
 
 
 def convert(node: Scalar, hint: Any) -> object:
-    """The value that a component receives.
-
-    Raises:
-        BadValue: it is not what the annotation asks for.
-    """
+    """The value that a component receives."""
     if is_open(hint):
         return node.value
     inner = bare(hint)
     if inner in PARSED:
         return _parsed(node, inner)
     if isinstance(inner, type) and issubclass(inner, PurePath):
-        _require_path(node)
+        text = str(node.value)
+        if len(text) > _LONGEST_PATH:
+            raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
+        if UNSEEN.search(text):  # an escape in quotes may spell one; on a terminal it would show another path
+            raise BadValue("a path must not contain invisible characters")
+        if "://" in text:
+            raise BadValue("this is a URL, and a path on this machine is expected here")
+        if text.startswith("~"):
+            raise BadValue("~ is not expanded in recipes; write ${env:HOME}/... or the whole path")
     try:
         value = _adapter(hint).validate_json(json.dumps(node.value), strict=True)
     except ValidationError as error:
@@ -55,11 +59,7 @@ def convert(node: Scalar, hint: Any) -> object:
 
 
 def key_value(key: str, hint: Any, mark: Mark) -> object:
-    """The key that a component receives: text, or the number or choice that the annotation of keys asks for.
-
-    Raises:
-        BadValue: it is none of them.
-    """
+    """The key that a component receives: text, or the number or choice that the annotation of keys asks for."""
     if bare(hint) is str or is_open(bare(hint)):
         return key
     if (known := choices(hint)) and key not in known:
@@ -78,22 +78,14 @@ def _plain(text: str, mark: Mark) -> Plain:
 
 
 def require_limits(value: object, hint: Any) -> None:
-    """Judge a list or mapping, whose parts have been judged, by what `Annotated` says of the whole.
-
-    Raises:
-        BadValue: it is too short or too long.
-    """
-    limits = [note for note in notes(hint) if _is_limit(note)]
+    """Judge a list or mapping, whose parts have been judged, by what `Annotated` says of the whole."""
+    # Functions that would look at the parts are none: the parts are still as the recipe writes them.
+    limits = [one for one in notes(hint) if isinstance(one, FieldInfo) or type(one).__module__ == "annotated_types"]
     if limits and isinstance(value, list | dict):
         try:
             _adapter(Annotated[(Any, *limits)]).validate_python(value)
         except ValidationError as error:
             raise BadValue(f"expected {in_words(hint)}: {error.errors()[0]['msg']}") from error
-
-
-def _is_limit(note: object) -> bool:
-    """Functions that would look at the parts are none: the parts are still as the recipe writes them."""
-    return isinstance(note, FieldInfo) or type(note).__module__ == "annotated_types"
 
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:
@@ -116,18 +108,6 @@ def _parsed(node: Scalar, kind: Any) -> object:
     except UserError as error:
         text = f"expected {in_words(kind)}, got {got(node)}" if node.secret else str(error)
         raise BadValue(text) from error
-
-
-def _require_path(node: Scalar) -> None:
-    text = str(node.value)
-    if len(text) > _LONGEST_PATH:
-        raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
-    if UNSEEN.search(text):  # an escape in quotes may spell one; on a terminal it would show another path
-        raise BadValue("a path must not contain invisible characters")
-    if "://" in text:
-        raise BadValue("this is a URL, and a path on this machine is expected here")
-    if text.startswith("~"):
-        raise BadValue("~ is not expanded in recipes; write ${env:HOME}/... or the whole path")
 
 
 def got(node: Scalar) -> str:

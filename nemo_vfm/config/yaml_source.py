@@ -49,9 +49,6 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
 
     Args:
         keys: one of these is at the root of what is a recipe.
-
-    Raises:
-        RecipeError: as `read`, but with nothing of the file; or it has none of the keys.
     """
     name = shown_path(str(path))
     if real(path).suffix not in SUFFIXES:
@@ -86,14 +83,11 @@ def _text(path: Path, taken_at: Mark | None) -> str:
 
 def _mapping_of(node: Node) -> Map:
     if not isinstance(node, Map):
-        raise fail(f"a recipe file must be a mapping (lines of `key: value`){_no_break(node)}", node.mark)
+        # Spaces that were copied from a web page look like others, and YAML does not take them as such.
+        line = "".join(node.mark.source.lines[node.mark.line - 1 : node.mark.line])
+        why = "; the space in it is a no-break space (U+00A0), type it again" if "\xa0" in line else ""
+        raise fail(f"a recipe file must be a mapping (lines of `key: value`){why}", node.mark)
     return node
-
-
-def _no_break(node: Node) -> str:
-    """Spaces that were copied from a web page look like others, and YAML does not take them as such."""
-    text = "".join(node.mark.source.lines[node.mark.line - 1 : node.mark.line])
-    return "; the space in it is a no-break space (U+00A0), type it again" if "\xa0" in text else ""
 
 
 def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None = None) -> Node:
@@ -123,10 +117,6 @@ def plain_value(text: str, mark: Mark) -> Plain:
         return text
     if len(text) > MAX_DIGITS:
         raise fail(f"this number is {len(text)} characters long; write at most {MAX_DIGITS}, or quote it", mark)
-    return _number(text, mark)
-
-
-def _number(text: str, mark: Mark) -> int | float:
     if _INT.fullmatch(text):
         return int(text.replace("_", ""))
     if re.fullmatch(r"[-+]?[\d_]+", text):
@@ -189,22 +179,18 @@ class _Reader:
 
     def _body(self, event: Any, mark: Mark, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
-            return self._scalar(event, mark)
+            # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
+            if re.search("[\x00\ud800-\udfff]", event.value):
+                raise fail("this text holds a NUL or half a character", mark)
+            if not event.implicit[0]:
+                return Scalar(event.value, mark)
+            return Scalar(plain_value(event.value, mark), mark, written=event.value)
         if isinstance(event, yaml.SequenceStartEvent):
-            return Seq(tuple(self._until(yaml.SequenceEndEvent, depth)), mark)
+            items = []
+            while not isinstance(inner := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._node(inner, depth + 1))
+            return Seq(tuple(items), mark)
         return self._mapping(mark, depth)
-
-    def _until(self, end: type, depth: int) -> Iterator[Node]:
-        while not isinstance(event := next(self._events), end):
-            yield self._node(event, depth + 1)
-
-    def _scalar(self, event: Any, mark: Mark) -> Scalar:
-        # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
-        if re.search("[\x00\ud800-\udfff]", event.value):
-            raise fail("this text holds a NUL or half a character", mark)
-        if not event.implicit[0]:
-            return Scalar(event.value, mark)
-        return Scalar(plain_value(event.value, mark), mark, written=event.value)
 
     def _mapping(self, mark: Mark, depth: int) -> Map:
         result = Map({}, mark)

@@ -19,11 +19,7 @@ def names_rows(word: str) -> bool:
 
 
 def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
-    """Print what is known of a row.
-
-    Raises:
-        UserError: there is no such row.
-    """
+    """Print what is known of a row."""
     found = next((line for line in _lines(run / _ROWS) if line.get("id") == row), None)
     if found is None:
         ids = [str(line.get("id")) for line in _lines(run / _ROWS)]

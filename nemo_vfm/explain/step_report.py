@@ -1,4 +1,4 @@
-"""Reports which samples a training step had, with their noise levels and losses.
+"""Reports which samples a training step had, with their noise levels and losses, and prints it.
 
 The samples of a step and their noise follow from the recipe, the seed and the step. Where the recipe has changed
 since, the newest checkpoint says from which sample on. The step's own loss is in metrics.jsonl; the loss of each
@@ -6,6 +6,7 @@ sample is recomputed from the last weights saved before the step.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.config import build, compose, trust_list
+from nemo_vfm.config.recipe_errors import UNSEEN, printable
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
@@ -28,67 +30,45 @@ from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.train.data_position import epoch_of
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.phases import at
 from nemo_vfm.workflow import Workflow
 
+_LONGEST_KEY = 34
+
 
 @dataclass(frozen=True, slots=True)
 class SampleReport:
-    """One sample of a step.
+    """One sample of a step."""
 
-    Args:
-        place: in the global batch, counted from 0.
-        rank: the data rank that had it.
-        key: of the sample; of cached latents the clip and its window.
-        caption: as the data has it; empty where it is no video.
-        fps: frames a second; 0 where it is no video.
-        weight: what its loss counts; 0 where it could not be read, or is left out.
-        left_out: whether it, or the step, is among the recipe's `skip`.
-        numbers: what the task says of it, such as the noise level.
-        loss: computed anew; None where it was not asked for.
-        share: of the step's loss, weighted.
-    """
-
-    place: int
-    rank: int
-    key: str
-    caption: str
-    fps: float
-    weight: float
-    left_out: bool
-    numbers: dict[str, float]
-    loss: float | None = None
-    share: float | None = None
+    place: int  #: in the global batch, counted from 0
+    rank: int  #: the data rank that had it
+    key: str  #: of the sample; of cached latents the clip and its window
+    caption: str  #: as the data has it; empty where it is no video
+    fps: float  #: frames a second; 0 where it is no video
+    weight: float  #: what its loss counts; 0 where it could not be read, or is left out
+    left_out: bool  #: whether it, or the step, is among the recipe's `skip`
+    numbers: dict[str, float]  #: what the task says of it, such as the noise level
+    loss: float | None = None  #: computed anew; None where it was not asked for
+    share: float | None = None  #: of the step's loss, weighted
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step.
+    """A step."""
 
-    Args:
-        run: the folder of the training.
-        step: counted from 1.
-        epoch: counted from 1; where the data knows.
-        shapes: of the batch's tensors.
-        recorded: its line of metrics.jsonl; empty where there is none.
-        samples: in the order of the global batch.
-        weights: where the losses' weights came from, as a sentence; empty where none were computed.
-        exact: whether these are the weights that the step began with.
-        loss: mean of the samples' losses by their weights.
-    """
-
-    run: str
-    step: int
-    epoch: float | None
-    shapes: dict[str, list[int]]
-    recorded: dict[str, float]
-    samples: list[SampleReport]
-    weights: str = ""
-    exact: bool = False
-    loss: float | None = None
+    run: str  #: the folder of the training
+    step: int  #: counted from 1
+    epoch: float | None  #: counted from 1; where the data knows
+    shapes: dict[str, list[int]]  #: of the batch's tensors
+    recorded: dict[str, float]  #: its line of metrics.jsonl; empty where there is none
+    samples: list[SampleReport]  #: in the order of the global batch
+    weights: str = ""  #: where the losses' weights came from, as a sentence; empty where none were computed
+    exact: bool = False  #: whether these are the weights that the step began with
+    loss: float | None = None  #: mean of the samples' losses by their weights
 
 
 def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
@@ -96,26 +76,28 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
 
     Args:
         run: a run folder, or the folder of a workflow's step.
-        step: counted from 1.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
         losses: whether each sample's is computed, which needs the model in memory.
-
-    Raises:
-        UserError: there is no training, or no such step can be.
-        DataError: a checkpoint is damaged.
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
     job, folder, seed = training(run, trust, allow_host)
-    data, seed_then = _data(job, folder, seed, step - 1)
-    batch = job.skip.left(_batch(data, step - 1)).to(device())
+    if hasattr(job.data, "num_workers"):
+        vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
+    data, seed_then = job.data_at(folder, step - 1, seed)
+    given = next(iter(data.train_dataloader()))
+    assert given.index == step - 1
+    batch = job.skip.left(given).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
-    report = StepReport(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
+    names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
+    shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
+    report = StepReport(str(folder), step, _epoch(data, step), shapes, _recorded(folder, step), [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
-    return _with_samples(report, job, batch, prepared, _losses(job, model, prepared), weights, exact)
+    with torch.no_grad(), job.precision.autocast():
+        output = model(**prepared.inputs)
+    found: list[float] = job.task.losses(output.float(), prepared).tolist()
+    return _with_samples(report, job, batch, prepared, found, weights, exact)
 
 
 def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
@@ -141,28 +123,11 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     return found, run, composed.seed
 
 
-def _data(job: Train, folder: Path, seed: int, index: int) -> tuple[TrainingData, int]:
-    if hasattr(job.data, "num_workers"):
-        vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
-    return job.data_at(folder, index, seed)
-
-
-def _batch(data: TrainingData, index: int) -> Batch:
-    batch = next(iter(data.train_dataloader()))
-    assert batch.index == index
-    return batch
-
-
 def _epoch(data: TrainingData, step: int) -> float | None:
     try:
         return epoch_of(data, step - 1)
     except UserError:  # streamed tars that were never read to their end
         return None
-
-
-def _shapes(batch: Batch) -> dict[str, list[int]]:
-    tensors = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
-    return {name: list(tensor.shape) for name in tensors if (tensor := getattr(batch, name, None)) is not None}
 
 
 def _recorded(folder: Path, step: int) -> dict[str, float]:
@@ -197,20 +162,15 @@ def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, s
     return model.to(device()).train(), named, done == step - 1
 
 
-def _losses(job: Train, model: nn.Module, prepared: ModelInputs) -> list[float]:
-    with torch.no_grad(), job.precision.autocast():
-        output = model(**prepared.inputs)
-    found: list[float] = job.task.losses(output.float(), prepared).tolist()
-    return found
-
-
 def _with_samples(
     report: StepReport, job: Train, batch: Batch, prepared: ModelInputs, losses: list[float] | None,
     weights: str = "", exact: bool = False,
 ) -> StepReport:  # fmt: skip
     counts = prepared.weight_B.tolist()
     whole = sum(weight * loss for weight, loss in zip(counts, losses or [], strict=False))
-    numbers = _numbers(prepared, len(batch))
+    # One number a sample: tags, and what the criterion needs of that kind, such as sigma.
+    kinds, a_sample = {**prepared.targets, **prepared.tags}, (len(batch),)
+    numbers = {name: tensor.tolist() for name, tensor in kinds.items() if tuple(tensor.shape) == a_sample}
     plan = at(job.phases, report.step - 1).plan if job.phases else job.parallel
     each = max(1, len(batch) // plan.data)
     captions = getattr(batch, "captions", ("",) * len(batch))  # tokens have none, nor a frame rate
@@ -229,12 +189,63 @@ def _with_samples(
     return replace(report, samples=samples, weights=weights, exact=exact, loss=mean)
 
 
-def _numbers(prepared: ModelInputs, count: int) -> dict[str, list[float]]:
-    """One number a sample: tags, and what the criterion needs of that kind, such as sigma."""
-    found = {**prepared.targets, **prepared.tags}
-    return {name: tensor.tolist() for name, tensor in found.items() if tuple(tensor.shape) == (count,)}
-
-
 def to_json(report: StepReport) -> Json:
     """For machines."""
     return asdict(report)
+
+
+def tell_of_step(run: Path, step: int, *, trust: list[str], allow_host: list[str], as_json: bool, losses: bool) -> int:
+    """Print it."""
+    report = tell(run, step, trust=trust, allow_host=allow_host, losses=losses)
+    if as_json:
+        text = json.dumps(to_json(report), indent=1, ensure_ascii=False)
+        sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
+    else:
+        write(Terminal(), report)
+    return 0
+
+
+def write(paper: Terminal, report: StepReport) -> None:
+    """The whole page, as plain text."""
+    paper.line(f"{printable(report.run, 200)}, step {report.step:,}", "bold")
+    shapes = ", ".join(
+        f"{name.partition('_')[0]} {'x'.join(map(str, shape[1:]))}" for name, shape in report.shapes.items()
+    )
+    epoch = "" if report.epoch is None else f"epoch {int(report.epoch)}, "
+    paper.prose(f"{epoch}{len(report.samples)} samples: {shapes}", 2)
+    paper.prose(_recorded_words(report), 2)
+    if report.weights:
+        paper.prose(_computed(report), 2)
+    paper.line()
+    names = list(report.samples[0].numbers) if report.samples else []
+    head = ["sample", "rank", *names, "weight", *(["loss", "share"] if report.weights else []), "caption"]
+    rows = [tuple(head), *(_row(one, names, bool(report.weights)) for one in report.samples)]
+    paper.table([(f"  {first}", *rest) for first, *rest in rows], {"sample": "bold"})
+
+
+def _recorded_words(report: StepReport) -> str:
+    line = report.recorded
+    if not line:
+        return "metrics.jsonl has no line for it: it was not reached yet, or its metrics were not stored"
+    if line.get("skipped"):
+        return "skipped as a whole (skip.steps): no weights changed"
+    parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
+    return f"recorded: {', '.join(parts)}"
+
+
+def _computed(report: StepReport) -> str:
+    mean = "none counts" if report.loss is None else f"mean {report.loss:.6g}"
+    if report.exact:
+        return f"losses recomputed from {report.weights}, which the step started from: {mean}"
+    return (f"losses recomputed from {report.weights}, the newest weights before the step, not those it started with: "
+            f"{mean}")  # fmt: skip
+
+
+def _row(one: SampleReport, names: list[str], losses: bool) -> tuple[str, ...]:
+    key = printable(one.key, 200)
+    key = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 3]}..."
+    weight = f"{one.weight:g}" + (" (skip)" if one.left_out else "")
+    found = [key, str(one.rank), *(f"{one.numbers[name]:.4g}" for name in names), weight]
+    if losses:
+        found += ["" if one.loss is None else f"{one.loss:.4g}", "" if one.share is None else f"{one.share:.0%}"]
+    return *found, printable(one.caption, 400)

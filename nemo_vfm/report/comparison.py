@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
-from nemo_vfm.report.chart import Line, Point, grid, line_chart, smooth_both_ways, spreads
-from nemo_vfm.report.head import Head
 from nemo_vfm.report.page import page_text
-from nemo_vfm.report.plain_text import clean, figure, words
-from nemo_vfm.report.run_values import RANKING, RunFolder, columns
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.chart import Line, Point, grid, line_chart, smooth_both_ways, spreads
+from nemo_vfm.report.parts.head import Head
+from nemo_vfm.report.parts.plain_text import clean, figure, words
+from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 MAX_RUNS = 16  # lines of a chart
 MAX_COLUMNS = 6  # of the table; further settings are folded below it
@@ -74,33 +74,21 @@ Curves = dict[tuple[str, str], list[Point]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A run among others.
+    """A run among others."""
 
-    Args:
-        name: how the user calls it.
-        state: how it ended.
-        settings: by key, the values of its recipe that others have otherwise; empty where it has none.
-        figures: what it measured in the end.
-    """
-
-    name: str
+    name: str  #: how the user calls it
     folder: Path
-    state: str
-    settings: Mapping[str, str]
-    figures: Mapping[str, float]
+    state: str  #: how it ended
+    settings: Mapping[str, str]  #: by key, the values of its recipe that others have otherwise; empty where it has none
+    figures: Mapping[str, float]  #: what it measured in the end
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a run's lines are drawn; no two that are drawn look alike.
+    """How a run's lines are drawn; no two that are drawn look alike."""
 
-    Args:
-        tone: see `Line`.
-        style: see `Line`.
-    """
-
-    tone: str
-    style: Literal["line", "dash"] = "line"
+    tone: str  #: see `Line`
+    style: Literal["line", "dash"] = "line"  #: see `Line`
 
 
 def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", measure: str = "") -> Path:
@@ -114,7 +102,20 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
         OSError: the page cannot be written.
     """
     looks = _looks(len(runs))
-    sections = [_table(path, runs, looks), *_differences(runs), *_curves(runs, looks)]
+    settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
+    rows = [
+        {"name": run.name, "look": look, "state": run.state, "link": _link(path, run),
+         "settings": [run.settings.get(key, "") for key in settings],
+         "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
+        for run, look in zip(runs, looks, strict=True)
+    ]  # fmt: skip
+    columns = [key.removeprefix("steps.") for key in settings]
+    names = [words(name) for name in figures]
+    sections = [
+        Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names})),
+        *_differences(runs),
+        *_curves(runs, looks),
+    ]
     head = Head(title, f"{len(runs)} runs beside each other.", (), "")
     cards = [Card("best run", best, words(measure))] if best else []
     write_text(path, conceal(page_text(head, sections, cards, (), kind="comparison of runs")))
@@ -129,19 +130,6 @@ def _looks(count: int) -> list[Look]:
     tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
     looks = [Look(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
     return looks + [Look("other")] * (count - drawn)
-
-
-def _table(path: Path, runs: Sequence[Compared], looks: Sequence[Look]) -> Section:
-    settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
-    rows = [
-        {"name": run.name, "look": look, "state": run.state, "link": _link(path, run),
-         "settings": [run.settings.get(key, "") for key in settings],
-         "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
-        for run, look in zip(runs, looks, strict=True)
-    ]  # fmt: skip
-    columns = [key.removeprefix("steps.") for key in settings]
-    names = [words(name) for name in figures]
-    return Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names}))
 
 
 def _link(path: Path, run: Compared) -> str:

@@ -10,10 +10,10 @@ from markupsafe import Markup
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report import sections
-from nemo_vfm.report.head import Head, head
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import ENVIRONMENT, Card, Section, fragment
+from nemo_vfm.report.parts.head import Head, head
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import ENVIRONMENT, Card, Section, fragment
 
 NAME = "report.html"
 MEDIA_BYTES = 10_500_000  # base64 makes it 14 MB, still quick to open and small enough to mail

@@ -189,12 +189,12 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
     from nemo_vfm.core.storage.files import is_full
     from nemo_vfm.workflow import perform
-    from nemo_vfm.workflow.step_folder import Ask
+    from nemo_vfm.workflow.step_folder import StepFingerprint
 
     began, finished = time.monotonic(), status.finished()
     try:
         with status.running():
-            outcome = perform(job, run, Ask.of(run), title=run.folder.name, ends_run=True, set_aside=False)
+            outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)
     except (Preempted, PreemptedNow) as error:
         return _stopped(error, run.folder, status)
     except NextPhase as error:

@@ -20,7 +20,7 @@ def described(composed: "Composed", job: Job | None, missing: Sequence[str], on_
         missing: addresses of values that the user has yet to give.
         on_gpu: addresses of the components that compute on a GPU.
     """
-    from nemo_vfm.config.recipe_header import header
+    from nemo_vfm.config.roots import header
 
     return {
         "name": composed.path.stem, "run_dir": str(composed.run_dir), "header": header(composed.path).title,

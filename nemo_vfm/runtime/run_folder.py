@@ -212,7 +212,7 @@ def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | N
         steps: of a workflow, their names in order.
         source: the recipe's file.
     """
-    from nemo_vfm.config.recipe_header import header
+    from nemo_vfm.config.roots import header
     from nemo_vfm.core import device
 
     versions = {"nemo_vfm": __version__, "python": platform.python_version()}

@@ -16,8 +16,9 @@ from nemo_vfm.core.errors import FolderInUse, UserError
 from nemo_vfm.core.types.job import PARTS, Job, JobShard, Outcome, Run, ShardedJob, needs_of
 from nemo_vfm.runtime.run_folder import open_folder
 from nemo_vfm.runtime.run_lock import holder
-from nemo_vfm.workflow import OneStep, Turn, begin
-from nemo_vfm.workflow.step_folder import Ask
+from nemo_vfm.workflow import OneStep, PlannedStep, begin
+from nemo_vfm.workflow.step_folder import StepFingerprint
+from nemo_vfm.workflow import OneStep, PlannedStep, StepFingerprint, begin
 
 _PATIENCE_S, _POLL_S = 120.0, 0.5  # for the others, who claim the run folder at the same moment
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})(?:@(\d))?")
@@ -84,7 +85,7 @@ class Share:
         raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run cannot run "
                         f"at the same time")  # fmt: skip
 
-    def _turn(self, run: Run) -> Turn:
+    def _turn(self, run: Run) -> PlannedStep:
         if isinstance(self._job, OneStep):
-            return self._job.turn(run)
-        return Turn("", self._job, run, Ask.of(run), "", ends_run=True)
+            return self._job.planned_step(run)
+        return PlannedStep("", self._job, run, StepFingerprint.of(run), "", ends_run=True)

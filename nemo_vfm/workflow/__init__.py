@@ -17,7 +17,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.announcements import announce
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Job, MultiRankJob, Needs, Outcome, Run, needs_of
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.workflow.step_folder import DONE, STARTED, Ask, finished, marker_of, prepare, start_record
+from nemo_vfm.workflow.step_folder import DONE, STARTED, StepFingerprint, finished, marker_of, prepare, start_record
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
@@ -49,16 +49,16 @@ class Workflow:
         Returns:
             The figures of every step as `<step>/<figure>`.
         """
-        return _together({one.name: one.perform() for one in self._turns(run)})
+        return _together({one.name: one.perform() for one in self._planned_steps(run)})
 
-    def _turns(self, run: Run) -> "Iterator[Turn]":
+    def _planned_steps(self, run: Run) -> "Iterator[PlannedStep]":
         before = run.before or sha256_text(f"seed {run.seed}")
         for number, (name, job) in enumerate(self.steps.items(), 1):
             step = replace(run.step(name), before=before)
-            ask = Ask.of(step, before)
+            fingerprint = StepFingerprint.of(step, before)
             ends_run = number == len(self.steps) and not run.before
-            yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}", ends_run)
-            before = ask.after()
+            yield PlannedStep(name, job, step, fingerprint, f"[{number}/{len(self.steps)}] {name}", ends_run)
+            before = fingerprint.after()
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`: what its widest step needs. The other steps are rank 0's alone."""
@@ -101,15 +101,15 @@ class OneStep(Workflow):
 
     def run(self, run: Run) -> Outcome:
         """Run it where it is not done."""
-        return replace(self.turn(run), ends_run=True).perform()
+        return replace(self.planned_step(run), ends_run=True).perform()
 
-    def turn(self, run: Run) -> "Turn":
+    def planned_step(self, run: Run) -> "PlannedStep":
         """This step as it is asked for, all before it being done."""
-        for turn in self._turns(run):
-            if turn.name == self.name:
-                return turn
-            if not turn.is_done():
-                raise UserError(f"step {self.name} comes after {turn.name}, which is not done in {turn.run.folder} in "
+        for step in self._planned_steps(run):
+            if step.name == self.name:
+                return step
+            if not step.is_done():
+                raise UserError(f"step {self.name} comes after {step.name}, which is not done in {step.run.folder} in "
                                 f"the form of this recipe; run that step first, or all of them")  # fmt: skip
         raise AssertionError(f"no step {self.name}")
 
@@ -123,36 +123,38 @@ class OneStep(Workflow):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A step whose turn it is, what it is asked for, and what to call it."""
+class PlannedStep:
+    """A step in the order of its workflow, the fingerprint of what it must do, and what to call it."""
 
     name: str
     job: Job
     run: Run
-    ask: Ask
+    fingerprint: StepFingerprint
     title: str
     ends_run: bool  #: nothing comes after it in the run
 
     def perform(self) -> Outcome:
         """Run it, unless it is done."""
-        return perform(self.job, self.run, self.ask, title=self.title, ends_run=self.ends_run)
+        return perform(self.job, self.run, self.fingerprint, title=self.title, ends_run=self.ends_run)
 
     def is_done(self) -> bool:
         """Whether it has done just this before."""
         if isinstance(self.job, Workflow):
-            return all(turn.is_done() for turn in self.job._turns(self.run))
-        return finished(self.run.folder, self.ask) is not None
+            return all(step.is_done() for step in self.job._planned_steps(self.run))
+        return finished(self.run.folder, self.fingerprint) is not None
 
 
 def unfinished(job: Job, run: Run) -> list[str]:
     """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
     if not isinstance(job, Workflow):
-        return [] if finished(run.folder, Ask.of(run)) else [""]
-    turns = [turn for turn in job._turns(run) if not isinstance(job, OneStep) or turn.name == job.name]
-    return [f"steps.{turn.name}." for turn in turns if not turn.is_done()]
+        return [] if finished(run.folder, StepFingerprint.of(run)) else [""]
+    steps = [step for step in job._planned_steps(run) if not isinstance(job, OneStep) or step.name == job.name]
+    return [f"steps.{step.name}." for step in steps if not step.is_done()]
 
 
-def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_aside: bool = True) -> Outcome:
+def perform(
+    job: Job, run: Run, fingerprint: StepFingerprint, *, title: str, ends_run: bool, set_aside: bool = True
+) -> Outcome:
     """Run a job in its folder unless it has done just this before.
 
     Args:
@@ -162,12 +164,12 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_asi
     """
     if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
         return job.run(run)
-    if done := finished(run.folder, ask):
+    if done := finished(run.folder, fingerprint):
         info(f"{title}: done earlier: {done.summary}")
         return done
     if urgency := preemption.urgency():  # it came while the step before took its last
         raise preemption.stopped(urgency, f"before {title}")
-    resume = prepare(run.folder, ask, title, set_aside)
+    resume = prepare(run.folder, fingerprint, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()
     began, before_s = time.monotonic(), (start_record(run.folder) or {}).get("seconds", 0.0)
@@ -178,10 +180,10 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_asi
         outcome = _concealed(job.run(run))
     except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
         with suppress(OSError):  # of a full disk the job's own error tells more
-            write_json(run.folder / STARTED, {**marker_of(ask), "seconds": _since(began, before_s)})
+            write_json(run.folder / STARTED, {**marker_of(fingerprint), "seconds": _since(began, before_s)})
         raise
     info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
-    write_json(run.folder / DONE, {**marker_of(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
+    write_json(run.folder / DONE, {**marker_of(fingerprint), "summary": outcome.summary, "figures": dict(outcome.figures),
                                    "seconds": _since(began, before_s)})  # fmt: skip
     return outcome
 
@@ -196,21 +198,21 @@ def _concealed(outcome: Outcome) -> Outcome:
     return replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
 
 
-def begin(turn: Turn, *, may_differ: bool = False) -> None:
+def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
     """Mark a step as begun whose parts do its work; each of them may be the first.
 
     Args:
         may_differ: whether the user allowed its own part of the recipe to differ from what it was begun from.
     """
-    folder = turn.run.folder
+    folder = step.run.folder
     earlier = start_record(folder)
     changed = earlier is not None and (
-        earlier["before"] != turn.ask.before or (earlier["own"] != turn.ask.own and not may_differ)
+        earlier["before"] != step.fingerprint.before or (earlier["own"] != step.fingerprint.own and not may_differ)
     )
     if changed:
         raise UserError(f"{folder} holds work started from another recipe or other earlier steps; choose another "
                         f"run_dir, or run the whole workflow once, which moves it aside")  # fmt: skip
-    prepare(folder, turn.ask, turn.title, set_aside=False)
+    prepare(folder, step.fingerprint, step.title, set_aside=False)
 
 
 def _together(outcomes: Mapping[str, Outcome]) -> Outcome:

@@ -24,14 +24,14 @@ _MARKER_HELP = "delete it to run the step again, or choose another run_dir"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class StepFingerprint:
     """What a folder's content answers to."""
 
     before: str  #: a hash of everything that came before: the seed, and every earlier step
     own: str  #: a hash of the step's own part of the recipe
 
     @classmethod
-    def of(cls, run: Run, before: str = "") -> "Ask":
+    def of(cls, run: Run, before: str = "") -> "StepFingerprint":
         """Of a run's settings, inert keys left out."""
         own = json.dumps(_deciding(run.settings))
         return cls(before or sha256_text(f"seed {run.seed}"), sha256_text(own))
@@ -41,12 +41,12 @@ class Ask:
         return sha256_text(self.before + self.own)
 
 
-def finished(folder: Path, ask: Ask) -> Outcome | None:
+def finished(folder: Path, fingerprint: StepFingerprint) -> Outcome | None:
     """What the step made of just this before; None where it did not, or is not done."""
     if not (folder / DONE).is_file():
         return None
     marker = _read_marker(folder / DONE, "before", "own", "summary", "figures")
-    if (marker["before"], marker["own"]) != (ask.before, ask.own):
+    if (marker["before"], marker["own"]) != (fingerprint.before, fingerprint.own):
         return None
     return Outcome(marker["summary"], marker["figures"], did_nothing=True)
 
@@ -61,21 +61,21 @@ def _read_marker(file: Path, *keys: str) -> Json:
     return found
 
 
-def prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
+def prepare(folder: Path, fingerprint: StepFingerprint, title: str, set_aside: bool) -> bool:
     """Make the folder ready and say whether there is something to go on from."""
     earlier = start_record(folder)
     if earlier is None and folder.is_dir() and set_aside and any(folder.iterdir()):
         raise UserError(
             f"{folder} holds files that no step of this workflow wrote; move them, or choose another run_dir"
         )
-    if earlier is not None and earlier["before"] != ask.before and set_aside:
+    if earlier is not None and earlier["before"] != fingerprint.before and set_aside:
         moved = _move_away(folder)
         info(f"{title}: an earlier step has changed, so it runs again; its old folder is now {moved}")
         earlier = None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
     spent = {key: value for key, value in (earlier or {}).items() if key == "seconds"}
-    write_json(folder / STARTED, {**marker_of(ask), **spent})
+    write_json(folder / STARTED, {**marker_of(fingerprint), **spent})
     return earlier is not None
 
 
@@ -84,9 +84,9 @@ def start_record(folder: Path) -> Json:
     return _read_marker(folder / STARTED, "before", "own") if (folder / STARTED).is_file() else None
 
 
-def marker_of(ask: Ask) -> dict[str, str]:
+def marker_of(fingerprint: StepFingerprint) -> dict[str, str]:
     """What both files say."""
-    return {"before": ask.before, "own": ask.own}
+    return {"before": fingerprint.before, "own": fingerprint.own}
 
 
 def _move_away(folder: Path) -> Path:

@@ -11,11 +11,10 @@ from types import SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 
-from nemo_vfm.cli.doctor import machine_facts
-from nemo_vfm.cli.doctor.examine_machine import PROBES, examine
-from nemo_vfm.cli.doctor.finding import Finding, paste_ready
+from nemo_vfm.cli.doctor import examine_machine
+from nemo_vfm.cli.doctor.examine_machine import PROBES, Finding, examine, paste_ready
+from nemo_vfm.cli.doctor.probe_child import PROBES as FUNCTIONS
 from nemo_vfm.cli.doctor.probe_child import Answer, _died, ask
-from nemo_vfm.cli.doctor.probes import PROBES as FUNCTIONS
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.optional import available
 
@@ -142,7 +141,7 @@ def test_one_broken_check_does_not_end_the_others(tmp_path, monkeypatch):
     def explode() -> Finding:
         raise OSError("no such device")
 
-    monkeypatch.setattr(machine_facts, "memory", explode)
+    monkeypatch.setattr(examine_machine, "memory", explode)
     found = examine(tmp_path, lambda name: Answer("broken", "ended by SIGSEGV") if name == "h264" else fine(name))
     assert by_name(found)["H.264 encoder"].stops and by_name(found)["PyAV decoder"].state == "ok"
     assert [f.detail for f in found if "no such device" in f.detail] == [
@@ -165,37 +164,37 @@ def test_what_needs_a_gpu_is_not_tried_without_one(tmp_path):
 
 def test_a_folder_that_cannot_be_written_stops(tmp_path):
     missing, unwritable = tmp_path / "a/b/c", Path("/proc/runs")
-    assert next(f.state for f in machine_facts.run_folder(missing)) == "ok" and not missing.exists()
-    (finding,) = machine_facts.run_folder(unwritable)
+    assert next(f.state for f in examine_machine.run_folder(missing)) == "ok" and not missing.exists()
+    (finding,) = examine_machine.run_folder(unwritable)
     assert finding.stops and "cannot be written" in finding.detail
 
 
 def test_versions_are_compared_with_what_we_declare(monkeypatch):
-    assert machine_facts.why_not(Requirement("numpy>=1,<99")) == ""
-    assert "expected <1" in machine_facts.why_not(Requirement("numpy<1"))
-    assert machine_facts.why_not(Requirement("not-there-at-all>=1")) == "not-there-at-all is not installed"
-    monkeypatch.setattr(machine_facts.metadata, "requires", lambda name: ["numpy<1", "nowhere", "x; extra == 'dev'"])
-    assert [(f.name, f.state, f.stops) for f in machine_facts.packages()] == [
+    assert examine_machine.why_not(Requirement("numpy>=1,<99")) == ""
+    assert "expected <1" in examine_machine.why_not(Requirement("numpy<1"))
+    assert examine_machine.why_not(Requirement("not-there-at-all>=1")) == "not-there-at-all is not installed"
+    monkeypatch.setattr(examine_machine.metadata, "requires", lambda name: ["numpy<1", "nowhere", "x; extra == 'dev'"])
+    assert [(f.name, f.state, f.stops) for f in examine_machine.packages()] == [
         ("numpy", "broken", True), ("nowhere", "missing", True)]  # fmt: skip
 
 
 def test_a_low_limit_is_told_with_what_to_do(monkeypatch):
-    monkeypatch.setattr(machine_facts.resource, "getrlimit", lambda _: (256, 4096))
-    finding = machine_facts.open_files()
+    monkeypatch.setattr(examine_machine.resource, "getrlimit", lambda _: (256, 4096))
+    finding = examine_machine.open_files()
     assert (finding.state, finding.detail) == ("low", "256 of 4,096") and "ulimit" in finding.hint and not finding.stops
-    monkeypatch.setattr(machine_facts.resource, "getrlimit", lambda _: (-1, -1))
-    assert machine_facts.open_files().state == "ok"
+    monkeypatch.setattr(examine_machine.resource, "getrlimit", lambda _: (-1, -1))
+    assert examine_machine.open_files().state == "ok"
 
 
 def test_a_containers_limit_counts_for_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine_facts, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(machine_facts, "_OWN_CGROUPS", tmp_path / "own")
-    assert "cgroup" not in machine_facts.memory().detail
+    monkeypatch.setattr(examine_machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(examine_machine, "_OWN_CGROUPS", tmp_path / "own")
+    assert "cgroup" not in examine_machine.memory().detail
     write_limit(tmp_path, "max", "0")
-    assert "cgroup" not in machine_facts.memory().detail
+    assert "cgroup" not in examine_machine.memory().detail
     write_limit(tmp_path, "2000000000", "500000000")
-    assert machine_facts.memory().state == "low"
-    assert machine_facts.memory().detail.startswith(
+    assert examine_machine.memory().state == "low"
+    assert examine_machine.memory().detail.startswith(
         "2.0 GB, 1.5 GB free; a container or a job (cgroup) may use no more"
     )
 
@@ -204,13 +203,13 @@ def test_a_containers_limit_counts_for_memory(monkeypatch, tmp_path):
 def test_the_smallest_limit_of_a_jobs_groups_counts_whatever_version_they_are_of(monkeypatch, tmp_path, version):
     (tmp_path / "own").write_text("3:cpu:/x\n4:memory:/slurm/job_7/step_0\n" if version == 1 else
                                   "0::/slurm/job_7/step_0\n")  # fmt: skip
-    monkeypatch.setattr(machine_facts, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(machine_facts, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(examine_machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(examine_machine, "_OWN_CGROUPS", tmp_path / "own")
     root = tmp_path / ("memory" if version == 1 else "")
     write_limit(root / "slurm/job_7/step_0", str(2**63 - 4096) if version == 1 else "max", "0", version)
     write_limit(root / "slurm/job_7", "1000000000", "0", version)
     write_limit(root, "9000000000", "0", version)
-    assert machine_facts.memory().detail.startswith("1.0 GB, 1.0 GB free; a container")
+    assert examine_machine.memory().detail.startswith("1.0 GB, 1.0 GB free; a container")
 
 
 def write_limit(group: Path, limit: str, used: str, version: int = 2) -> None:
@@ -222,11 +221,11 @@ def write_limit(group: Path, limit: str, used: str, version: int = 2) -> None:
 
 def test_slurm_is_found_on_the_path(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert {f.state for f in machine_facts.programs()} == {"missing"}
+    assert {f.state for f in examine_machine.programs()} == {"missing"}
     for name in ("sbatch", "srun"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    assert {f.state for f in machine_facts.programs()} == {"ok"}
+    assert {f.state for f in examine_machine.programs()} == {"ok"}
 
 
 def test_what_is_shown_can_be_pasted(monkeypatch, capsys, tmp_path):
@@ -291,7 +290,7 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
 
 def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        machine_facts, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")]
+        examine_machine, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")]
     )
     hints = {found.name: found.hint for found in examine(tmp_path, lambda _: Answer("ok", "asked nothing"))}
     assert "separate environment" in hints["nemo"] and "pip" not in hints["nemo"]
@@ -310,7 +309,7 @@ def test_free_space_is_of_the_disk_that_runs_would_go_to(tmp_path, monkeypatch):
     (tmp_path / "small").mkdir()
     free = {tmp_path / "small": 1e9, tmp_path: 500e9}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine_facts.shutil, "disk_usage", lambda place: SimpleNamespace(free=free[Path(place)]))
+    monkeypatch.setattr(examine_machine.shutil, "disk_usage", lambda place: SimpleNamespace(free=free[Path(place)]))
     for folder, state, said in ((tmp_path / "small/a/b", "low", "1.0 GB"), (tmp_path / "a", "ok", "500.0 GB")):
-        _, disk = machine_facts.run_folder(folder)
+        _, disk = examine_machine.run_folder(folder)
         assert (disk.state, disk.detail, bool(disk.hint)) == (state, f"{said} free for {folder}", state == "low")

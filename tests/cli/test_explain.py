@@ -11,11 +11,9 @@ from typing import get_origin
 import pytest
 
 from nemo_vfm.cli.catalogue import components
-from nemo_vfm.cli.catalogue.class_names import _own_modules, everything, full_names, named_in, own_classes
-from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue
-from nemo_vfm.cli.catalogue.constructor_arguments import node_of
-from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
-from nemo_vfm.cli.catalogue.paste_ready import ready
+from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue, everything, full_names, named_in, own_classes
+from nemo_vfm.cli.catalogue.constructor_arguments import argument_texts, node_of, summary
+from nemo_vfm.cli.catalogue.explain_component import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.hints import is_protocol

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.cli.migrate import FORMATS, Migration, migrate
+from nemo_vfm.cli.migrate.draft import UNKNOWN
 from nemo_vfm.cli.migrate.foreign_yaml import plain
-from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.published_video import pipeline_of
 from nemo_vfm.cli.migrate.recipe_text import recipe_text
 from nemo_vfm.config import DEFAULT_TRUST, build, check, compose, read_values

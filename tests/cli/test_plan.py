@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from nemo_vfm.cli.planning import layout_ingredient, plan_page
-from nemo_vfm.cli.planning.cluster_size import with_cluster
-from nemo_vfm.cli.planning.plan_request import PlanRequest, parse_request
-from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
+from nemo_vfm.cli.planning.plan_request import PlanRequest, Sample, parse_request, sample_of
 from nemo_vfm.cli.verbs import plan
+from nemo_vfm.cli.verbs.plan import with_cluster
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.planner import Answer, Choice, Planner

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.runtime.run_lock import lock
 from nemo_vfm.runtime.run_status import look
 from tests.support.repository import ROOT

@@ -10,10 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from nemo_vfm.cli.catalogue.class_names import slots_of
-from nemo_vfm.cli.catalogue.components import Catalogue, catalogue
+from nemo_vfm.cli.catalogue.components import Catalogue, catalogue, slots_of
+from nemo_vfm.cli.catalogue.explain_component import ready
 from nemo_vfm.cli.catalogue.json_schema import Schemas
-from nemo_vfm.cli.catalogue.paste_ready import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Roots, compose, read_values, trust_list
 from nemo_vfm.core.types.job import Job

@@ -16,9 +16,8 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.explain.clip.clip_report import Standing
+from nemo_vfm.explain.clip.clip_report import _FAMILIES, _UNITS, Standing
 from nemo_vfm.explain.clip.rule_verdicts import Margin, spares_at
-from nemo_vfm.explain.clip.score_units import _FAMILIES, _UNITS
 from nemo_vfm.explain.clip.write_report import _margin, _standing
 from tests.support import films
 from tests.support.repository import ROOT

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_vfm.cli.main import main
-from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.cli.main import VerbParser, main
 from nemo_vfm.cli.verbs import run
 from nemo_vfm.config.overrides import swept
 from nemo_vfm.core.errors import UserError

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nemo_vfm.config.recipe_header import header
+from nemo_vfm.config.roots import header
 from nemo_vfm.core.program import below_caret
 from nemo_vfm.runtime.terminal import Terminal
 from tests.support.recipe_folder import WIDE

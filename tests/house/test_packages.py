@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from nemo_vfm.cli.catalogue.components import catalogue
 from nemo_vfm.config import Roots, compose, needs, trust_list
 from nemo_vfm.config.locate import GUARDED
-from nemo_vfm.config.recipe_header import header
+from nemo_vfm.config.roots import header
 from nemo_vfm.core.optional import EXTRAS, declared, needed
 from nemo_vfm.data.video.decode import Decoder
 from tests.support.package_users import is_ours, reached

@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 
 from launcher.cli import PROGRAM as LAUNCHER
-from nemo_vfm.cli.main import PROGRAM
-from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.cli.main import PROGRAM, VerbParser
 from nemo_vfm.config import Roots, check, trust_list
 from nemo_vfm.core.network.permission import NOTHING
 from nemo_vfm.runtime.command import composed_recipe

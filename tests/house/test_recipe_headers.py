@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nemo_vfm.config import compose
-from nemo_vfm.config.recipe_header import header as read_header
+from nemo_vfm.config.roots import header as read_header
 from tests.support.recipe_results import FIGURES, UNMEASURED, files, said_s, unread_numbers
 from tests.support.repository import ROOT, load_yaml, yaml_files
 

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nemo_vfm.cli.conversion import single_file
+from nemo_vfm.cli.conversion.run_weights import write_one_file
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
@@ -32,7 +32,7 @@ class Sizes(nn.Module):
 def exported(folder: Path, target: Path, group: str | None = None) -> str:
     """What `nemo-vfm convert` does, without the name."""
     target.mkdir()
-    return single_file.convert(folder, target, group)
+    return write_one_file(folder, target, group)
 
 
 @pytest.mark.cluster  # several ranks

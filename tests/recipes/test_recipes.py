@@ -11,7 +11,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.config import compose
 from nemo_vfm.config.hints import signature
 from nemo_vfm.config.locate import DEFAULT_TRUST, locate
-from nemo_vfm.config.recipe_header import header
+from nemo_vfm.config.roots import header
 from nemo_vfm.config.tree import Map, Scalar
 from nemo_vfm.config.yaml_source import read
 from tests.recipes.conftest import Given

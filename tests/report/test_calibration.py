@@ -9,9 +9,9 @@ import torch
 
 from nemo_vfm.metrics.ranking import ScoreCounts
 from nemo_vfm.recsys.click import Click
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import calibration, curves
 from tests.report.conftest import read_page
 

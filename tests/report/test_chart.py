@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from nemo_vfm.report import chart
-from nemo_vfm.report.chart import (
+from nemo_vfm.report.parts import chart
+from nemo_vfm.report.parts.chart import (
     Axis,
     Group,
     Line,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.sections import (
     buckets,
     captions,

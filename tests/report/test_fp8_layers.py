@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.sections import fp8_layers
 from tests.report.conftest import read_page
 

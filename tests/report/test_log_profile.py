@@ -7,8 +7,8 @@ from typing import Any
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.recsys.profile import Profile
 from nemo_vfm.recsys.profiling.table_rows import TableRows
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.sections import log_profile
 from tests.report.conftest import Seen, read_page
 from tests.support.session_log import LogInMemory, session_log

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from nemo_vfm.report.narrow import with_labels
 from nemo_vfm.report.page import render
+from nemo_vfm.report.parts.section import with_labels
 from tests.support import fake_run
 
 TABLE = """<table class="counts"><thead><tr><th scope="col"></th><th scope="col" class="n">clips</th>

@@ -11,11 +11,11 @@ import pytest
 
 from nemo_vfm.core.types.job import LAUNCH, PARTS
 from nemo_vfm.report import page as page_module
-from nemo_vfm.report import run_values as folder_module
-from nemo_vfm.report.head import head
-from nemo_vfm.report.media import Media
 from nemo_vfm.report.page import all_sections, render, write
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts import run_values as folder_module
+from nemo_vfm.report.parts.head import head
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
 from tests.support import fake_run
 
 Reader = Callable[[Path], Any]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.report.plain_text import clean, exact, figure, number, plain, span, words
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, number, plain, span, words
 
 
 @given(st.text())

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import conversations, row_scores
 from tests.report.conftest import read_page
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import generated_texts
 from tests.report.conftest import read_page
 

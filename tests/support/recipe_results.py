@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nemo_vfm.config.recipe_header import header
+from nemo_vfm.config.roots import header
 from tests.support.repository import ROOT, where, yaml_files
 
 UNMEASURED = "no reference result yet"

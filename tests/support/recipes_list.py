@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nemo_vfm.config.recipe_header import header
+from nemo_vfm.config.roots import header
 from tests.support.repository import ROOT, where, yaml_files
 
 PAGE = ROOT / "docs/reference/recipes-list.md"

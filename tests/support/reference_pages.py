@@ -8,10 +8,8 @@ from pathlib import Path
 
 from launcher.cli import PROGRAM as LAUNCHER
 from nemo_vfm.cli.catalogue.components import Catalogue, catalogue
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe
-from nemo_vfm.cli.catalogue.docstring import summary
-from nemo_vfm.cli.catalogue.explain_component import kind_name
-from nemo_vfm.cli.catalogue.paste_ready import num_given
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, summary
+from nemo_vfm.cli.catalogue.explain_component import kind_name, num_given
 from nemo_vfm.cli.main import PROGRAM
 from nemo_vfm.cli.verbs.explain import default_words
 from nemo_vfm.config import DEFAULT_TRUST, Roots

@@ -2,7 +2,7 @@
 
 import argparse
 
-from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.cli.main import VerbParser
 from nemo_vfm.cli.verbs import run
 from tests.support.recipe_folder import PARTS, Kitchen
 

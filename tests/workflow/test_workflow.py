@@ -10,8 +10,8 @@ import pytest
 from nemo_vfm import workflow
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Needs, Outcome, Run
-from nemo_vfm.workflow import OneStep, Workflow
-from nemo_vfm.workflow.step_folder import Ask, _read_marker
+from nemo_vfm.workflow import OneStep, StepFingerprint, Workflow
+from nemo_vfm.workflow.step_folder import StepFingerprint, _read_marker
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
 run_dir: out
@@ -123,7 +123,7 @@ def test_workers_and_cadence_do_not_make_a_step_undone(cooked):
 @pytest.mark.parametrize("loggers", [None, {}, {"tensorboard": {"_target_": "x"}, "csv": {"_target_": "y"}}])
 def test_where_numbers_go_besides_is_no_part_of_what_a_step_is_asked(tmp_path, loggers):
     def asked(**settings: object) -> str:
-        return Ask.of(Run(tmp_path, {"_target_": "a", **settings})).own
+        return StepFingerprint.of(Run(tmp_path, {"_target_": "a", **settings})).own
 
     assert asked(last=1, loggers=loggers) == asked(last=1) == asked(loggers=loggers, last=1)
     assert asked(last=2, loggers=loggers) != asked(last=1) != asked(last=1, my_loggers=loggers)
@@ -171,7 +171,9 @@ def test_what_an_interrupted_step_took_counts_in_what_it_takes(tmp_path, monkeyp
 
     for fails in (True, True, False):
         with pytest.raises(ValueError, match="no") if fails else nullcontext():
-            workflow.perform(Slow(fails=fails), Run(tmp_path / "out"), Ask("a", "b"), title="slow", ends_run=False)
+            workflow.perform(
+                Slow(fails=fails), Run(tmp_path / "out"), StepFingerprint("a", "b"), title="slow", ends_run=False
+            )
     assert json.loads((tmp_path / "out/done.json").read_text())["seconds"] == 120
 
 

@@ -6,15 +6,17 @@ trust list names counts, since every layer of every network is an `nn.Module`.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from nemo_vfm.cli.catalogue.class_names import named_in, own_classes
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
+from nemo_vfm.config.overrides import SLOT as OVERLAY
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.slot_fit import fits, member_names, required_methods
 from nemo_vfm.core.types.job import Job
@@ -26,35 +28,23 @@ READ_BY_VERBS: dict[str, type] = {"network": Network}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for a component.
+    """A place for a component."""
 
-    Args:
-        kind: what it asks for.
-        name: the argument.
-        owner: short name of the component that has the argument; empty for the root of a recipe.
-        later: a factory is handed over.
-        num_given: arguments by position that the factory will be given; None where the annotation leaves it open.
-    """
-
-    kind: Any
-    name: str = ""
-    owner: str = ""
-    later: bool = False
+    kind: Any  #: what it asks for
+    name: str = ""  #: the argument
+    owner: str = ""  #: short name of the component that has the argument; empty for the root of a recipe
+    later: bool = False  #: a factory is handed over
+    #: arguments by position that the factory will be given; None where the annotation leaves it open
     num_given: int | None = 0
 
 
 @dataclass(slots=True)
 class Catalogue:
-    """What there is to choose from.
+    """What there is to choose from."""
 
-    Args:
-        known: candidates by dotted name.
-        named: those that an ingredient, a recipe or the trust list names.
-        left_out: those that cannot be used, with the reason; what nobody names is left out in silence.
-    """
-
-    known: dict[str, Target] = field(default_factory=dict)
-    named: set[str] = field(default_factory=set)
+    known: dict[str, Target] = field(default_factory=dict)  #: candidates by dotted name
+    named: set[str] = field(default_factory=set)  #: those that an ingredient, a recipe or the trust list names
+    #: those that cannot be used, with the reason; what nobody names is left out in silence
     left_out: dict[str, str] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
 
@@ -83,13 +73,15 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
     """Look at every candidate and follow the slots down from the jobs.
 
     Args:
-        more: further names.
         all_classes: also import our classes that no ingredient and no recipe names.
     """
-    named = [*(name for name in named_in(roots) if _costs_little(name)), *more]
+    # Importing Lightning takes some 5 s; what recipes and the trust list name of it is explained when asked for.
+    has_lightning = "lightning" in sys.modules
+    named = [*(name for name in named_in(roots) if has_lightning or not name.startswith("lightning.")), *more]
     found = Catalogue()
     _look_up(found, [*named, *(own_classes() if all_classes else ())], trust)
-    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]  # ours have brought torch
+    classes = [entry for entry in trust if not entry.endswith(".")]  # ours have brought torch
+    trusted = [one for one in classes if one not in DEFAULT_TRUST or one.partition(".")[0] in sys.modules]
     _look_up(found, trusted, trust)
     found.named = {*named, *trusted}
     found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
@@ -230,11 +222,115 @@ def _takes_as_many(method: object, required: Callable[..., object]) -> bool:
     return sum(p.default is p.empty for p in positional) <= wanted and (spare or wanted <= len(positional))
 
 
-def _costs_little(name: str) -> bool:
-    """Importing Lightning takes some 5 s; what recipes name of it is explained when asked for."""
-    return not name.startswith("lightning.") or "lightning" in sys.modules
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
-def _is_loaded(entry: str) -> bool:
-    """A trusted class of a package that costs nothing more to import; Lightning's are explained when asked for."""
-    return entry not in DEFAULT_TRUST or entry.partition(".")[0] in sys.modules
+_TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
+
+
+#: Folders of `conf/` that the launcher alone reads: no recipe takes an ingredient of them.
+_LAUNCHERS = ("cluster", "container")
+
+
+_NO_COMPONENTS = ("cli", "config", "explain", "runtime")
+
+
+_SLOW = ("lightning", "pytorch_lightning", "megatron")
+
+
+#: What stands in the first column is of the module itself. Syntax trees of all files would take 2 s more.
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\([^)]*\)|.*))", re.MULTILINE)
+
+
+_NAME = re.compile(r"\w+")
+
+
+@cache
+def own_classes() -> tuple[str, ...]:
+    """Dotted names of our public classes, but for modules that import a slow package, themselves or through ours.
+
+    Components never do, importing one takes some 5 s, and neither `explain` nor an editor's schema should wait for it.
+    """
+    needs = {module: set(_imported(text)) for module, text in _own_texts().items()}
+    slow = set(_SLOW)
+    while more := {module for module, names in needs.items() if module not in slow and names & slow}:
+        slow |= more
+    return tuple(name for name in _all_own_classes() if name.rpartition(".")[0] not in slow)
+
+
+@cache
+def _all_own_classes() -> tuple[str, ...]:
+    """Those of slow modules, too."""
+    return tuple(
+        f"{module}.{name}"
+        for module, text in _own_texts().items()
+        for name in _CLASS.findall(text)
+        if not name.startswith("_")
+    )
+
+
+@cache
+def _own_texts() -> dict[str, str]:
+    texts = {}
+    for file in sorted(_PACKAGE.rglob("*.py")):
+        parts = file.relative_to(_PACKAGE).with_suffix("").parts
+        if parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
+            texts[".".join((_PACKAGE.name, *parts))] = file.read_text(encoding="utf-8")
+    return texts
+
+
+def _imported(text: str) -> Iterator[str]:
+    """The modules that are imported where a file begins; of another package its name alone."""
+    for plain, module, names in _IMPORT.findall(text):
+        for name in (plain, module, *(f"{module}.{name}" for name in _NAME.findall(names))):
+            yield name if name.startswith(f"{_PACKAGE.name}.") else name.partition(".")[0]
+
+
+def named_in(roots: Roots) -> list[str]:
+    """Every class that an ingredient or a recipe names, ours and the user's, in order of first use."""
+    names = (match[1] for file in _yaml_files(roots) for match in _TARGET.finditer(_text(file)))
+    return list(dict.fromkeys(names))
+
+
+def ingredients_of(roots: Roots, name: str) -> dict[str, list[str]]:
+    """`{slot: choices}` of the ingredients whose root is the class `name`."""
+    found: dict[str, list[str]] = {}
+    for slot in slots_of(roots):
+        for choice in roots.choices(slot):
+            file = roots.ingredient(slot, choice)
+            if file and (match := re.search(rf"^{_TARGET.pattern}", _text(file), re.MULTILINE)) and match[1] == name:
+                found.setdefault(slot, []).append(choice)
+    return found
+
+
+def slots_of(roots: Roots) -> list[str]:
+    """The folders of ingredients that a recipe may take."""
+    folders = [folder for root in roots.conf if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()]
+    return list(dict.fromkeys(folder.name for folder in folders if folder.name not in (OVERLAY, *_LAUNCHERS)))
+
+
+def full_names(short: str, roots: Roots) -> list[str]:
+    """The dotted names that a short name may mean; what some recipe or ingredient names goes before other classes."""
+    found = sorted(name for name in everything(roots) if name.rpartition(".")[2] == short)
+    return [name for name in found if name in named_in(roots)] or found
+
+
+def everything(roots: Roots) -> list[str]:
+    """Every name that a short name is looked for among."""
+    trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
+    return list(dict.fromkeys([*_all_own_classes(), *named_in(roots), *trusted]))
+
+
+def _yaml_files(roots: Roots) -> Iterator[Path]:
+    """Of recipes and ingredients. Overlays count too: they name classes of ours."""
+    for root in (*roots.conf, *roots.recipes):
+        for file in sorted(root.rglob("*.yaml")) if root.is_dir() else ():
+            if root not in roots.conf or file.relative_to(root).parts[0] not in _LAUNCHERS:
+                yield file
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")

@@ -3,13 +3,13 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, is_typeddict
 
-from nemo_vfm.cli.catalogue.docstring import argument_texts
 from nemo_vfm.config import hints
 from nemo_vfm.config.emit import NOWHERE
 from nemo_vfm.config.locate import Target
@@ -26,22 +26,14 @@ ABSENT = _NoDefault()  #: a key of a typed dictionary that may be left out
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One argument.
-
-    Args:
-        hint: its annotation.
-        words: the annotation in words.
-        text: what the docstring says of it, units included.
-        default: the Python value, or REQUIRED.
-        given: the slot's owner gives it later, so a recipe does not.
-    """
+    """One argument."""
 
     name: str
-    hint: Any
-    words: str
-    text: str
-    default: object
-    given: bool = False
+    hint: Any  #: its annotation
+    words: str  #: the annotation in words
+    text: str  #: what the docstring says of it, units included
+    default: object  #: the Python value, or REQUIRED
+    given: bool = False  #: the slot's owner gives it later, so a recipe does not
 
     @property
     def required(self) -> bool:
@@ -54,9 +46,6 @@ def describe(target: Target, num_given: int | None = 0) -> list[Described]:
 
     Args:
         num_given: so many come by position later; None is all that can.
-
-    Raises:
-        TypeError: the annotations cannot be resolved.
     """
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]
@@ -124,3 +113,49 @@ def _defaults(target: Target) -> dict[str, object]:
         if item.default_factory is not dataclasses.MISSING:
             found[item.name] = item.default_factory()
     return found
+
+
+_SECTION = re.compile(r"(Args|Arguments|Parameters):\s*")
+
+
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+(.*))?")
+
+
+def summary(target: Target) -> str:
+    """The first paragraph, on one line; empty where there is no docstring."""
+    if inspect.isclass(target) and not vars(target).get("__doc__"):  # an inherited one speaks of another class
+        return ""
+    first = (inspect.getdoc(target) or "").split("\n\n")[0]
+    return " ".join(first.split())
+
+
+def argument_texts(target: Target) -> dict[str, str]:
+    """`{argument: what the docstring says}`, of the class and of its constructor."""
+    docs = [inspect.getdoc(target)]
+    if inspect.isclass(target):
+        docs.append(inspect.getdoc(target.__init__))
+    return {name: text for doc in docs if doc for name, text in _arguments(doc.splitlines())}
+
+
+def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The entries of the section; a line that is indented further goes on with the entry above."""
+    starts = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
+    body = lines[starts[0] + 1 :] if starts else []
+    depth = _depth(next((line for line in body if line.strip()), ""))
+    name, text = "", ""
+    for line in body:
+        if line.strip() and _depth(line) < max(depth, 1):
+            break
+        entry = _ENTRY.fullmatch(line.strip()) if _depth(line) == depth else None
+        if entry:
+            if name:
+                yield name, text
+            name, text = entry[1], entry[2] or ""
+        elif line.strip():
+            text = f"{text} {line.strip()}".strip()
+    if name:
+        yield name, text
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())

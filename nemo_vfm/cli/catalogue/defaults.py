@@ -19,15 +19,10 @@ from nemo_vfm.core.types.job import Job
 
 @dataclass(slots=True)
 class Filler:
-    """Adds what constructors take where a recipe says nothing.
+    """Adds what constructors take where a recipe says nothing."""
 
-    Args:
-        trust: whose constructors may be looked at; looking means importing.
-        left_out: classes that were not looked at, with the reason.
-    """
-
-    trust: Sequence[str]
-    left_out: dict[str, str] = field(default_factory=dict)
+    trust: Sequence[str]  #: whose constructors may be looked at; looking means importing
+    left_out: dict[str, str] = field(default_factory=dict)  #: classes that were not looked at, with the reason
 
     def recipe(self, root: Map, reserved: Sequence[str]) -> Map:
         """A whole recipe; the keys of every recipe stay at its end."""
@@ -86,7 +81,10 @@ def place_of(target: Target, name: str) -> Mark:
     for holder in _holders(target):
         lines = _lines(holder)
         if name in lines:
-            return Mark(Source(_file(holder), ()), lines[name])
+            # `torch/optim/adamw.py`: the folder that packages are installed in says nothing and may hold a user's name.
+            file = Path(inspect.getsourcefile(holder) or "?")
+            depth = len(holder.__module__.split(".")) + (file.name == "__init__.py")
+            return Mark(Source(str(Path(*file.parts[-depth:])), ()), lines[name])
     return Mark(Source(f"default of {target.__qualname__}", (), is_file=False))
 
 
@@ -131,7 +129,8 @@ def _lines(holder: Any) -> dict[str, int]:
     except (OSError, TypeError):
         return {}
     (tree,) = ast.parse(textwrap.dedent("".join(source))).body
-    return {_name(node): first + node.lineno - 1 for node in _written(tree)}
+    named = ((node.arg if isinstance(node, ast.arg) else ast.unparse(node.target), node) for node in _written(tree))
+    return {name: first + node.lineno - 1 for name, node in named}
 
 
 def _written(tree: ast.stmt) -> "Iterator[ast.arg | ast.AnnAssign]":
@@ -139,14 +138,3 @@ def _written(tree: ast.stmt) -> "Iterator[ast.arg | ast.AnnAssign]":
         yield from (node for node in tree.body if isinstance(node, ast.AnnAssign))
     elif isinstance(tree, ast.FunctionDef):
         yield from (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)
-
-
-def _name(node: "ast.arg | ast.AnnAssign") -> str:
-    return node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
-
-
-def _file(holder: Any) -> str:
-    """`torch/optim/adamw.py`: the folder that packages are installed in says nothing and may hold a user's name."""
-    file = Path(inspect.getsourcefile(holder) or "?")
-    depth = len(holder.__module__.split(".")) + (file.name == "__init__.py")
-    return str(Path(*file.parts[-depth:]))

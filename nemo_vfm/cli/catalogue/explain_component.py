@@ -1,66 +1,60 @@
-"""Explains what a user named: a class, `slot=choice` or a slot."""
+"""Explains what a user named (a class, `slot=choice` or a slot), also as YAML that is ready to paste."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin, is_typeddict
 
-from nemo_vfm.cli.catalogue.class_names import everything, full_names, ingredients_of, slots_of
-from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue, is_component
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.docstring import summary
-from nemo_vfm.cli.catalogue.paste_ready import num_given, ready
-from nemo_vfm.config import Mark, Roots, Source
-from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.cli.catalogue.components import (
+    Catalogue,
+    Slot,
+    catalogue,
+    everything,
+    full_names,
+    ingredients_of,
+    is_component,
+    slots_in,
+    slots_of,
+)
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary, words
+from nemo_vfm.config import Mark, Roots, Source, hints
+from nemo_vfm.config.emit import NOWHERE, to_yaml
 from nemo_vfm.config.locate import NotLocated, locate
 from nemo_vfm.config.recipe_errors import did_you_mean
-from nemo_vfm.config.tree import MISSING, Map, Node, plain
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import declared, install_line
 from nemo_vfm.core.types.json_value import Json
 
+_WIDEST = 56  # a comment behind a longer line is not aligned with the others
+_DEEPEST = 6
+Line = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The slots of one name that take the same components.
+    """The slots of one name that take the same components."""
 
-    Args:
-        slots: of all their owners.
-        ingredients: those that are made of what fits.
-        filled_by: what fits.
-    """
-
-    slots: list[Slot]
-    ingredients: list[str]
-    filled_by: list[str]
+    slots: list[Slot]  #: of all their owners
+    ingredients: list[str]  #: those that are made of what fits
+    filled_by: list[str]  #: what fits
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One component, protocol or group of components.
+    """One component, protocol or group of components."""
 
-    Args:
-        name: dotted, or `slot=choice`.
-        summary: the first paragraph of what is written about it.
-        fills: the slots it fits.
-        ingredients: `{slot: choices}` that are made of it.
-        filled_by: for a protocol or a slot: the components that fit.
-        places: for a slot: what fits, apart for owners that take other components.
-        yaml: ready to paste; empty for a protocol.
-        packages: optional packages that it needs, in words.
-        install: the line that installs them; empty where it needs none.
-    """
-
-    name: str
-    summary: str
+    name: str  #: dotted, or `slot=choice`
+    summary: str  #: the first paragraph of what is written about it
     arguments: list[Described] = field(default_factory=list)
-    fills: list[Slot] = field(default_factory=list)
-    ingredients: dict[str, list[str]] = field(default_factory=dict)
-    filled_by: list[str] = field(default_factory=list)
+    fills: list[Slot] = field(default_factory=list)  #: the slots it fits
+    ingredients: dict[str, list[str]] = field(default_factory=dict)  #: `{slot: choices}` that are made of it
+    filled_by: list[str] = field(default_factory=list)  #: for a protocol or a slot: the components that fit
+    #: for a slot: what fits, apart for owners that take other components
     places: list[Places] = field(default_factory=list)
-    yaml: str = ""
-    packages: list[str] = field(default_factory=list)
-    install: str = ""
+    yaml: str = ""  #: ready to paste; empty for a protocol
+    packages: list[str] = field(default_factory=list)  #: optional packages that it needs, in words
+    install: str = ""  #: the line that installs them; empty where it needs none
 
     def to_json(self) -> Json:
         """For machines."""
@@ -80,9 +74,6 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
 
     Args:
         word: `nemo_vfm.models.dit.DiT`, `DiT` or `model=dit_s`.
-
-    Raises:
-        UserError: there is no such thing, it is not trusted, or a short name means several.
     """
     if "=" in word:
         return _choice(word, roots, trust)
@@ -96,7 +87,11 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     found = catalogue(roots, trust, more=[name])
     if name not in found.known:
         raise UserError(f"{name} cannot be explained: {found.left_out[name]}")
-    return _component(found, roots, name) if is_component(found.known[name]) else _protocol(found, name)
+    target = found.known[name]
+    if is_component(target):
+        return _component(found, roots, name)
+    slots = [slot for slot in found.slots if slot.kind is target]
+    return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
 
 
 def by_slot(roots: Roots, trust: Sequence[str]) -> list[Json]:
@@ -124,12 +119,6 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     install = install_line(module for need in needs for module in need.modules)
     return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml,
                        packages=[str(need) for need in needs if need.modules], install=install)  # fmt: skip
-
-
-def _protocol(found: Catalogue, name: str) -> Explanation:
-    target = found.known[name]
-    slots = [slot for slot in found.slots if slot.kind is target]
-    return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
 
 
 def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
@@ -160,7 +149,10 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     ]
     name = tree.target()
     if name is None:
-        return _group(word, " ".join(comment), tree)
+        parts = [below.target() or "" for below in tree.items.values() if isinstance(below, Map)]
+        return Explanation(
+            word, " ".join(comment), filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults"))
+        )
     inner = explain(name, roots, trust)
     values = dict(tree.without("defaults").items)
     found = catalogue(roots, trust, more=[name])
@@ -170,12 +162,6 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     fitting = {other for place in inner.fills for other in found.filling(place.kind)}
     own = {slot.rpartition(".")[2]: [one for one, target in roots.targets(slot).items() if target in {"", *fitting}]}
     return replace(inner, name=word, summary=about, arguments=arguments, ingredients=own, yaml=yaml)
-
-
-def _group(word: str, comment: str, tree: Map) -> Explanation:
-    """An ingredient that is a mapping of named components."""
-    parts = [below.target() or "" for below in tree.items.values() if isinstance(below, Map)]
-    return Explanation(word, comment, filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults")))
 
 
 def _with_value(argument: Described, node: Node | None) -> Described:
@@ -214,3 +200,91 @@ def _argument(argument: Described) -> Json:
         "name": argument.name, "type": argument.words, "text": argument.text, "required": argument.required,
         "given": argument.given, "default": None if node is None else plain(node),
     }  # fmt: skip
+
+
+def ready(found: Catalogue, name: str, values: Mapping[str, Node] | None = None) -> str:
+    """The text.
+
+    Args:
+        values: what an ingredient says; they stand in the place of defaults.
+    """
+    lines = list(_component_lines(found, name, dict(values or {}), 0))
+    width = max((len(text) for text, comment in lines if comment and len(text) <= _WIDEST), default=0)
+    shown = (f"{text:<{width}}  # {comment}" if comment else text for text, comment in lines)
+    return "".join(f"{line}\n" for line in shown)
+
+
+def num_given(found: Catalogue, name: str) -> int | None:
+    """How many arguments the slots that a component fits give by position later."""
+    counts = [slot.num_given for slot in found.slots_for(name) if slot.later]
+    return None if None in counts else max((count for count in counts if count is not None), default=0)
+
+
+def choices(found: Catalogue, argument: Described) -> list[str]:
+    """The components that fit an argument, in order."""
+    return list(dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.filling(slot.kind)))
+
+
+def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth: int) -> Iterator[Line]:
+    if not is_typeddict(found.known[name]):  # that is what its keys are, not what makes it
+        yield f"{TARGET}: {name}", ""
+    for argument in describe(found.known[name], num_given(found, name)):
+        if argument.name in values:
+            node = values.pop(argument.name)
+            if isinstance(node, Scalar) and node.value == MISSING:
+                yield f"{argument.name}: {MISSING}", _wanted(argument, choices(found, argument))
+            else:
+                yield from _lines(argument.name, node)
+        elif argument.given:
+            yield f"# {argument.name}: given by the job, when it is made", ""
+        else:
+            yield from _argument_lines(found, argument, depth)
+    for key, node in values.items():
+        if key != TARGET:
+            yield from _lines(key, node)
+
+
+def _argument_lines(found: Catalogue, argument: Described, depth: int) -> Iterator[Line]:
+    fitting = choices(found, argument)
+    if not argument.required:
+        yield from _default(argument, fitting)
+    elif len(fitting) == 1 and _is_one(argument) and depth < _DEEPEST:
+        yield f"{argument.name}:", ""
+        for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
+            yield f"  {text}", comment
+    else:
+        yield f"{argument.name}: {MISSING}", _wanted(argument, fitting)
+
+
+def _default(argument: Described, fitting: list[str]) -> Iterator[Line]:
+    node = node_of(argument.default)
+    if node is None:
+        yield f"# {argument.name}: may be left out", ""
+        return
+    lines = list(_lines(argument.name, node))
+    yield lines[0][0], _wanted(argument, fitting) if argument.default is None else ""
+    yield from lines[1:]
+
+
+def _lines(key: str, node: Node) -> Iterator[Line]:
+    for line in to_yaml(Map({key: node}, NOWHERE)).splitlines():
+        yield line, ""
+
+
+def _is_one(argument: Described) -> bool:
+    """Whether the argument takes one component: not several, by name or in a list."""
+    hint = hints.bare(argument.hint)
+    options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
+    return not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
+
+
+def _wanted(argument: Described, fitting: list[str]) -> str:
+    short, text = short_names(fitting), words(argument.hint)
+    return (
+        text if not short or text.removesuffix(" or null").endswith(f" {short[0]}") else f"{text}: {', '.join(short)}"
+    )
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """What stands behind the last dot."""
+    return [name.rpartition(".")[2] for name in names]

@@ -13,8 +13,7 @@ from pathlib import PurePath
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.cli.catalogue.components import READ_BY_VERBS, Catalogue, Slot, slots_in
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.docstring import summary
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
 from nemo_vfm.core.duration import Duration
@@ -44,22 +43,21 @@ _RECIPE = {"description": "another recipe", "type": "string", "pattern": "^recip
 
 @dataclass(slots=True)
 class Schemas:
-    """Makes definitions as they are asked for.
+    """Makes definitions as they are asked for."""
 
-    Args:
-        found: what there is to choose from.
-        choices: `{slot: ingredients}`.
-        defs: what has been defined.
-        more: keys that are allowed beside a component's arguments.
-    """
-
-    found: Catalogue
-    choices: Mapping[str, list[str]]
-    defs: dict[str, Json] = field(default_factory=dict)
-    more: dict[str, Json] = field(default_factory=dict)
+    found: Catalogue  #: what there is to choose from
+    choices: Mapping[str, list[str]]  #: `{slot: ingredients}`
+    defs: dict[str, Json] = field(default_factory=dict)  #: what has been defined
+    more: dict[str, Json] = field(default_factory=dict)  #: keys that are allowed beside a component's arguments
 
     def __post_init__(self) -> None:
-        self.defs |= {"later": _LATER, "defaults": self._defaults()}
+        slots = {
+            rf"(^|\.){slot}$": {"anyOf": [{"enum": names}, {"type": "string"}]} for slot, names in self.choices.items()
+        }
+        one = {"type": ["object", "string"], "pattern": "^recipe:.", "minProperties": 1, "maxProperties": 1,
+               "patternProperties": slots, "additionalProperties": {"type": "string"}}  # fmt: skip
+        what = "ingredients, laid down in order before this file: [{slot: choice}]; or the recipe that it builds on"
+        self.defs |= {"later": _LATER, "defaults": {"description": what, "type": "array", "items": one}}
 
     def recipe(self) -> Json:
         """The schema of a recipe: one job, its arguments and the keys that every recipe has."""
@@ -95,28 +93,14 @@ class Schemas:
     def _root(self, name: str, *, complete: bool) -> Json:
         key = f"{'complete-' if complete else ''}root:{name}"
         if key not in self.defs:
-            self.defs[key] = (
-                self._complete(name, 0, {"$ref": f"#/$defs/root:{name}"})
-                if complete
-                else self._plain(name, 0, self._reserved())
-            )
+            reserved = {
+                "defaults": {"$ref": "#/$defs/defaults"},
+                "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
+                "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
+            }
+            whole = {"$ref": f"#/$defs/root:{name}"}
+            self.defs[key] = self._complete(name, 0, whole) if complete else self._plain(name, 0, reserved)
         return {"$ref": f"#/$defs/{key}"}
-
-    def _reserved(self) -> Json:
-        return {
-            "defaults": {"$ref": "#/$defs/defaults"},
-            "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
-            "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
-        }
-
-    def _defaults(self) -> Json:
-        slots = {
-            rf"(^|\.){slot}$": {"anyOf": [{"enum": names}, {"type": "string"}]} for slot, names in self.choices.items()
-        }
-        one = {"type": ["object", "string"], "pattern": "^recipe:.", "minProperties": 1, "maxProperties": 1,
-               "patternProperties": slots, "additionalProperties": {"type": "string"}}  # fmt: skip
-        what = "ingredients, laid down in order before this file: [{slot: choice}]; or the recipe that it builds on"
-        return {"description": what, "type": "array", "items": one}
 
     def _later(self) -> Json:
         return {"$ref": "#/$defs/later"}
@@ -173,7 +157,12 @@ class Schemas:
             return [self._list(hint, complete=complete)]
         if hints.is_component(hint):
             return [self._slot(Slot(hint), complete=complete)] if self._fits(Slot(hint)) else []
-        return _value(hint)
+        origin = get_origin(hint) or hint
+        if isinstance(origin, type) and issubclass(origin, PurePath):
+            return [{"type": "string"}]
+        if isinstance(origin, type) and issubclass(origin, Enum):
+            return [{"enum": [member.value for member in origin]}]
+        return list(_VALUES.get(origin, []))
 
     def _within(self, hint: Any, *, complete: bool) -> Json:
         """One schema for what stands inside a list or a mapping."""
@@ -205,20 +194,17 @@ class Schemas:
         key = f"{'complete-' if complete else ''}slot:{name}" + (f":{slot.num_given} given" if slot.num_given else "")
         if key not in self.defs:
             self.defs[key] = {}
-            self.defs[key] = self._one_of(slot, complete=complete)
+            names = self.found.filling(slot.kind)
+            which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
+            theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
+            target = {"description": "the class", "anyOf": [{"enum": names}, self._later(), *theirs]}
+            without = self._without_target(slot, names, complete=complete)
+            component = {
+                "type": "object", "properties": {TARGET: target},
+                "allOf": [*which, {"if": {"not": {"required": [TARGET]}}, "then": without}],
+            }  # fmt: skip
+            self.defs[key] = {"anyOf": [component, _RECIPE]} if slot.kind is Job else component
         return {"$ref": f"#/$defs/{key}"}
-
-    def _one_of(self, slot: Slot, *, complete: bool) -> Json:
-        names = self.found.filling(slot.kind)
-        which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
-        theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
-        target = {"description": "the class", "anyOf": [{"enum": names}, self._later(), *theirs]}
-        without = self._without_target(slot, names, complete=complete)
-        component = {
-            "type": "object", "properties": {TARGET: target},
-            "allOf": [*which, {"if": {"not": {"required": [TARGET]}}, "then": without}],
-        }  # fmt: skip
-        return {"anyOf": [component, _RECIPE]} if slot.kind is Job else component
 
     def _without_target(self, slot: Slot, names: list[str], *, complete: bool) -> Json:
         """A slot of one plain class needs no `_target_`; elsewhere an ingredient below must have given it."""
@@ -250,16 +236,6 @@ def _when(name: str, then: Json) -> Json:
 def _valued(text: str, options: list[Json], default: object = None) -> Json:
     described = {"description": text, **({} if default is None else {"default": default})}
     return {**described, "anyOf": options} if options else described
-
-
-def _value(hint: Any) -> list[Json]:
-    """A plain value."""
-    origin = get_origin(hint) or hint
-    if isinstance(origin, type) and issubclass(origin, PurePath):
-        return [{"type": "string"}]
-    if isinstance(origin, type) and issubclass(origin, Enum):
-        return [{"enum": [member.value for member in origin]}]
-    return list(_VALUES.get(origin, []))
 
 
 def _entries(hint: Any) -> list[Any]:

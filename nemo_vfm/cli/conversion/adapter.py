@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     import torch
@@ -26,17 +26,9 @@ def convert_adapter(
 
     Args:
         source: a run that trained adapters or one of its checkpoints; with `base`, an adapter file or folder.
-        target: folder to write into.
-        style: format to write.
         base: folder of the pretrained model that an adapter file belongs to.
         alpha: see `read_adapter`.
         key: weights of a run, model or ema; None uses ema if present.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
-
-    Raises:
-        UserError: the run trained no adapters, or the file does not exist.
-        DataError: the format has no name for a linear, or the file is damaged or belongs to another model.
     """
     from nemo_vfm.models.adapters.adapter_file import read_adapter, write_adapter
     from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
@@ -119,14 +111,9 @@ def merge_adapter(
 
     Args:
         source: an adapter file or folder.
-        target: folder to write into.
         base: folder of the pretrained model: a language model's of transformers, or a transformer's of diffusers.
         alpha: see `read_adapter`.
         dtype: dtype of the written weights; None keeps the base's.
-
-    Raises:
-        UserError: a file does not exist.
-        DataError: the file is damaged or belongs to another model.
     """
     import torch
 

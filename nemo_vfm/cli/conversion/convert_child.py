@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core.errors import DataError, NemoVfmError
 
 if TYPE_CHECKING:
-    from nemo_vfm.core.types.json_value import Json
-    from nemo_vfm.models.convert.foreign import Foreign, ForeignTensors
+    from nemo_vfm.models.convert.foreign import ForeignTensors
 
 GB = 1 << 30
 MODEL, CONFIG, ABOUT = "model.safetensors", "config.json", "convert.json"
@@ -54,7 +53,15 @@ def convert(
 
     with opened_tensors(source, leave_out=leave_out) as given:
         if given is not None and is_cosmos(given.source.keys()):
-            return _cosmos(source, given, target, key, stretch)
+            from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+            from nemo_vfm.models.convert.video.native_weights import NativeWeights
+
+            weights = NativeWeights(source, given, key=key, stretch=stretch)
+            told = write_in(weights, target, weights.arguments, "NVIDIA's names", source.name)
+            network = weights.prefix.rstrip(".") or "its only network"
+            left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
+            note = f"\n{weights.note}" if weights.note else ""
+            return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{note}{left}"
         if given is not None and is_wan(given.source.keys()):
             files = dict.fromkeys(given.source.keys(), given.source)
             return wan_of(WanWeights(source, files, given.others, key=key, heads=heads), target)
@@ -67,20 +74,6 @@ def convert(
         if given is not None and given.format == "distcp":
             return _checkpoint(source, given, target, key)
     return _file(source, target, key, leave_out)
-
-
-def _cosmos(
-    source: Path, given: "ForeignTensors", target: Path, key: str | None, stretch: Sequence[float] | None
-) -> str:
-    from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
-    from nemo_vfm.models.convert.video.native_weights import NativeWeights
-
-    weights = NativeWeights(source, given, key=key, stretch=stretch)
-    told = write_in(weights, target, weights.arguments, "NVIDIA's names", source.name)
-    network = weights.prefix.rstrip(".") or "its only network"
-    left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
-    note = f"\n{weights.note}" if weights.note else ""
-    return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{note}{left}"
 
 
 def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
@@ -151,7 +144,7 @@ def _some(names: Sequence[str], most: int) -> str:
 
 def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
     from nemo_vfm.config import read_values
-    from nemo_vfm.core.storage.files import write_json
+    from nemo_vfm.core.storage.files import sha256_file, write_json
     from nemo_vfm.models.convert.foreign import read_foreign
     from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
@@ -162,25 +155,12 @@ def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
         write_json(target / CONFIG, config)
     except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
         raise DataError(f"safetensors and JSON cannot hold its content ({error})") from error
-    write_json(target / ABOUT, _about(found, source, digest["sha256"]))
-    return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
-
-
-def _about(found: "Foreign", source: Path, model_sha256: str) -> "Json":
-    from nemo_vfm.core.storage.files import sha256_file
-
-    return {
+    write_json(target / ABOUT, {
         "schema": "nemo_vfm.convert/1",
         "source": {"name": source.name, "format": found.format, "sha256": sha256_file(source)},
-        "model_sha256": model_sha256,
-        "not_carried_over": list(found.others),
-    }
-
-
-def _size(source: Path) -> int:
-    """In bytes, of a file or of all files below a folder."""
-    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files)
+        "model_sha256": digest["sha256"], "not_carried_over": list(found.others),
+    })  # fmt: skip
+    return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
 
 
 def main() -> int:
@@ -193,7 +173,8 @@ def main() -> int:
     parser.add_argument("--rope-scale", type=float, nargs=3)
     parser.add_argument("--heads", type=int)
     given = parser.parse_args()
-    limit(_size(given.source))
+    files = [given.source] if given.source.is_file() else [path for path in given.source.rglob("*") if path.is_file()]
+    limit(sum(path.stat().st_size for path in files))
     try:
         said = convert(given.source, given.target, key=given.key, leave_out=given.leave_out, stretch=given.rope_scale,
                        heads=given.heads)  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json
@@ -29,9 +29,6 @@ def convert_in(source: Path, target: Path) -> str:
     Args:
         source: a folder of transformers.
         target: where `model.safetensors`, `convert.json`, the ingredient and `tokenizer/` are to lie.
-
-    Raises:
-        UserError, DataError: see `GptFolder`; or the disk is too small.
     """
     from nemo_vfm.core.storage.files import write_json
     from nemo_vfm.models.convert.gpt_folder import GENERATION, generation_of
@@ -58,17 +55,10 @@ def convert_out(
 
     Args:
         source: a run folder, a folder of checkpoints or a checkpoint below one, or what `convert_in` wrote.
-        target: where the folder is to be.
         key: model or ema; None takes ema where there is one.
         tokenizer: folder of the tokenizer; None takes the one that the run's data names.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
         most_tokens: the longest text it was trained on; None takes the length of the run's rows.
         dtype: of the weights written; None leaves them as they are.
-
-    Raises:
-        UserError: something of this is not known, or there are no weights.
-        DataError: no architecture of transformers is the same function.
     """
     import torch
 
@@ -97,19 +87,12 @@ def convert_out(
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What a source says of itself.
+    """What a source says of itself."""
 
-    Args:
-        model: without weights.
-        most_tokens: of a text; None where it is not said.
-        tokenizer: its folder; None where none is named.
-        generation: where its generation_config.json lies, if there is no tokenizer to lie beside.
-    """
-
-    model: "GPT"
-    most_tokens: int | None
-    tokenizer: Path | None
-    generation: Path | None = None
+    model: "GPT"  #: without weights
+    most_tokens: int | None  #: of a text; None where it is not said
+    tokenizer: Path | None  #: its folder; None where none is named
+    generation: Path | None = None  #: where its generation_config.json lies, if there is no tokenizer to lie beside
 
 
 def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> KnownModel:

@@ -24,15 +24,10 @@ def write_in(
     """Write the weights, `convert.json` and the ingredient; return a summary of what happened to the tensors.
 
     Args:
-        weights: every parameter of the model.
-        target: the output folder.
         arguments: the model's constructor arguments.
         library: the library that wrote the source, such as `diffusers`.
         name: the name of the source folder or file, shown to readers.
         extra: further keys of `convert.json`.
-
-    Raises:
-        UserError: the disk is too small.
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json, write_text
@@ -47,7 +42,9 @@ def write_in(
         except OSError as error:
             raise UserError(f"{target.parent} cannot hold the weights ({error.strerror or error}).") from error
     kind = f"{type(weights.model).__module__}.{type(weights.model).__qualname__}"
-    write_text(target / INGREDIENT, _ingredient(kind, arguments, name, library))
+    lines = [f"_target_: {kind}", *_lines(arguments, "")]
+    printable = "".join(letter for letter in name if letter.isprintable())
+    write_text(target / INGREDIENT, "\n".join([f"# Converted from {printable} ({library}).", *lines, ""]))
     write_json(target / checkpoint_one_file.ABOUT, {
         "schema": "nemo_vfm.convert/1",
         "source": {"name": name, "format": library, "sha256": source.result(), **about},
@@ -74,13 +71,6 @@ def counted(tensors: Mapping[str, "Json"]) -> str:
     joined = tensors["taken"] - numbers["renamed"]
     return (f"{tensors['taken']} tensors taken: {numbers['renamed']} renamed, {joined} joined "
             f"into {numbers['joined']}; {numbers['left']} left, {numbers['missing']} missing")  # fmt: skip
-
-
-def _ingredient(kind: str, arguments: Mapping[str, "Json"], name: str, library: str) -> str:
-    """The model's YAML."""
-    lines = [f"_target_: {kind}", *_lines(arguments, "")]
-    printable = "".join(letter for letter in name if letter.isprintable())
-    return "\n".join([f"# Converted from {printable} ({library}).", *lines, ""])
 
 
 def _lines(values: Mapping[str, "Json"], indent: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.models.convert.video.wan_native import WanWeights
@@ -20,9 +20,6 @@ def convert_in(source: Path, target: Path) -> str:
     Args:
         source: a diffusers pipeline folder, its transformer folder, or a folder of Wan's own programs.
         target: the output folder of `model.safetensors`, `convert.json` and the ingredient.
-
-    Raises:
-        UserError, DataError: see `TransformerFolder`; or the disk is too small.
     """
     from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder
     from nemo_vfm.models.convert.video.wan_native import WanWeights, is_wan_folder
@@ -54,19 +51,11 @@ def convert_out(
 
     Args:
         source: a run folder, a checkpoints folder, one checkpoint in it, or the output of `convert_in`.
-        target: the output folder.
-        to: the library to write for.
         key: model or ema; None takes ema if the checkpoint has it.
         pipeline: a pipeline folder whose other parts are copied, so that the result is a whole pipeline; None writes
             the transformer folder alone.
         replaces: which network of a pipeline with two to replace; None if it has one.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
         dtype: dtype of the written weights; None keeps the stored one.
-
-    Raises:
-        UserError: there are no weights, or `pipeline` is not a pipeline folder.
-        DataError: the library has no such architecture.
     """
     import torch
 

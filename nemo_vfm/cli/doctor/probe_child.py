@@ -1,20 +1,40 @@
-"""Runs a probe in a process of its own with a time limit, and always returns an answer.
+"""Probes torch, GPUs, codecs and the rest by really doing a little work with each, in a process of its own.
 
-`python -m nemo_vfm.cli.doctor.probe_child NAME` is that process; the last line it prints is the answer.
+`python -m nemo_vfm.cli.doctor.probe_child NAME` is that process; the last line it prints is the answer. A probe returns
+a text, or raises: UserError where something is absent, anything else where it is broken. What it imports may end the
+process or never return: there is an answer still.
+Shape letters: T frames, H height, W width.
 """
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.doctor.finding import State
+from nemo_vfm.core.errors import MissingPackage, UserError
+from nemo_vfm.core.optional import require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+#: ok; low: works, but too little of it; missing: not there; broken: there, and does not work.
+State = Literal["ok", "low", "missing", "broken"]
+
 
 LIMIT_S = 60.0
+
+
 _MARK = "nemo_vfm doctor answers: "
+
+
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 
 
@@ -56,8 +76,6 @@ def _died(status: int, complaints: str) -> Answer:
 
 def answer(name: str) -> Answer:
     """Run a probe here."""
-    from nemo_vfm.cli.doctor.probes import PROBES
-    from nemo_vfm.core.errors import MissingPackage, UserError
 
     try:
         return Answer("ok", PROBES[name]())
@@ -72,12 +90,170 @@ def answer(name: str) -> Answer:
         return Answer("broken", f"{type(error).__name__}: {str(error).strip()[:300]}")
 
 
-def _main(name: str) -> None:
-    found = answer(name)
-    sys.stdout.write(f"\n{_MARK}{json.dumps({'state': found.state, 'detail': found.detail})}\n")
-    sys.stdout.flush()
-    os._exit(0)  # threads and handlers of what was imported do not matter any more
+_LEVELS = (60, 190)  # grey values of the two frames
+_SIDE_PX = 64
+_TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
+
+
+def torch_works() -> str:
+    """A product on the CPU, its gradient, and how this CPU takes bfloat16."""
+    import torch
+
+    from nemo_vfm.core.device import has_fast_bf16
+
+    weight = torch.ones(8, 8, requires_grad=True)
+    (weight @ weight).sum().backward()  # type: ignore[no-untyped-call]
+    if weight.grad is None or float(weight.grad.sum()) != 8.0 * 8 * 16:
+        raise RuntimeError("a matmul and its gradient are wrong")
+    bf16 = "fast" if has_fast_bf16() else "no fast"
+    threads = torch.get_num_threads()
+    return f"{torch.__version__}, {threads} {'thread' if threads == 1 else 'threads'}, {bf16} bf16 on this device"
+
+
+def gpu_works() -> str:
+    """A bfloat16 product on the first GPU, and what all of them are."""
+    from nemo_vfm.core import device
+
+    found = device.gpus()
+    if not found:
+        raise UserError("no GPU found; everything runs on the CPU")
+    device.try_product()
+    versions = ", ".join(f"{name} {version}" for name, version in device.gpu_versions().items())
+    return f"{'; '.join(map(str, found))}; {versions}"
+
+
+def nvenc_works() -> str:
+    """Four frames by the GPU's encoder."""
+    from nemo_vfm.data.video.codecs import COSTS, why_not
+
+    reason = why_not("nvenc")
+    if reason is not None:
+        raise UserError(f"{reason}; {COSTS['nvenc']}")
+    return "H.264 on the GPU: transcode.encoder=nvenc"
+
+
+def nvdec_works() -> str:
+    """One frame by the GPU's decoder."""
+    from nemo_vfm.data.video.codecs import COSTS, nvdec_why_not
+
+    reason = nvdec_why_not()
+    if reason is not None:
+        raise UserError(f"{reason}; {COSTS['nvdec']}")
+    return "H.264 is decoded on the GPU: decode=nvdec of a curation"
+
+
+def nccl_works() -> str:
+    """NCCL's version."""
+    from nemo_vfm.core.device import gpu_versions
+
+    versions = gpu_versions()
+    if "NCCL" not in versions:
+        raise UserError("this torch was built without NCCL; several GPUs need it, CPUs use gloo")
+    return versions["NCCL"]
+
+
+def h264_encodes() -> str:
+    """Two frames through libx264."""
+    import av
+
+    return f"libx264 of PyAV {av.__version__} made {len(_clip()):,} bytes of H.264"
+
+
+def pyav_decodes() -> str:
+    """Our base reader, on the clip."""
+    import av
+
+    from nemo_vfm.data.video.decode import open_video
+
+    clip, codec = _any_clip()
+    with open_video(clip, "pyav") as reader:
+        _compare(reader.read([0, 1]))
+    return f"PyAV {av.__version__} read two frames of {codec}"
+
+
+def decord_decodes() -> str:
+    """decord, on the clip."""
+    decord = require("decord", purpose="Decoding with decord")
+    clip, codec = _any_clip()
+    _compare(decord.VideoReader(io.BytesIO(clip), num_threads=1).get_batch([0, 1]).asnumpy())
+    return f"decord {decord.__version__} read two frames of {codec}"
+
+
+def torchcodec_decodes() -> str:
+    """torchcodec with the system's FFmpeg, on the clip."""
+    codec = require("torchcodec", purpose="Decoding with torchcodec")
+    decoders = require("torchcodec.decoders", purpose="Decoding with torchcodec")
+    clip, name = _any_clip()
+    _compare(decoders.VideoDecoder(clip).get_frames_at([0, 1]).data.permute(0, 2, 3, 1).numpy())
+    return f"torchcodec {codec.__version__} read two frames of {name}"
+
+
+def ray_imports() -> str:
+    """Ray; no cluster is started."""
+    return _imported("ray")
+
+
+def lightning_imports() -> str:
+    """What training's outer loop needs."""
+    return _imported("lightning.pytorch")
+
+
+PROBES: dict[str, Callable[[], str]] = {
+    "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works, "nvenc": nvenc_works, "nvdec": nvdec_works,
+    "h264": h264_encodes,
+    "pyav": pyav_decodes, "decord": decord_decodes, "torchcodec": torchcodec_decodes,
+    "ray": ray_imports,
+    "lightning": lightning_imports,
+}  # fmt: skip
+
+
+def _imported(module: str) -> str:
+    found = require(module, purpose="This")
+    version = getattr(found, "__version__", "")
+    return f"{module} {version} imports".replace("  ", " ")
+
+
+def _frames() -> "NDArray[np.uint8]":
+    """(T, H, W, 3)."""
+    import numpy as np
+
+    return np.stack([np.full((_SIDE_PX, _SIDE_PX, 3), level, np.uint8) for level in _LEVELS])
+
+
+def _clip() -> bytes:
+    from nemo_vfm.data.video.encode import encode_mp4
+
+    file = io.BytesIO()
+    encode_mp4(file, _frames(), fps=10, preset="ultrafast")
+    return file.getvalue()
+
+
+def _any_clip() -> tuple[bytes, str]:
+    """Two frames of H.264; of MPEG-4 where this machine cannot write H.264, which is another finding."""
+    try:
+        return _clip(), "H.264"
+    except Exception:
+        import av
+
+        file = io.BytesIO()
+        with av.open(file, "w", format="mp4") as container:
+            stream = container.add_stream("mpeg4", rate=10)
+            stream.width = stream.height = _SIDE_PX
+            stream.pix_fmt = "yuv420p"
+            for picture in _frames():
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode(None))
+        return file.getvalue(), "MPEG-4"
+
+
+def _compare(pictures_THWC: "NDArray[np.uint8]") -> None:
+    seen = [float(picture.mean()) for picture in pictures_THWC]
+    if len(seen) != 2 or any(abs(a - b) > _TOLERANCE for a, b in zip(seen, _LEVELS, strict=True)):
+        raise RuntimeError(f"frames of grey {_LEVELS} came back as {[round(level) for level in seen]}")
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    found = answer(sys.argv[1])
+    sys.stdout.write(f"\n{_MARK}{json.dumps({'state': found.state, 'detail': found.detail})}\n")
+    sys.stdout.flush()
+    os._exit(0)  # threads and handlers of what was imported do not matter any more

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from nemo_vfm.cli.migrate.automodel import AUTOMODEL, FLOW_DEFAULTS
 from nemo_vfm.cli.migrate.dfm_format import DFM
 from nemo_vfm.cli.migrate.diffusion import diffusion
-from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
+from nemo_vfm.cli.migrate.draft import Draft, Fate, Format, Kind, kind_of, recognised
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value, read_keys
-from nemo_vfm.cli.migrate.formats import Format, kind_of, recognised
 from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.lightning_cli import LIGHTNING_CLI, is_lightning_cli, lightning_cli
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
@@ -35,17 +34,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A file's recipe and account.
+    """A file's recipe and account."""
 
-    Args:
-        form: the format it was in.
-        draft: the recipe.
-        entries: every key of the file, in order, once.
-    """
-
-    form: Format
+    form: Format  #: the format it was in
     draft: Draft
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...]  #: every key of the file, in order, once
 
     def of(self, verdict: str) -> list[Entry]:
         """The keys of one verdict."""
@@ -56,8 +49,6 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     """Read a file and decide what becomes of each of its keys.
 
     Args:
-        text: the YAML.
-        name: what to call it in messages.
         form: the name of its format; recognised if empty.
         kind: what it trains; told from its classes if None.
 
@@ -71,9 +62,24 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     chosen = _format(keys, name, form)
     trained = kind or kind_of(keys, chosen)
     if trained is None:
-        raise UserError(_neither(name, chosen))
-    speakers = _speakers(keys, chosen)
-    facts: dict[str, Value] = dict(chosen.always) | {"objective": _objective(keys, chosen)}
+        text = (f"{name} is in {chosen.title}'s format, but nothing in it says that it trains a diffusion or a "
+                "language model, which is what can be carried over; if it does, say which: --kind KIND.")  # fmt: skip
+        if chosen is NEMO1:
+            text += (" A YAML of nemo-toolkit 3.0 runs as it is: the job nemo_vfm.nemo.experiment.NeMoExperiment takes "
+                     "it")  # fmt: skip
+        raise UserError(text)
+    # For each fact the key that says it: the one that the format names first, unless it says null.
+    order = {path: place for place, path in enumerate(chosen.taken)}
+    speakers: dict[str, Key] = {}
+    for key in sorted(keys, key=lambda key: (key.value is None, order.get(key.path, 0))):
+        fact = "" if key.secret else chosen.fact(key.path)
+        if fact:
+            speakers.setdefault(fact, key)
+    facts: dict[str, Value] = dict(chosen.always)
+    # Flow matching or EDM, where a format has both.
+    flux = any("flux" in str(key.value).lower() for key in keys if key.path.endswith("_target_"))
+    is_flow = flux or (chosen is DFM and any(key.path.startswith(_FLOW_MODELS) for key in keys))
+    facts["objective"] = "flow" if is_flow else chosen.always.get("objective", "flow")
     if any(key.path.startswith("flow_matching.") for key in keys):  # in DFM's files, too
         facts |= FLOW_DEFAULTS
     facts |= {fact: key.value for fact, key in speakers.items()}
@@ -96,36 +102,6 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
                         f"`nemo-vfm copy diffusion/sample`")  # fmt: skip
     raise UserError(f"{name} matches none of the known formats, which are {', '.join(_NAMES)}; if it is one of "
                     f"them, pass --from FORMAT")  # fmt: skip
-
-
-def _neither(name: str, form: Format) -> str:
-    text = (f"{name} is in {form.title}'s format, but nothing in it says that it trains a diffusion or a language "
-            "model, which is what can be carried over; if it does, say which: --kind KIND.")  # fmt: skip
-    if form is NEMO1:
-        text += " A YAML of nemo-toolkit 3.0 runs as it is: the job nemo_vfm.nemo.experiment.NeMoExperiment takes it"
-    return text
-
-
-def _speakers(keys: Sequence[Key], form: Format) -> dict[str, Key]:
-    """For each fact the key that says it: the one that the format names first, unless it says null."""
-    order = {fact: i for i, fact in enumerate(form.taken)}
-    found: dict[str, Key] = {}
-    for key in sorted(keys, key=lambda key: (key.value is None, order.get(_rule(key.path, form), 0))):
-        fact = "" if key.secret else form.fact(key.path)
-        if fact:
-            found.setdefault(fact, key)
-    return found
-
-
-def _rule(path: str, form: Format) -> str:
-    return path if path in form.taken else ""
-
-
-def _objective(keys: Sequence[Key], form: Format) -> Value:
-    """Flow matching or EDM, where a format has both."""
-    named = any(key.path.startswith(_FLOW_MODELS) for key in keys) and form is DFM
-    flux = any("flux" in str(key.value).lower() for key in keys if key.path.endswith("_target_"))
-    return "flow" if named or flux else form.always.get("objective", "flow")
 
 
 def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str, Key]) -> Iterator[Entry]:

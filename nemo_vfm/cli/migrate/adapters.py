@@ -1,13 +1,17 @@
-"""Writes low-rank adapters, chosen there by patterns over names of linears, as adapters of the same linears here."""
+"""Writes a pretrained model's folder as `base`, and low-rank adapters of the same linears as there."""
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from torch import nn
 
 from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.foreign_yaml import Value
+from nemo_vfm.cli.migrate.language_data import is_path
 from nemo_vfm.models.adapters.low_rank import WHOLE
 from nemo_vfm.models.adapters.low_rank_adapter import projections_of
+from nemo_vfm.models.hub.hub_names import hub_address
 
 _ADAPTER = "nemo_vfm.models.adapters.low_rank_adapter"
 _BLOCK = re.compile(r"\b(blocks|layers)\.0\.")
@@ -19,7 +23,6 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
     """Adapters of the linears that the file chooses; nothing where it asks for none.
 
     Args:
-        draft: the recipe.
         model: of one block, like the one that is trained.
         theirs: what each of its linears is called there, one name for each projection.
     """
@@ -118,3 +121,30 @@ def _tell(draft: Draft) -> None:
         draft.leave("lora_dropout", "adapters have no dropout")
         draft.differ("adapters have no dropout here")
     draft.agree("dora", "adapters.method")
+
+
+def put_folder(draft: Draft, kind: str) -> None:
+    """The fact `pretrained` as a folder.
+
+    Args:
+        kind: whose folder it has to be, for the note.
+    """
+    name = draft.get("pretrained")
+    if not is_path(name):
+        draft.put("base", "???", f"a folder {kind}")
+        draft.leave("pretrained", f"it names no model, so you must set it: base=FOLDER, a folder {kind}")
+    elif (here := downloaded(name)) is None:
+        draft.carry("pretrained", "base", name)
+    else:
+        draft.change("pretrained", "base", here, f"where `nemo-vfm get hf://{name}` puts it")
+        draft.notes["base"] = f"nemo-vfm get hf://{name}"
+
+
+def downloaded(name: Value) -> str | None:
+    """Where a model of a hub lies after `nemo-vfm get`; None for a path."""
+    if not isinstance(name, str) or name.startswith((".", "/")) or Path(name).exists():
+        return None
+    try:
+        return f"models/{hub_address(f'hf://{name}').name}"
+    except ValueError:
+        return None

@@ -1,7 +1,7 @@
 """Maps the keys of AutoModel's YAML (`step_scheduler`, `flow_matching`, `fsdp` or `distributed`)."""
 
+from nemo_vfm.cli.migrate.draft import Format
 from nemo_vfm.cli.migrate.foreign_yaml import Value
-from nemo_vfm.cli.migrate.formats import Format
 
 OTHER_AXES = (
     "the engine decides how tensors are sent and stored; the degrees are under parallel "

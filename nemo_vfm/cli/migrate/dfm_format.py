@@ -11,7 +11,7 @@ from nemo_vfm.cli.migrate.automodel import (
     PACKED,
     RUN_FOLDER,
 )
-from nemo_vfm.cli.migrate.formats import Format
+from nemo_vfm.cli.migrate.draft import Format
 
 #: Degrees in Megatron's words.
 MEGATRON = {

@@ -5,7 +5,6 @@ import re
 from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
 from nemo_vfm.cli.migrate.adapters import asked
 from nemo_vfm.cli.migrate.draft import Draft
-from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
 from nemo_vfm.cli.migrate.published_video import REDRAWN, pipeline_of, published_video
 
@@ -43,23 +42,49 @@ def diffusion(draft: Draft) -> None:
         published_video(draft, published)
     else:
         _model(draft)
-        _stand_ins(draft)
+        draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
+        draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
+                     "Cosmos from a folder (docs/how-to/video/video_models.md)")  # fmt: skip
+        draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
+        _text_encoder(draft)
     for fact in ("dataset_class", "answer_files"):
         draft.leave(fact, "the data is ShardData")
-    _text_dropout(draft, published)
+    dropout = draft.get("text_dropout")
+    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
+        draft.carry("text_dropout", "task.text_dropout", float(dropout))
+    else:
+        draft.leave("text_dropout", "it is not a share between 0 and 1")
+        if published:
+            draft.put("task.text_dropout", 0.0, "none by default, as their adapter `simple`")
     _data(draft)
     _shape(draft)
     for fact in LANGUAGE:
         draft.leave(fact, "an argument of a language model")
     if str(draft.values.get("task.objective._target_", draft.get("objective"))).endswith(("edm", ".EDM")):
-        _edm(draft, published)
+        if not published:
+            draft.choices["task.objective"] = "edm"
+        for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
+            value = draft.get(fact)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                draft.carry(fact, f"task.objective.{fact}", float(value))
+        for fact in FLOW:
+            draft.leave(fact, "this network learns by EDM, not by flow matching")
     else:
         _flow(draft, published)
 
 
 def _data(draft: Draft) -> None:
     draft.put("data._target_", "nemo_vfm.data.sources.shard_data.ShardData")
-    _shards(draft)
+    data_path = draft.get("data_path")
+    path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
+    written = _written(draft)
+    draft.put("data.shards", "???", written)
+    if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
+        draft.leave("data_path", "set one folder of shards: data.shards=DIR")
+    elif "${" in path:
+        draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
+    else:
+        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {written}")
     if size := draft.whole("batch_size"):
         draft.carry("batch_size", "data.batch_size", size)
     else:
@@ -79,19 +104,6 @@ def _data(draft: Draft) -> None:
         draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
 
 
-def _shards(draft: Draft) -> None:
-    data_path = draft.get("data_path")
-    path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
-    written = _written(draft)
-    draft.put("data.shards", "???", written)
-    if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
-        draft.leave("data_path", "set one folder of shards: data.shards=DIR")
-    elif "${" in path:
-        draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
-    else:
-        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {written}")
-
-
 def _written(draft: Draft) -> str:
     """What writes shards that the model reads."""
     if "base" not in draft.values:
@@ -102,7 +114,15 @@ def _written(draft: Draft) -> str:
 
 
 def _shape(draft: Draft) -> None:
-    size, frames = _pair(draft.get("resolution")), draft.whole("num_frames")
+    value = draft.get("resolution")  # width and height; NeMo also writes them as the text "512, 512"
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", value)):
+        value = (int(match[1]), int(match[2]))
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value, value)
+    sides = value if isinstance(value, tuple) else ()
+    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool) and side > 0]
+    size = (whole[0], whole[1]) if len(whole) == 2 == len(sides) else None
+    frames = draft.whole("num_frames")
     images = _FOR_IMAGES.search(f"{draft.get('model_class')} {draft.get('pretrained')} {draft.get('adapter')}")
     if size is None:
         draft.choices["data.buckets"] = "256p"
@@ -122,17 +142,6 @@ def _shape(draft: Draft) -> None:
         draft.leave("num_frames", "how many frames is a whole number")
     if draft.number("fps"):
         draft.carry("fps", "data.buckets.buckets.all.fps")
-
-
-def _pair(value: Value) -> tuple[int, int] | None:
-    """Width and height; NeMo also writes them as the text "512, 512"."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", value)):
-        value = (int(match[1]), int(match[2]))
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = (value, value)
-    sides = value if isinstance(value, tuple) else ()
-    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool) and side > 0]
-    return (whole[0], whole[1]) if len(whole) == 2 == len(sides) else None
 
 
 def _model(draft: Draft) -> None:
@@ -165,7 +174,8 @@ def _known_size(draft: Draft) -> None:
     if name in PRESETS:
         draft.choose("model_class", "model", PRESETS[name])
     elif name in SIZES:
-        _put_size(draft, SIZES[name])
+        for key, value in zip(("width", "depth", "heads"), SIZES[name], strict=True):
+            draft.put(f"model.{key}", value)
         draft.agree(
             "model_class", "model.width, depth, heads", "a DiT of that width, depth and heads, with blocks of ours"
         )
@@ -180,30 +190,6 @@ def _known_size(draft: Draft) -> None:
                 "is one, see recipes/world_model/full.yaml")  # fmt: skip
 
 
-def _put_size(draft: Draft, size: tuple[int, int, int]) -> None:
-    for key, value in zip(("width", "depth", "heads"), size, strict=True):
-        draft.put(f"model.{key}", value)
-
-
-def _stand_ins(draft: Draft) -> None:
-    """A codec and a text encoder without weights."""
-    draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
-    draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
-                 "Cosmos from a folder (docs/how-to/video/video_models.md)")  # fmt: skip
-    draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
-    _text_encoder(draft)
-
-
-def _text_dropout(draft: Draft, published: str) -> None:
-    dropout = draft.get("text_dropout")
-    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
-        draft.carry("text_dropout", "task.text_dropout", float(dropout))
-    else:
-        draft.leave("text_dropout", "it is not a share between 0 and 1")
-        if published:
-            draft.put("task.text_dropout", 0.0, "none by default, as their adapter `simple`")
-
-
 def _text_encoder(draft: Draft) -> None:
     """CLIP's text tower or a T5, from a local folder that the user gives."""
     found = next((known for known in _ENCODERS if known in str(draft.get("text_encoder")).lower()), None)
@@ -216,17 +202,6 @@ def _text_encoder(draft: Draft) -> None:
     draft.put("model.text_dim", width, f"the width of a {found.upper()}, by which shards have to be encoded, too")
     if draft.whole("text_dim"):
         draft.carry("text_dim", "model.text_dim", width)
-
-
-def _edm(draft: Draft, published: str) -> None:
-    if not published:
-        draft.choices["task.objective"] = "edm"
-    for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
-        value = draft.get(fact)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            draft.carry(fact, f"task.objective.{fact}", float(value))
-    for fact in FLOW:
-        draft.leave(fact, "this network learns by EDM, not by flow matching")
 
 
 def _flow(draft: Draft, published: str) -> None:

@@ -1,45 +1,46 @@
-"""Collects what a migrated recipe will hold, by address, and what became of every fact of the foreign file.
+"""Recognises a foreign file's format, and collects what the recipe will hold and what became of every fact.
 
 A *fact* is the meaning of a key, whatever its name: `lr`, `max_steps`. Formats say which key holds which fact. What
 becomes of a fact is decided once for all formats, in `training.py` and `diffusion.py`.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
-from nemo_vfm.cli.migrate.foreign_yaml import Value
+from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
+
+UNKNOWN = "unknown; if it matters, look for its counterpart with `nemo-vfm explain`"
+_DIFFUSION = re.compile(r"diffusion|imagen|\bdfm\.|\.dit\.", re.IGNORECASE)
+_DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
+_LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")
+_LANGUAGE_SECTIONS = {"packed_sequence", "model.tokenizer", "model.encoder_seq_length"}
+_SPEECH = re.compile(r"collections\.(?:asr|tts|audio|slu|speech\w*|speaker\w*)\.")
+
 
 Kind = Literal["diffusion", "language", "lightning"]
+
+
 Verdict = Literal["carried", "changed", "left"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a fact or a key.
+    """What became of a fact or a key."""
 
-    Args:
-        verdict: carried over as it was; carried over as something else; or left behind.
-        where: the address in the recipe; empty where it was left.
-        why: what changed, or why it was left; empty where it was carried.
-    """
-
-    verdict: Verdict
-    where: str = ""
-    why: str = ""
+    verdict: Verdict  #: carried over as it was; carried over as something else; or left behind
+    where: str = ""  #: the address in the recipe; empty where it was left
+    why: str = ""  #: what changed, or why it was left; empty where it was carried
 
 
 @dataclass(slots=True)
 class Draft:
-    """A recipe in the making.
+    """A recipe in the making."""
 
-    Args:
-        facts: what the file said.
-        kind: what is trained.
-    """
-
-    facts: Mapping[str, Value]
-    kind: Kind
+    facts: Mapping[str, Value]  #: what the file said
+    kind: Kind  #: what is trained
     values: dict[str, Value] = field(default_factory=dict)  #: address -> value
     origins: dict[str, str] = field(default_factory=dict)  #: address -> fact
     choices: dict[str, str] = field(default_factory=dict)  #: slot -> ingredient
@@ -95,3 +96,66 @@ class Draft:
         """The fact has no place in the recipe."""
         if fact in self.facts:
             self.fates[fact] = Fate("left", "", why)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way to write a training down."""
+
+    name: str  #: what it is called on the command line
+    title: str  #: what it is called in sentences
+    #: pattern -> fact. `*` stands for one part of an address, `**` for any number; the first that fits counts.
+    taken: Mapping[str, str]
+    left: Mapping[str, str]  #: pattern -> why such a key has no place in a recipe of ours; asked after `taken`
+    #: facts that hold for a file of this format that does not say them
+    always: Mapping[str, Value] = field(default_factory=dict)
+
+    def fact(self, path: str) -> str:
+        """The fact that a key holds; empty where it holds none."""
+        return next((fact for pattern, fact in self.taken.items() if _fits(pattern, path)), "")
+
+    def reason(self, key: Key) -> str:
+        """Why a key without a fact is left behind."""
+        path = key.path
+        if key.secret:
+            return "secrets come from the environment only, never from a recipe"
+        return next((why for pattern, why in self.left.items() if _fits(pattern, path)), UNKNOWN)
+
+
+def recognised(keys: Sequence[Key]) -> str:
+    """The name of the format that a file is written in, or an empty text."""
+    paths = {key.path for key in keys}
+    tops = {path.partition(".")[0] for path in paths}
+    targets = [str(key.value) for key in keys if key.path.rpartition(".")[2] == "_target_"]
+    if "train.train_iters" in paths or {"train", "model"} <= tops or any(name.startswith("dfm.") for name in targets):
+        return "dfm"
+    if "step_scheduler" in tops or any(name.startswith("nemo_automodel.") for name in targets):
+        return "automodel"
+    if any(re.match(r"nemo\.(?:lightning|collections\.(?:llm|diffusion|vlm|multimodal)\.)", name) for name in targets):
+        return "nemo1" if "exp_manager" in tops else "nemo2"
+    return "nemo1" if "trainer" in tops and {"exp_manager", "model", "optim"} & tops else ""
+
+
+def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
+    """What is trained, told from classes and sections; None where neither says it, as in a file about speech."""
+    target_names = " ".join(
+        str(key.value) for key in keys if key.path.rpartition(".")[2] in ("_target_", "target", "recipe")
+    )
+    sections = {key.path.partition(".")[0] for key in keys} | {".".join(key.path.split(".")[:2]) for key in keys}
+    if _SPEECH.search(target_names):
+        return None
+    if form.name == "dfm" or _DIFFUSION.search(target_names) or _DIFFUSION_SECTIONS & sections:
+        return "diffusion"
+    if _LANGUAGE.search(target_names) or _LANGUAGE_SECTIONS & sections:
+        return "language"
+    return None
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    words = {"**": r".+", "*": r"[^.]+"}
+    return re.compile(r"\.".join(words.get(part, re.escape(part).replace(r"\*", r"[^.]*")) for part in text.split(".")))
+
+
+def _fits(pattern: str, path: str) -> bool:
+    return _pattern(pattern).fullmatch(path) is not None

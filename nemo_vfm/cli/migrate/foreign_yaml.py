@@ -36,21 +36,13 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One value of a file.
+    """One value of a file."""
 
-    Args:
-        path: its dotted address; an element of a list has its number.
-        value: a single value, or the single values of a list.
-        line: where it stands.
-        secret: whether the value is nobody's business.
-        is_mapping: whether it is an empty mapping, whose value is that of an empty list.
-    """
-
-    path: str
-    value: Value
+    path: str  #: its dotted address; an element of a list has its number
+    value: Value  #: a single value, or the single values of a list
     line: int
-    secret: bool = False
-    is_mapping: bool = False
+    secret: bool = False  #: whether the value is nobody's business
+    is_mapping: bool = False  #: whether it is an empty mapping, whose value is that of an empty list
 
 
 @dataclass(slots=True)
@@ -62,11 +54,7 @@ class _Node:
 
 
 def read_keys(text: str, name: str) -> tuple[Key, ...]:
-    """Every value of a YAML document, in order, references to one another followed.
-
-    Raises:
-        UserError: it is not YAML, not a mapping, or larger than anyone writes by hand.
-    """
+    """Every value of a YAML document, in order, references to one another followed."""
     if len(text) > MAX_BYTES:
         raise UserError(f"{name} has more than {MAX_BYTES} characters; a file to migrate has fewer")
     try:
@@ -84,7 +72,15 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
         keys.append(key)
         if len(keys) > MAX_VALUES:
             raise UserError(f"{name} stands for more than {MAX_VALUES} values; a file to migrate has fewer")
-    return _followed(keys)
+    # `${a.b}` replaced by the single value at that address, where there is one.
+    values = {key.path: key.value for key in keys}
+    followed = [replace(key, value=_target_of(key.value, values)) for key in keys]
+    named = {text for key in followed if _is_secret(key) for text in _texts(key.value) if len(text) >= _MIN_SECRET}
+    # A secret stays one where an alias or a reference brings it under another name.
+    return tuple(
+        replace(key, secret=_is_secret(key) or any(secret in text for text in _texts(key.value) for secret in named))
+        for key in followed
+    )
 
 
 class _Reader:
@@ -189,25 +185,12 @@ def _flat(node: _Node, path: str) -> Iterator[Key]:
         yield Key(path, node.body if not isinstance(node.body, dict) else (), node.line, is_mapping=is_mapping)
 
 
-def _followed(keys: list[Key]) -> tuple[Key, ...]:
-    """`${a.b}` replaced by the single value at that address, where there is one."""
-    values = {key.path: key.value for key in keys}
-    followed = [replace(key, value=_target_of(key.value, values)) for key in keys]
-    named = {text for key in followed if _is_secret(key) for text in _texts(key.value) if len(text) >= _MIN_SECRET}
-    return tuple(replace(key, secret=_is_secret(key) or _holds(key.value, named)) for key in followed)
-
-
 def _is_secret(key: Key) -> bool:
     """By its name, or as the login of an address; a switch such as `use_end_token: true` is no secret."""
     if any(_LOGIN.search(text) for text in _texts(key.value)):
         return True
     named = _SECRET.fullmatch(key.path.rpartition(".")[2]) is not None
     return named and key.value is not None and not isinstance(key.value, bool)
-
-
-def _holds(value: Value, secrets: set[str]) -> bool:
-    """A secret stays one where an alias or a reference brings it under another name."""
-    return any(secret in text for text in _texts(value) for secret in secrets)
 
 
 def _texts(value: Value) -> list[str]:

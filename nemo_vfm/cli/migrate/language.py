@@ -1,18 +1,71 @@
 """Writes the facts of a language model's training as GPT, folders of tokens and the task of the next token."""
 
 import re
+from typing import NamedTuple
 
 from torch import nn
 
 from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
-from nemo_vfm.cli.migrate.adapters import adapters, asked
-from nemo_vfm.cli.migrate.base_folder import downloaded, put_folder
+from nemo_vfm.cli.migrate.adapters import adapters, asked, downloaded, put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.language_data import language_data
-from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.gpt import GPT
+
+
+class Size(NamedTuple):
+    """A published model."""
+
+    width: int  #: D
+    depth: int  #: blocks
+    heads: int  #: of attention
+    groups: int  #: heads of keys and values
+    mlp_hidden: int  #: width inside the perceptron
+    vocab: int = 0  #: tokens
+    kind: str = "llama"  #: `llama` or `gpt`: norm, activation and positions
+    theta: float = 10_000.0  #: of rotary positions
+    stretched: float = 0.0  #: how many times longer than it was trained on; 0 is not
+    tied: bool = False  #: whether the first and the last matrix are one
+
+
+#: Ingredients of ours.
+PRESETS = {
+    "Llama3Config8B": "llama3_8b",
+    "Nemotron4Config15B": "nemotron4_15b",
+    "Nemotron4Config340B": "nemotron4_340b",
+}
+SIZES = {
+    "Llama2Config7B": Size(4096, 32, 32, 32, 11008, vocab=32_000),
+    "Llama2Config13B": Size(5120, 40, 40, 40, 13824, vocab=32_000),
+    "Llama2Config70B": Size(8192, 80, 64, 8, 28672, vocab=32_000),
+    "Llama3Config70B": Size(8192, 80, 64, 8, 28672, vocab=128_256, theta=500_000.0),
+    "Llama31Config8B": Size(4096, 32, 32, 8, 14336, vocab=128_256, theta=500_000.0, stretched=8.0),
+    "Llama31Config70B": Size(8192, 80, 64, 8, 28672, vocab=128_256, theta=500_000.0, stretched=8.0),
+    "Llama31Config405B": Size(16384, 126, 128, 8, 53248, vocab=128_256, theta=500_000.0, stretched=8.0),
+    "Llama32Config1B": Size(2048, 16, 32, 8, 8192, vocab=128_256, theta=500_000.0, stretched=32.0, tied=True),
+    "Llama32Config3B": Size(3072, 28, 24, 8, 8192, vocab=128_256, theta=500_000.0, stretched=32.0, tied=True),
+    "GPTConfig126M": Size(768, 12, 12, 12, 3072, kind="gpt", tied=True),
+    "GPTConfig5B": Size(4096, 24, 32, 32, 16384, kind="gpt", tied=True),
+    "GPTConfig7B": Size(4096, 32, 32, 32, 10880, kind="gpt", tied=True),
+    "GPTConfig20B": Size(6144, 44, 48, 48, 24576, kind="gpt", tied=True),
+    "GPTConfig40B": Size(8192, 48, 64, 64, 32768, kind="gpt", tied=True),
+    "GPTConfig175B": Size(12288, 96, 96, 96, 49152, kind="gpt", tied=True),
+}
+_NAMES = {
+    r"llama-?3\.2-1b": "Llama32Config1B", r"llama-?3\.2-3b": "Llama32Config3B",
+    r"llama-?3\.[13]-70b": "Llama31Config70B",
+    r"llama-?3\.1-8b": "Llama31Config8B", r"llama-?3\.1-405b": "Llama31Config405B", r"llama-?3-8b": "Llama3Config8B",
+    r"llama-?3-70b": "Llama3Config70B", r"llama-?2-7b": "Llama2Config7B", r"llama-?2-13b": "Llama2Config13B",
+    r"llama-?2-70b": "Llama2Config70B",
+}  # fmt: skip
+
+
+def class_of(checkpoint: str) -> str:
+    """The class of theirs whose sizes a checkpoint has, by its name; empty where it is none of these."""
+    name = checkpoint.replace("Meta-", "").replace("meta-", "").replace("_", "-")
+    return next((known for like, known in _NAMES.items() if re.search(like, name, re.IGNORECASE)), "")
+
 
 _FAMILIES = ", ".join(name.removesuffix("ForCausalLM") for name in FAMILIES)
 _KNOWN = re.compile(r"llama|mistral|ministral|qwen-?[23]|qwq|nemotron-?[34]|minitron|gemma-?3|phi-?[34]", re.IGNORECASE)
@@ -37,25 +90,49 @@ FACTS = ("groups", "head_dim", "vocab", "activation", "gated", "norm", "norm_eps
 def language(draft: Draft) -> None:
     """A recipe that trains a decoder on tokens."""
     draft.put("task._target_", "nemo_vfm.language.next_token_task.NextToken")
-    if _begins_pretrained(draft):
+    # AutoModel's `from_pretrained`, which its recipes mean where they name a model and nothing else.
+    if "pretrained" in draft.facts and not str(draft.get("model_builder")).endswith("from_config"):
         _pretrained(draft)
     else:
         draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
         _known(draft)
-        _sizes(draft)
+        for fact, key in _WHOLE.items():
+            if draft.whole(fact):
+                draft.carry(fact, f"model.{key}", draft.whole(fact))
+            else:
+                draft.leave(fact, "it is not a number there, so it is derived from the other sizes, or you must set it")
+        if "model" not in draft.choices:
+            for key in _NEEDED:
+                if f"model.{key}" not in draft.values:
+                    draft.put(f"model.{key}", "???", "the tokenizer's" if key == "vocab" else "")
         _blocks(draft)
-        _positions(draft)
-        _rest(draft)
+        if draft.get("positions") == "rope":
+            draft.agree("positions", _ROPE)
+        else:
+            draft.leave("positions", "positions are rotary here, and none are learned")
+        share, theta = draft.number("rope_share"), draft.number("theta")
+        if share is not None and share <= 1:
+            _put_rope(draft, "rope_share", "share", share)
+        else:
+            draft.leave("rope_share", "it is not a share of a head, so all of it is rotated")
+        if theta is not None:
+            _put_rope(draft, "theta", "theta", theta)
+        else:
+            draft.leave("theta", "it is not a number above zero, so 10,000 stands")
+        if isinstance(draft.get("tied"), bool):
+            draft.carry("tied", "model.tied", draft.get("tied") is True)
+        else:
+            draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
+        std = draft.number("init_std")
+        if std is not None and std <= 100:
+            draft.carry("init_std", "model.init_std", float(std))
+        else:
+            draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 stands")
         _without_weights(draft)
     language_data(draft)
     for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter", "stage", "boundary",
                  "image_share"):  # fmt: skip
         draft.leave(fact, "an argument of a model of videos")
-
-
-def _begins_pretrained(draft: Draft) -> bool:
-    """AutoModel's `from_pretrained`, which its recipes mean where they name a model and nothing else."""
-    return "pretrained" in draft.facts and not str(draft.get("model_builder")).endswith("from_config")
 
 
 def _pretrained(draft: Draft) -> None:
@@ -127,18 +204,6 @@ def _put_size(draft: Draft, size: Size) -> None:
         draft.put(f"{_ROPE}.long_context.factor", size.stretched)
 
 
-def _sizes(draft: Draft) -> None:
-    for fact, key in _WHOLE.items():
-        if draft.whole(fact):
-            draft.carry(fact, f"model.{key}", draft.whole(fact))
-        else:
-            draft.leave(fact, "it is not a number there, so it is derived from the other sizes, or you must set it")
-    if "model" not in draft.choices:
-        for key in _NEEDED:
-            if f"model.{key}" not in draft.values:
-                draft.put(f"model.{key}", "???", "the tokenizer's" if key == "vocab" else "")
-
-
 def _blocks(draft: Draft) -> None:
     _norm(draft)
     given_name = str(draft.get("activation")).rpartition(".")[2].lower()
@@ -150,7 +215,13 @@ def _blocks(draft: Draft) -> None:
         _stand_in(draft, "activation", "gelu", "gelu by default, as theirs; swiglu and squared_relu are the others")
         draft.leave("gated", "swiglu is gated, the others are not")
     for fact in ("bias", "qkv_bias", "qk_norm", "dropout"):
-        _switch(draft, fact)
+        value = draft.get(fact)
+        if fact in ("qkv_bias", "qk_norm") and isinstance(value, bool):
+            draft.carry(fact, f"model.{fact}", value)
+        elif value in (False, 0):
+            draft.agree(fact, "model", f"there is no {fact} here either")
+        else:
+            draft.leave(fact, f"blocks have no {fact} here")
 
 
 def _norm(draft: Draft) -> None:
@@ -176,44 +247,6 @@ def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
     draft.leave(fact, f"there is no such {fact} here: {why}")
 
 
-def _switch(draft: Draft, fact: str) -> None:
-    value = draft.get(fact)
-    if fact in ("qkv_bias", "qk_norm") and isinstance(value, bool):
-        draft.carry(fact, f"model.{fact}", value)
-    elif value in (False, 0):
-        draft.agree(fact, "model", f"there is no {fact} here either")
-    else:
-        draft.leave(fact, f"blocks have no {fact} here")
-
-
-def _positions(draft: Draft) -> None:
-    if draft.get("positions") == "rope":
-        draft.agree("positions", _ROPE)
-    else:
-        draft.leave("positions", "positions are rotary here, and none are learned")
-    share, theta = draft.number("rope_share"), draft.number("theta")
-    if share is not None and share <= 1:
-        _put_rope(draft, "rope_share", "share", share)
-    else:
-        draft.leave("rope_share", "it is not a share of a head, so all of it is rotated")
-    if theta is not None:
-        _put_rope(draft, "theta", "theta", theta)
-    else:
-        draft.leave("theta", "it is not a number above zero, so 10,000 stands")
-
-
 def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:
     draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
     draft.carry(fact, f"{_ROPE}.{key}", float(value))
-
-
-def _rest(draft: Draft) -> None:
-    if isinstance(draft.get("tied"), bool):
-        draft.carry("tied", "model.tied", draft.get("tied") is True)
-    else:
-        draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
-    std = draft.number("init_std")
-    if std is not None and std <= 100:
-        draft.carry("init_std", "model.init_std", float(std))
-    else:
-        draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 stands")

@@ -16,7 +16,10 @@ _SOURCE = "nemo_vfm.data.tokens.token_data.TokenSource"
 def language_data(draft: Draft) -> None:
     """The facts of the data."""
     draft.put("data._target_", "nemo_vfm.data.tokens.token_data.TokenData")
-    _answers(draft)
+    if _learns_answers(draft):
+        draft.differ("their data are chats, or questions with answers, of which the answers alone are learned; there "
+                     "is no training on chats here, and all tokens of folders are learned")  # fmt: skip
+    draft.leave("dataset_class", "data are folders of tokens, which recipes/llm/tokenize.yaml writes")
     _sources(draft)
     for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
         if draft.whole(fact):
@@ -24,8 +27,24 @@ def language_data(draft: Draft) -> None:
         else:
             draft.put(f"data.{key}", "???", "tokens of a row" if fact == "seq_length" else "rows, over all devices")
             draft.leave(fact, f"it is not a number there, so you must set it: data.{key}")
-    _packing(draft)
-    _split(draft)
+    apart = draft.get("reset_mask") is True
+    draft.put("data.packing", "documents" if apart else "stream")
+    if isinstance(draft.get("reset_mask"), bool):
+        why = "whole documents, none of which sees another" if apart else "documents one after another"
+        draft.agree("reset_mask", "data.packing", why)
+    else:
+        draft.leave("reset_mask", "documents are concatenated by default")
+    # `900,50,50`: the second part is held out; a third one would be held out, too, and is trained on here.
+    given = draft.get("splits")
+    parts = [_number(part) for part in str(given).split(",")] if isinstance(given, str) else []
+    whole = [part for part in parts if part is not None]
+    if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
+        share = float(f"{whole[1] / sum(whole):.6g}")
+        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third one")
+    else:
+        if draft.number("val_every"):
+            draft.put("data.val_fraction", 0.001, "held out for validation")
+        draft.leave("splits", "the held-out part is a share of the documents: data.val_fraction")
     _tokenizer(draft)
     workers = draft.get("num_workers")
     if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
@@ -37,14 +56,6 @@ def language_data(draft: Draft) -> None:
     else:
         draft.leave("shuffle", "rows are shuffled unless this is false")
     draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
-
-
-def _answers(draft: Draft) -> None:
-    """Data of chats, or of questions with answers, of which theirs learns the answers alone."""
-    if _learns_answers(draft):
-        draft.differ("their data are chats, or questions with answers, of which the answers alone are learned; there "
-                     "is no training on chats here, and all tokens of folders are learned")  # fmt: skip
-    draft.leave("dataset_class", "data are folders of tokens, which recipes/llm/tokenize.yaml writes")
 
 
 def _learns_answers(draft: Draft) -> bool:
@@ -77,7 +88,10 @@ def _weighted(value: Value) -> dict[str, tuple[str, float | None]]:
         return {}
     known: dict[str, tuple[str, float | None]] = {}
     for path, weight in zip(paths, weights or [None] * len(paths), strict=True):
-        known[_name(str(path), known)] = (str(path), weight)
+        stem = re.sub(r"\W+", "_", PurePosixPath(str(path)).name, flags=re.ASCII).strip("_").lower()
+        stem = (stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_"))[:80]
+        names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
+        known[next(name for name in names if name not in known)] = (str(path), weight)
     return known
 
 
@@ -94,37 +108,6 @@ def _weight(part: object) -> float | None:
     except ValueError:
         return None
     return found if 0 < found < float("inf") else None
-
-
-def _name(path: str, taken: dict[str, tuple[str, float | None]]) -> str:
-    stem = re.sub(r"\W+", "_", PurePosixPath(path).name, flags=re.ASCII).strip("_").lower()
-    stem = stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_")
-    stem = stem[:80]
-    return next(name for number in count(1) if (name := stem if number == 1 else f"{stem}_{number}") not in taken)
-
-
-def _packing(draft: Draft) -> None:
-    apart = draft.get("reset_mask") is True
-    draft.put("data.packing", "documents" if apart else "stream")
-    if isinstance(draft.get("reset_mask"), bool):
-        why = "whole documents, none of which sees another" if apart else "documents one after another"
-        draft.agree("reset_mask", "data.packing", why)
-    else:
-        draft.leave("reset_mask", "documents are concatenated by default")
-
-
-def _split(draft: Draft) -> None:
-    """`900,50,50`: the second part is held out; a third one would be held out, too, and is trained on here."""
-    given = draft.get("splits")
-    parts = [_number(part) for part in str(given).split(",")] if isinstance(given, str) else []
-    whole = [part for part in parts if part is not None]
-    if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
-        share = float(f"{whole[1] / sum(whole):.6g}")
-        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third one")
-    else:
-        if draft.number("val_every"):
-            draft.put("data.val_fraction", 0.001, "held out for validation")
-        draft.leave("splits", "the held-out part is a share of the documents: data.val_fraction")
 
 
 def _number(text: str) -> float | None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import UNKNOWN, Draft, Format
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
-from nemo_vfm.cli.migrate.formats import UNKNOWN, Format
 from nemo_vfm.config import DEFAULT_TRUST
 from nemo_vfm.core.errors import UserError
 
@@ -61,11 +60,7 @@ def is_lightning_cli(keys: Sequence[Key]) -> bool:
 
 
 def lightning_cli(keys: Sequence[Key]) -> Draft:
-    """The recipe, and the fate of each key.
-
-    Raises:
-        UserError: something is both a value and a mapping, as an argument that `init_args` and `dict_kwargs` both give.
-    """
+    """The recipe, and the fate of each key."""
     draft = Draft(
         {key.path: key.value for key in keys}, "lightning", {"_target_": "nemo_vfm.train.lightning_fit.LightningFit"}
     )
@@ -78,7 +73,15 @@ def lightning_cli(keys: Sequence[Key]) -> Draft:
     names = _names_of_callbacks(classes | listed)
     for key, path in keys_of_fit:
         _take(draft, key, path, classes, names)
-    _complete(draft)
+    # What LightningCLI's program or Lightning itself says where the file says nothing.
+    for section, (where, _) in _SECTIONS.items():
+        given = any(address.startswith(f"{where}.") for address in draft.values)
+        if (given or section == "model") and f"{where}._target_" not in draft.values:
+            draft.put(f"{where}._target_", "???", "the class is named by the program that calls LightningCLI")
+    if "trainer.max_epochs" not in draft.values:
+        has_time = any(address.startswith("trainer.max_time") for address in draft.values)
+        is_ended = has_time or draft.values.get("trainer.max_steps", -1) != -1
+        draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as Lightning has it")
     for address in draft.values:
         parts = address.split(".")
         if found := next((one for i in range(1, len(parts)) if (one := ".".join(parts[:i])) in draft.values), ""):
@@ -110,7 +113,13 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
     elif path.startswith("trainer.logger."):
         _logger(draft, key, path, classes)
     elif top == "seed_everything":
-        _seed(draft, key)
+        if isinstance(key.value, int) and not isinstance(key.value, bool):
+            draft.carry(key.path, "seed")
+            draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
+        elif key.value is True:
+            draft.change(key.path, "seed", 0, "a new random number each time there, a fixed one here")
+        else:
+            draft.leave(key.path, "a run always has a seed")
     elif top == "ckpt_path" and key.value in ("best", "hpc", "last", "registry"):  # words of Lightning's, no paths
         draft.leave(key.path, "the run resumes from its own folder's newest checkpoint by itself")
     elif top == "ckpt_path" and isinstance(key.value, str):
@@ -198,16 +207,6 @@ def _logger(draft: Draft, key: Key, path: str, classes: dict[str, Value]) -> Non
         draft.leave(key.path, _LEFT["trainer.logger"])
 
 
-def _seed(draft: Draft, key: Key) -> None:
-    if isinstance(key.value, int) and not isinstance(key.value, bool):
-        draft.carry(key.path, "seed")
-        draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
-    elif key.value is True:
-        draft.change(key.path, "seed", 0, "a new random number each time there, a fixed one here")
-    else:
-        draft.leave(key.path, "a run always has a seed")
-
-
 def _option(draft: Draft, key: Key, name: str) -> None:
     """An argument of the Trainer."""
     value = _PRECISIONS.get(str(key.value)) if name == "precision" else None
@@ -232,18 +231,6 @@ def _options() -> set[str]:
     from nemo_vfm.train.lightning_fit import TrainerOptions  # it brings torch, which other formats can do without
 
     return {one.name for one in fields(TrainerOptions)}
-
-
-def _complete(draft: Draft) -> None:
-    """What LightningCLI's program or Lightning itself says where the file says nothing."""
-    for section, (where, _) in _SECTIONS.items():
-        given = any(address.startswith(f"{where}.") for address in draft.values)
-        if (given or section == "model") and f"{where}._target_" not in draft.values:
-            draft.put(f"{where}._target_", "???", "the class is named by the program that calls LightningCLI")
-    if "trainer.max_epochs" not in draft.values:
-        has_time = any(address.startswith("trainer.max_time") for address in draft.values)
-        is_ended = has_time or draft.values.get("trainer.max_steps", -1) != -1
-        draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as Lightning has it")
 
 
 def trust_words(draft: Draft) -> str:

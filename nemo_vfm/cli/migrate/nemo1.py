@@ -12,7 +12,7 @@ from nemo_vfm.cli.migrate.automodel import (
     SPLIT,
 )
 from nemo_vfm.cli.migrate.dfm_format import MEGATRON, MEMORY, OTHERS
-from nemo_vfm.cli.migrate.formats import Format
+from nemo_vfm.cli.migrate.draft import Format
 
 UNET = "the model is a diffusion transformer here, with other arguments"
 COMPOSED = "Hydra takes it from another file: migrate the whole, which their script prints with --cfg job"

@@ -14,7 +14,7 @@ from nemo_vfm.cli.migrate.automodel import (
     SPLIT,
 )
 from nemo_vfm.cli.migrate.dfm_format import MEGATRON, MEMORY, OTHERS
-from nemo_vfm.cli.migrate.formats import Format
+from nemo_vfm.cli.migrate.draft import Format
 
 CLASS = "the class is named by the recipe of ours"
 

@@ -11,11 +11,17 @@ _FOLLOWS = "how many devices share the data follows from parallel.shard x parall
 
 def parallel(draft: Draft) -> None:
     """The plan, and recomputing of activations, which belongs to the engine."""
-    _recompute(draft)
+    value = draft.get("recompute")
+    if value in (True, "full"):
+        draft.change("recompute", "engine.recompute", "blocks", "every block is run again in the backward pass")
+    else:
+        draft.leave("recompute", "whole blocks are run again or none: engine.recompute=blocks")
     if not set(FACTS) & draft.facts.keys():
         return
     values, ranks = _degrees(draft), _data_ranks(draft)
-    pieces = _pieces(draft, ranks, values["pipeline"])
+    batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
+    exact = batch is not None and micro is not None and batch % (ranks * micro) == 0
+    pieces = batch // (ranks * micro) if exact and batch and micro else values["pipeline"]
     shard = _shard(draft, ranks)
     shares = {"replicate": ranks // shard, "shard": shard}
     sequence = draft.get("sequence") is True and values["tensor"] > 1
@@ -28,16 +34,6 @@ def parallel(draft: Draft) -> None:
             draft.leave(fact, f"these degrees make no plan here: {error}")
         return
     draft.put("parallel._target_", "nemo_vfm.parallel.plan.plan.ParallelPlan")
-    _put_degrees(draft, values, sequence=sequence)
-    _put_data(draft, shares, ranks)
-    _put_pieces(draft, pieces, ranks)
-
-
-def _degrees(draft: Draft) -> dict[str, int]:
-    return {axis: draft.whole(axis) or 1 for axis in _AXES}
-
-
-def _put_degrees(draft: Draft, values: dict[str, int], *, sequence: bool) -> None:
     for axis in _AXES:
         if draft.whole(axis):
             draft.carry(axis, f"parallel.{axis}", values[axis])
@@ -47,20 +43,31 @@ def _put_degrees(draft: Draft, values: dict[str, int], *, sequence: bool) -> Non
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
         draft.leave("sequence", "tokens are split over the tensor devices, of which there is one")
+    for axis, count in shares.items():
+        if count > 1:
+            draft.put(f"parallel.{axis}", count)
+    where = "parallel.shard" if shares["shard"] > 1 else "parallel.replicate"
+    for fact in ("devices", "nodes", "data_ranks", "replicate", "strategy", "zero"):
+        if ranks > 1 and draft.get(fact) not in (None, False):
+            draft.agree(fact, where, f"{ranks} groups of devices, each with its own samples")
+            draft.origins.setdefault(where, fact)
+        else:
+            draft.leave(fact, _FOLLOWS)
+    _put_pieces(draft, pieces, ranks)
 
 
-def _world(draft: Draft) -> int | None:
-    devices, nodes = draft.whole("devices"), draft.whole("nodes")
-    return devices * (nodes or 1) if devices else None
+def _degrees(draft: Draft) -> dict[str, int]:
+    return {axis: draft.whole(axis) or 1 for axis in _AXES}
 
 
 def _data_ranks(draft: Draft) -> int:
     """Ranks with samples of their own: as said, or what the other axes leave of all devices; 1 where nobody says."""
     if data_ranks := draft.whole("data_ranks"):
         return data_ranks
-    world, degrees = _world(draft), _degrees(draft)
+    devices, nodes = draft.whole("devices"), draft.whole("nodes")
+    world, degrees = (devices or 0) * (nodes or 1), _degrees(draft)
     inner = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
-    return world // inner if world is not None and world % inner == 0 else draft.whole("replicate") or 1
+    return world // inner if world and world % inner == 0 else draft.whole("replicate") or 1
 
 
 def _shard(draft: Draft, ranks: int) -> int:
@@ -73,44 +80,13 @@ def _shard(draft: Draft, ranks: int) -> int:
     return ranks if shared else 1
 
 
-def _put_data(draft: Draft, shares: dict[str, int], ranks: int) -> None:
-    for axis, count in shares.items():
-        if count > 1:
-            draft.put(f"parallel.{axis}", count)
-    where = "parallel.shard" if shares["shard"] > 1 else "parallel.replicate"
-    for fact in ("devices", "nodes", "data_ranks", "replicate", "strategy", "zero"):
-        if ranks > 1 and draft.get(fact) not in (None, False):
-            draft.agree(fact, where, f"{ranks} groups of devices, each with its own samples")
-            draft.origins.setdefault(where, fact)
-        else:
-            draft.leave(fact, _FOLLOWS)
-
-
-def _pieces(draft: Draft, ranks: int, stages: int) -> int:
-    """Micro-batches of each data rank: its part of the global batch, by the size of one."""
-    batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
-    exact = batch is not None and micro is not None and batch % (ranks * micro) == 0
-    return batch // (ranks * micro) if exact and batch and micro else stages
-
-
 def _put_pieces(draft: Draft, pieces: int, ranks: int) -> None:
     batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
     if batch and micro and pieces * micro * ranks == batch:
-        why = f"a batch of {batch} over {_counted(ranks)}, {micro} at a time"
+        counted = "one data rank" if ranks == 1 else f"{ranks} data ranks"
+        why = f"a batch of {batch} over {counted}, {micro} at a time"
         draft.change("micro_batch", "parallel.microbatches", pieces, why)
         return
     if pieces > 1:
         draft.put("parallel.microbatches", pieces, "a pipeline needs one for each stage at least")
     draft.leave("micro_batch", "it does not divide a known batch over the data ranks: parallel.microbatches")
-
-
-def _counted(ranks: int) -> str:
-    return "one data rank" if ranks == 1 else f"{ranks} data ranks"
-
-
-def _recompute(draft: Draft) -> None:
-    value = draft.get("recompute")
-    if value in (True, "full"):
-        draft.change("recompute", "engine.recompute", "blocks", "every block is run again in the backward pass")
-    else:
-        draft.leave("recompute", "whole blocks are run again or none: engine.recompute=blocks")

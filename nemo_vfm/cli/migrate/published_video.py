@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_vfm.cli.migrate.adapters import adapters, asked
-from nemo_vfm.cli.migrate.base_folder import put_folder
+from nemo_vfm.cli.migrate.adapters import adapters, asked, put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.config import read_values
@@ -56,7 +55,8 @@ def published_video(draft: Draft, pipeline: str) -> None:
     else:
         draft.put("start_from", f"${{base}}/{network}" if network else "${base}")
         draft.agree("mode", "start_from")
-    parts = _parts(pipeline)
+    file = shipped("conf") / "pipeline" / f"{pipeline}.yaml"
+    parts: dict[str, Any] = read_values(file.read_text(encoding="utf-8"), str(file))
     for name in ("codec", "text_encoder", "objective", "frame_conditioning"):
         for address, value in _flat(f"task.{name}", parts[name]):
             draft.put(address, value)
@@ -90,12 +90,6 @@ def _stage(draft: Draft, pipeline: str) -> str:
     for fact in ("sigma_min", "sigma_max"):
         draft.leave(fact, "the stage says it there")
     return _STAGES[stage]
-
-
-def _parts(pipeline: str) -> dict[str, Any]:
-    file = shipped("conf") / "pipeline" / f"{pipeline}.yaml"
-    parts: dict[str, Any] = read_values(file.read_text(encoding="utf-8"), str(file))
-    return parts
 
 
 def _flat(address: str, value: Any) -> Iterator[tuple[str, Value]]:

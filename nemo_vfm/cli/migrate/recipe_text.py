@@ -1,15 +1,19 @@
-"""Writes a migrated recipe as text: values with the key they came from, then the rest of the account."""
+"""Writes a migrated recipe as text, each value with the key it came from, and the account of all keys as tables."""
 
 import json
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migration
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import UNKNOWN, Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 from nemo_vfm.cli.migrate.lightning_cli import trust_words
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.plan.plan import AXES
+
+_MOST = 20  # keys that are told of one reason
+
 
 _ORDER = ("_target_", "base", "start_from", "module", "data", "task", "model", "adapters", "parallel", "optimizer",
           "lr_scheduler", "schedule", "engine", "precision", "ema", "duration", "checkpoint", "validation", "trainer",
@@ -33,8 +37,6 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     """The file to write at `place`.
 
     Args:
-        migrated: the recipe and its account.
-        source: the name of the original file.
         place: what the user types to run it.
     """
     draft = migrated.draft
@@ -53,24 +55,33 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
     defaults = f"defaults:\n{defaults}" if defaults else ""
-    body = "\n".join(_aligned(list(_lines(_tree(migrated), migrated, "", 0))))
+    root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
+    for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
+        *above, last = address.split(".")
+        node = root
+        for part in above:
+            below = node.setdefault(part, {})
+            assert isinstance(below, dict)
+            node = below
+        node[last] = value
+    lines = list(_lines(root, migrated, "", 0))
+    width = min(max(len(line) for line, comment in lines if comment), 60)
+    body = "\n".join([f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines])
     return f"{head}{defaults}{body}\n{_account(migrated)}"
 
 
 def _hardware(draft: Draft) -> str:
     if draft.kind == "lightning":
-        return _hardware_of_lightning(draft.values.get("devices", 1), draft.values.get("num_nodes", 1))
+        devices = draft.values.get("devices", 1)
+        nodes = draft.values.get("num_nodes", 1)
+        machines = "" if nodes == 1 else f" of each of {nodes} machines"
+        if devices in ("auto", -1):
+            return f"all devices{machines}"
+        count = len(devices) if isinstance(devices, tuple) else devices
+        return f"one device{machines}" if count == 1 else f"{count} devices{machines}"
     degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
     world = math.prod(degree for degree in degrees if isinstance(degree, int))
     return "one device" if world == 1 else f"{world} devices, as parallel says"
-
-
-def _hardware_of_lightning(devices: Value, nodes: Value) -> str:
-    machines = "" if nodes == 1 else f" of each of {nodes} machines"
-    if devices in ("auto", -1):
-        return f"all devices{machines}"
-    count = len(devices) if isinstance(devices, tuple) else devices
-    return f"one device{machines}" if count == 1 else f"{count} devices{machines}"
 
 
 def shown_line(text: str) -> str:
@@ -100,20 +111,6 @@ def shown(value: Value, path: str = "") -> str:
 def _rank(pair: tuple[str, str]) -> int:
     top = pair[0].partition(".")[0]
     return _ORDER.index(top) if top in _ORDER else len(_ORDER)
-
-
-def _tree(migrated: Migration) -> dict[str, object]:
-    """The values as nested mappings, `_target_` first."""
-    root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
-    for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
-        *above, last = address.split(".")
-        node = root
-        for part in above:
-            below = node.setdefault(part, {})
-            assert isinstance(below, dict)
-            node = below
-        node[last] = value
-    return root
 
 
 def _rank_of_address(item: tuple[str, Value]) -> tuple[int, str, bool]:
@@ -159,11 +156,6 @@ def _comment(migrated: Migration, address: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _aligned(lines: list[tuple[str, str]]) -> list[str]:
-    width = min(max(len(line) for line, comment in lines if comment), 60)
-    return [f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines]
-
-
 def _account(migrated: Migration) -> str:
     """What was changed and what was not carried over, as comments; the original's values are not lost with it."""
     changed = [
@@ -192,3 +184,54 @@ def by_reason(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 def _said(entry: Entry) -> str:
     return f"{entry.key.line}: {shown(entry.key.path)} = {shown_value(entry.key)}"
+
+
+def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
+    """(line, style) of what differs, then of all three tables; an empty style is plain."""
+    if migrated.draft.differences:
+        yield "", ""
+        yield "Another training than the original", "bold"
+        for one in migrated.draft.differences:
+            yield from _wrapped(shown_line(one), 2, width)
+    carried, changed, left = (migrated.of(verdict) for verdict in ("carried", "changed", "left"))
+    yield from _head("Carried over", carried)
+    sentences = [_sentence(entry) for entry in carried]
+    column = min(max(map(len, sentences), default=0), 70)
+    for sentence, entry in zip(sentences, carried, strict=True):
+        yield f"  {sentence:<{column}}  ->  {shown_line(entry.fate.where)}", ""
+    yield from _head("Changed", changed)
+    for entry in changed:
+        yield f"  {_sentence(entry)}  ->  {shown_line(entry.fate.where)}", ""
+        yield from _wrapped(entry.fate.why, 6, width)
+    yield from _head("Not carried over", left)
+    for why, entries in by_reason(left).items():
+        yield from _wrapped(why, 2, width)
+        most = len(entries) if why == UNKNOWN else _MOST
+        more = [f"and {len(entries) - most} more, which the recipe names"] * (len(entries) > most)
+        # A key and its value stay on one line: the blank between them is no place to break.
+        together = ", ".join(_sentence(entry).replace(" ", "\u00a0") for entry in entries[:most])
+        together = ", ".join([together, *more])
+        yield from ((line.replace("\u00a0", " "), style) for line, style in _wrapped(together, 6, width))
+
+
+def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    if entries:
+        yield "", ""
+        yield f"{title} ({len(entries)})", "bold"
+
+
+def _sentence(entry: Entry) -> str:
+    return f"{shown(entry.key.path)}: {shown_value(entry.key)}"
+
+
+def _wrapped(text: str, indent: int, width: int) -> Iterator[tuple[str, str]]:
+    space = " " * indent
+    lines = textwrap.wrap(
+        text,
+        max(width, 40),
+        initial_indent=space,
+        subsequent_indent=space,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    yield from ((line, "") for line in lines)

@@ -25,36 +25,51 @@ _FP32 = {"32", "32-true", "float32", "fp32", "torch.float32"}
 
 def training(draft: Draft) -> None:
     """Everything that does not depend on what is trained."""
-    _seed(draft)
+    seed = draft.get("seed")
+    if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < MAX_SEED:
+        draft.carry("seed", "seed")
+    else:
+        draft.leave("seed", "a seed must be a whole number, at least 0 and below 2^63")
     _length(draft)
     _optimizer(draft)
     _schedule(draft)
-    _clipping(draft)
-    _compile(draft)
-    _precision(draft)
+    if draft.number("clip"):
+        draft.carry("clip", "engine.clip_norm", float(draft.number("clip") or 0))
+    elif draft.get("clip") == 0:
+        draft.put("engine.clip_norm", None)
+        draft.agree("clip", "engine.clip_norm", "write null for no clipping")
+    else:
+        draft.leave("clip", "gradients are clipped to a norm of 1 by default")
+    if isinstance(draft.get("compile"), bool):
+        draft.carry("compile", "engine.compile", draft.get("compile") is True)
+    else:
+        draft.leave("compile", "it must be true or false: engine.compile")
+    draft.choices["precision"] = "auto"
+    for fact in ("precision", "bf16", "fp16"):  # the last that speaks is the one that says most
+        _arithmetic(draft, fact)
+    dtype = str(draft.get("param_dtype"))
+    if dtype in _FP32:
+        draft.agree("param_dtype", "precision: parameters are always fp32")
+    else:
+        draft.leave("param_dtype", "parameters are always fp32, and the arithmetic follows precision")
+    _fp8(draft)
     _average(draft)
     _checkpoints(draft)
     _validation(draft)
-    _loggers(draft)
-    _restored(draft)
-
-
-def _restored(draft: Draft) -> None:
-    """The weights that theirs begins with, where they are a checkpoint of its own."""
+    draft.put("callbacks.throughput._target_", f"{_TRAIN}callbacks.throughput.Throughput")
+    if draft.get("tensorboard") is not False:
+        draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
+        draft.agree("tensorboard", "loggers.tensorboard")
+    else:
+        draft.leave("tensorboard", "it is disabled there and left out here")
+    _wandb(draft)
+    # The weights that theirs begins with, where they are a checkpoint of its own.
     named = draft.get("restored")
     if isinstance(named, str) and named and "start_from" not in draft.values:
         draft.differ("theirs begins with the weights of a checkpoint, and this recipe with random ones: `nemo-vfm "
                      "convert` reads the checkpoint, and start_from=DIR begins with it")  # fmt: skip
     draft.leave("restored", "start_from takes runs of ours, and folders of transformers and diffusers; `nemo-vfm "
                 "convert` reads other files")  # fmt: skip
-
-
-def _seed(draft: Draft) -> None:
-    seed = draft.get("seed")
-    if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < MAX_SEED:
-        draft.carry("seed", "seed")
-    else:
-        draft.leave("seed", "a seed must be a whole number, at least 0 and below 2^63")
 
 
 def _length(draft: Draft) -> None:
@@ -84,7 +99,16 @@ def _optimizer(draft: Draft) -> None:
     else:
         draft.put("optimizer.lr", "???")
         draft.leave("lr", "it is not a number there, so you must set it: optimizer.lr")
-    _betas(draft)
+    betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
+    if isinstance(betas, tuple) and len(betas) == 2:
+        draft.carry("betas", "optimizer.betas")
+    elif first or second:
+        draft.put("optimizer.betas", (first or 0.9, second or 0.999))
+        for fact in ("beta1", "beta2"):
+            if fact in draft.facts:
+                draft.origins.setdefault("optimizer.betas", fact)
+                draft.agree(fact, "optimizer.betas")
+    draft.leave("momentum", "AdamW has betas instead")
     for fact, address in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay")):
         value = draft.get(fact)
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
@@ -122,19 +146,6 @@ def spare_norms(draft: Draft) -> None:
         draft.put("optimizer.groups.no_decay.weight_decay", 0.0)
 
 
-def _betas(draft: Draft) -> None:
-    betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
-    if isinstance(betas, tuple) and len(betas) == 2:
-        draft.carry("betas", "optimizer.betas")
-    elif first or second:
-        draft.put("optimizer.betas", (first or 0.9, second or 0.999))
-        for fact in ("beta1", "beta2"):
-            if fact in draft.facts:
-                draft.origins.setdefault("optimizer.betas", fact)
-                draft.agree(fact, "optimizer.betas")
-    draft.leave("momentum", "AdamW has betas instead")
-
-
 def _schedule(draft: Draft) -> None:
     named = draft.get("decay")
     style = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
@@ -149,7 +160,11 @@ def _schedule(draft: Draft) -> None:
         if "decay" in draft.facts:
             draft.differ("a constant learning rate stands in for their schedule")
     _warmup(draft)
-    _floor(draft, cosine=cosine)
+    lr, floor = draft.number("lr"), draft.get("min_lr")
+    if cosine and lr and isinstance(floor, int | float) and not isinstance(floor, bool) and 0 <= floor <= lr:
+        draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
+    else:
+        draft.leave("min_lr", "only a cosine comes down to it, as a fraction of a rate that is known")
     total = draft.whole("decay_steps")
     if cosine and total and total > (draft.whole("warmup_steps") or 0):
         draft.carry("decay_steps", "schedule.total_steps", total)
@@ -176,45 +191,8 @@ def _warmup(draft: Draft) -> None:
         )
 
 
-def _floor(draft: Draft, *, cosine: bool) -> None:
-    lr, floor = draft.number("lr"), draft.get("min_lr")
-    if cosine and lr and isinstance(floor, int | float) and not isinstance(floor, bool) and 0 <= floor <= lr:
-        draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
-    else:
-        draft.leave("min_lr", "only a cosine comes down to it, as a fraction of a rate that is known")
-
-
-def _clipping(draft: Draft) -> None:
-    if draft.number("clip"):
-        draft.carry("clip", "engine.clip_norm", float(draft.number("clip") or 0))
-    elif draft.get("clip") == 0:
-        draft.put("engine.clip_norm", None)
-        draft.agree("clip", "engine.clip_norm", "write null for no clipping")
-    else:
-        draft.leave("clip", "gradients are clipped to a norm of 1 by default")
-
-
-def _compile(draft: Draft) -> None:
-    if isinstance(draft.get("compile"), bool):
-        draft.carry("compile", "engine.compile", draft.get("compile") is True)
-    else:
-        draft.leave("compile", "it must be true or false: engine.compile")
-
-
 #: Megatron-Core's and torchao's words for ours.
 _SCALES = {"delayed": "delayed", "tensorwise": "current", "rowwise": "rowwise", "blockwise": "block", "mxfp8": "mxfp8"}
-
-
-def _precision(draft: Draft) -> None:
-    draft.choices["precision"] = "auto"
-    for fact in ("precision", "bf16", "fp16"):  # the last that speaks is the one that says most
-        _arithmetic(draft, fact)
-    dtype = str(draft.get("param_dtype"))
-    if dtype in _FP32:
-        draft.agree("param_dtype", "precision: parameters are always fp32")
-    else:
-        draft.leave("param_dtype", "parameters are always fp32, and the arithmetic follows precision")
-    _fp8(draft)
 
 
 def _fp8(draft: Draft) -> None:
@@ -309,16 +287,6 @@ def _validation(draft: Draft) -> None:
         return
     draft.put("validation._target_", f"{_TRAIN}callbacks.validation.Validate")
     draft.carry("val_every", "validation.every_steps", every)
-
-
-def _loggers(draft: Draft) -> None:
-    draft.put("callbacks.throughput._target_", f"{_TRAIN}callbacks.throughput.Throughput")
-    if draft.get("tensorboard") is not False:
-        draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
-        draft.agree("tensorboard", "loggers.tensorboard")
-    else:
-        draft.leave("tensorboard", "it is disabled there and left out here")
-    _wandb(draft)
 
 
 def _wandb(draft: Draft) -> None:

@@ -17,13 +17,7 @@ from nemo_vfm.workflow import Workflow
 
 
 def plan_sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> list[str]:
-    """What the job, or each step of a workflow, would do with so many GPUs.
-
-    Args:
-        job: of the recipe.
-        recipe: its file.
-        arguments: of `check`.
-    """
+    """What the job, or each step of a workflow, would do with so many GPUs."""
     gpus = _gpus(arguments.gpus)
     sentences = [
         f"{gpus}{step}: {text}" for step, below in _planned(job) for text in _sentences(below, recipe, arguments)

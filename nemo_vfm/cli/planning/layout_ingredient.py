@@ -1,13 +1,21 @@
-"""Writes a layout as an ingredient, and as changes of a command line."""
+"""Writes layouts for machines: one as an ingredient or as changes of a command line, a planner's answer as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.config.emit import text_of
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.planner import Choice
+from nemo_vfm.perf.fp8_time import fp8_pays_from
+from nemo_vfm.perf.layout_rules import Size, judged
+from nemo_vfm.perf.planner import Answer, Choice, cost
+
+if TYPE_CHECKING:
+    from nemo_vfm.core.types.json_value import Json
+
 
 _HEAD = "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
 
@@ -57,3 +65,50 @@ def _of_engine(choice: Choice, request: PlanRequest, offload: bool) -> list[str]
     target = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
     inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **wanted}.items())
     return [f"{request.step}engine={{{inside}}}"]
+
+
+CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
+
+
+def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
+    """Everything, the ranked layouts first."""
+    question, machine = request.question, request.question.machine
+    nodes = -(-answer.gpus // machine.network.gpus_per_node)
+    return {
+        "gpus": answer.gpus, "nodes": nodes, "gpus_per_node": min(answer.gpus, machine.network.gpus_per_node),
+        "gpu": asdict(machine.gpu) | {"usable_bytes": round(machine.gpu.usable_bytes)},
+        "network": asdict(machine.network),
+        "model": {"name": type(question.subject.model).__name__, "parameters": question.work.parameters,
+                  "forward_flops": question.work.flops, "tokens": question.subject.tokens},
+        "sample": {"inputs": {name: list(shape) for name, shape in request.sample.inputs.items()},
+                   "source": request.sample.source},
+        "phase": request.phase or None, "batch": question.subject.batch, "steps": request.steps,
+        "precision": question.arithmetic, "fp8": None if question.fp8 is None else _fp8(request, question.fp8),
+        "mfu": CONVENTION, "beside_bytes": dict(request.held.weights), "not_counted": dict(request.held.unknown),
+        "checkpoint_bytes": request.checkpoint_bytes, "checkpoints_kept": request.kept,
+        "ranked": [_choice(request, one) for one in answer.ranked],
+        "own": None if own is None else _choice(request, own) | {"rank": answer.rank_of(own.family)},
+        "refused": [{"about": one.about, "count": one.count, "values": list(one.values), "why": one.why}
+                    for one in answer.groups()],
+    }  # fmt: skip
+
+
+def _fp8(request: PlanRequest, spec: Fp8) -> "Json":
+    """How linears are in FP8, and from which width that is quicker with the tokens of one sample."""
+    question = request.question
+    width = fp8_pays_from(question.machine.gpu, spec, question.subject.tokens)
+    return {"recipe": spec.recipe, "first_bf16": spec.first_bf16, "last_bf16": spec.last_bf16,
+            "pays_from_width": width, "width": question.work.width}  # fmt: skip
+
+
+def _choice(request: PlanRequest, choice: Choice) -> "Json":
+    question = request.question
+    of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
+    memory = choice.memory
+    return {
+        "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
+        "memory_bytes": asdict(memory) | {"total": memory.total},
+        "fits": question.fits(memory), "changes": changes(choice, request),
+        **asdict(cost(choice, question, request.steps)), "seconds": asdict(choice.time),
+        "rules": {str(rule.number): follows for rule, follows in judged(choice.plan, of)},
+    }  # fmt: skip

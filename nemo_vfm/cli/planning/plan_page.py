@@ -1,21 +1,27 @@
-"""Writes a planner's answer as a page: the question, the table, why other layouts fail, what to do."""
+"""Writes a planner's answer as a page: the layouts for a training, or on which GPUs a language model can be served."""
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
 from nemo_vfm.cli.planning.plan_request import PlanRequest
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.perf.fp8_time import fp8_pays_from
 from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
 from nemo_vfm.perf.planner import Answer, Choice, Group, Question, cost
+from nemo_vfm.perf.serving import BYTES, Serving, ServingPrecision, fewest_gpus, fits, serving
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from nemo_vfm.core.types.json_value import Json
+
 
 SHOWN = 8  #: layouts in the table
 _ABOUT = {
@@ -29,16 +35,29 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
 
     Args:
         own: the recipe's layout, where it is for so many GPUs.
-        recipe: as the user named it.
     """
     paper = Terminal()
     for text in (*_heading(request, answer), *fp8_sentences(request.question)):
         paper.prose(text)
     if answer.ranked:
-        _table(paper, request, answer, own)
+        shown = list(enumerate(answer.ranked[:SHOWN], 1))
+        place = answer.rank_of(own.family) if own is not None else None
+        if place is not None and place > SHOWN:
+            shown.append((place, answer.ranked[place - 1]))
+        table = _columns(request.steps is not None)
+        for number, choice in shown:
+            table.add_row(*_row(request, number, choice), style="bold" if number == place else "")
+        with paper.console.capture() as drawn:
+            paper.console.print(table)
+        for line in drawn.get().splitlines():
+            paper.line(line.rstrip())
     for text in (*_own(request, answer, own), *_rules(request, answer)):
         paper.prose(text)
-    _refusals(paper, answer)
+    if answer.refused:
+        total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
+        paper.line(f"\n{total} to divide {answer.gpus:,} GPUs will not do", "bold")
+        for group in answer.groups():
+            paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)
     if answer.ranked:
         _advice(paper, request, answer.ranked[0], recipe)
 
@@ -63,7 +82,11 @@ def tell_remedies(
                 f"{room}. Fullest: {start.memory.moment}.")  # fmt: skip
     if found:
         paper.line("\nWhat would make it fit", "bold")
-        rows = [_remedy(request, start, one) for one in found[:SHOWN]]
+        rows = []
+        for one in found[:SHOWN]:
+            seconds = one.choice.time.total
+            longer = f"{seconds / start.time.total - 1:+.0%}"
+            rows.append((gib(one.choice.memory.total), digits(seconds), longer, shlex.join(words(request, one))))
         paper.table([("GiB", "step s", "", "changes"), *rows], {})
     else:
         paper.prose(f"Nothing would make it fit on {number}: no layout, no recomputation, no smaller microbatch, no "
@@ -72,12 +95,6 @@ def tell_remedies(
         paper.prose(f"Unchanged, it fits on {more:,} GPUs: see nemo-vfm plan --gpus {more}.")
     elif not answer.ranked:
         paper.prose("Unchanged, it fits on no number of GPUs.")
-
-
-def _remedy(request: PlanRequest, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
-    """Its row: memory, time, how much longer than as it is, and the words of a command line."""
-    more = one.choice.time.total / start.time.total - 1
-    return gib(one.choice.memory.total), digits(one.choice.time.total), f"{more:+.0%}", shlex.join(words(request, one))
 
 
 def words(request: PlanRequest, one: Remedy) -> list[str]:
@@ -123,20 +140,6 @@ def fp8_sentences(question: Question) -> Iterator[str]:
     else:
         verdict = "slower" if width < least else "quicker"
         yield f"FP8 is faster than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
-
-
-def _table(paper: Terminal, request: PlanRequest, answer: Answer, own: Choice | None) -> None:
-    shown = list(enumerate(answer.ranked[:SHOWN], 1))
-    place = answer.rank_of(own.family) if own is not None else None
-    if place is not None and place > SHOWN:
-        shown.append((place, answer.ranked[place - 1]))
-    table = _columns(request.steps is not None)
-    for number, choice in shown:
-        table.add_row(*_row(request, number, choice), style="bold" if number == place else "")
-    with paper.console.capture() as drawn:
-        paper.console.print(table)
-    for line in drawn.get().splitlines():
-        paper.line(line.rstrip())
 
 
 def _columns(with_days: bool) -> "Table":
@@ -200,15 +203,6 @@ def _rules(request: PlanRequest, answer: Answer) -> Iterator[str]:
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."
 
 
-def _refusals(paper: Terminal, answer: Answer) -> None:
-    if not answer.refused:
-        return
-    total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
-    paper.line(f"\n{total} to divide {answer.gpus:,} GPUs will not do", "bold")
-    for group in answer.groups():
-        paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)
-
-
 def _values(group: Group) -> str:
     if group.about == "memory":
         return ""
@@ -230,3 +224,59 @@ def _advice(paper: Terminal, request: PlanRequest, best: Choice, recipe: str) ->
     wanted = changes(best, request)
     if wanted:
         paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))
+
+
+def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, Serving | None]:
+    """What each GPU would hold; None in FP8 on GPUs that have no such products."""
+    work, network = question.work, question.machine.network
+    if sequences < 1:
+        raise UserError(f"--sequences must be at least 1, got {sequences}")
+    return {
+        name: None if name == "fp8" and question.machine.gpu.fp8_tflops is None else
+        serving(work, gpus, network, name, sequences=sequences)
+        for name in BYTES
+    }  # fmt: skip
+
+
+def serving_sentences(question: Question, gpus: int, sequences: int) -> list[str]:
+    """The page: what is served, then a sentence for each precision."""
+    work, gpu = question.work, question.machine.gpu
+    head = (
+        f"Serving {type(question.subject.model).__name__} of {large(work.parameters)} parameters on {gpus:,} "
+        f"{gpu.name}, of which each has {gib(gpu.usable_bytes)} GiB ({digits(gpu.usable_bytes / 1e9)} GB) to fill: "
+        f"{sequences:,} x {work.tokens:,} tokens at once. Predicted, not measured."
+    )
+    found = serving_answers(question, gpus, sequences)
+    return [head, *(_sentence(question, name, one, sequences) for name, one in found.items())]
+
+
+def serving_json(question: Question, gpus: int, sequences: int) -> "Json":
+    """The same for machines."""
+    gpu = question.machine.gpu
+    found = serving_answers(question, gpus, sequences)
+    return {
+        "gpus": gpus, "gpu": asdict(gpu) | {"usable_bytes": round(gpu.usable_bytes)}, "sequences": sequences,
+        "tokens": question.work.tokens, "parameters": question.work.parameters,
+        "serving": {name: None if one is None else asdict(one) | {"total": one.total, "fits": fits(one, gpu)}
+                    for name, one in found.items()},
+    }  # fmt: skip
+
+
+def _sentence(question: Question, name: ServingPrecision, needed: Serving | None, sequences: int) -> str:
+    gpu, network = question.machine.gpu, question.machine.network
+    if needed is None:
+        return f"{name}: {gpu.name} has no FP8 matmuls, which need compute capability 8.9."
+    parts = (
+        f"weights {_gb(needed.weights)}, keys and values {_gb(needed.cache)}, activations {_gb(needed.activations)}, "
+        f"together {_gb(needed.total)} a GPU"
+    )
+    if fits(needed, gpu):
+        return f"{name}: it fits: {parts}."
+    alone = "; the weights alone exceed it" if needed.weights > gpu.usable_bytes else ""
+    more = fewest_gpus(question.work, gpu, network, name, sequences=sequences)
+    would = f"it would fit on {more:,} {gpu.name}" if more else "it would fit on no number of them"
+    return f"{name}: it does not fit: {parts}{alone}; {would}."
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.1f} GB"

@@ -1,17 +1,20 @@
-"""Turns a recipe and the arguments of `plan` or `check` into a request to the planner."""
+"""Turns a recipe, its samples' shapes and the arguments of `plan` or `check` into a request to the planner.
+
+The data that a recipe names may not be on this machine. So the first of these that names the size of a sample wins: the
+command line, the data's buckets or sequence length, the recipe's first comment ("latents of 32 x 96 x 96").
+"""
 
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
 from nemo_vfm.cli.planning.layout_words import binary
-from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
-from nemo_vfm.cli.tiny_recipe import built_training
+from nemo_vfm.cli.recipe_job import built_training
 from nemo_vfm.config import ingredient, trust_list
-from nemo_vfm.config.tree import Map, Node
+from nemo_vfm.config.tree import Map, find
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.held_weights import Held
 from nemo_vfm.core.types.training_data import HasBatchSizes
@@ -22,6 +25,7 @@ from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
+from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Choice, Planner, Question
@@ -31,76 +35,69 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nemo_vfm.train.job import Train
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nemo_vfm.core.types.training_data import ResumablePhases
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nemo_vfm.train.job import Train
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample as a model gets it."""
+
+    inputs: Mapping[str, tuple[int, ...]]  #: shapes, with a batch of one
+    tokens: int  #: that it makes
+    frames: int | None  #: latent frames of it; None of a text
+    source: str  #: who says so
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A recipe's training, ready to be planned.
+    """A recipe's training, ready to be planned."""
 
-    Args:
-        question: for the planner.
-        sample: what it is reckoned for.
-        phase: the phase it is, where the recipe has several; else empty.
-        steps: of this phase or the training; None where only the clock or the data know.
-        own: the recipe's layout.
-        step: address of the training in a workflow, with a dot behind it; else empty.
-        has_engine: whether the recipe names its engine.
-        where: the address at which the layout is written, or would be.
-        written: what stands there: the same, or for a phase without one of its own nothing but defaults.
-        recompute: whether the recipe's engine runs blocks again.
-        kept: checkpoints that stay on the disk; None keeps all.
-        checkpoint_bytes: of one.
-        held: the networks beside the model.
-    """
-
-    question: Question
-    sample: Sample
-    phase: str
-    steps: int | None
-    own: ParallelPlan
-    step: str
-    has_engine: bool
-    where: str
-    written: ParallelPlan
-    recompute: bool
-    kept: int | None
-    checkpoint_bytes: int
-    held: Held
+    question: Question  #: for the planner
+    sample: Sample  #: what it is reckoned for
+    phase: str  #: the phase it is, where the recipe has several; else empty
+    steps: int | None  #: of this phase or the training; None where only the clock or the data know
+    own: ParallelPlan  #: the recipe's layout
+    step: str  #: address of the training in a workflow, with a dot behind it; else empty
+    has_engine: bool  #: whether the recipe names its engine
+    where: str  #: the address at which the layout is written, or would be
+    written: ParallelPlan  #: what stands there: the same, or for a phase without one of its own nothing but defaults
+    recompute: bool  #: whether the recipe's engine runs blocks again
+    kept: int | None  #: checkpoints that stay on the disk; None keeps all
+    checkpoint_bytes: int  #: of one
+    held: Held  #: the networks beside the model
 
 
 def parse_request(arguments: argparse.Namespace) -> PlanRequest:
-    """Read the recipe and look at its model.
-
-    Raises:
-        RecipeError, UserError: the recipe is wrong, trains nothing, or does not say enough.
-    """
+    """Read the recipe and look at its model."""
     gpu_named(arguments.gpu)  # a wrong name is told before the recipe is read
     job, step, composed = built_training(arguments)
     found = request_of(job, composed.path, arguments)
-    return replace(found, step=step, where=f"{step}{found.where}", has_engine=_has_engine(composed.root, step))
-
-
-def _has_engine(node: Node, step: str) -> bool:
-    """Whether the recipe writes an engine there."""
-    for name in step.split(".")[:-1]:
-        node = node.items[name] if isinstance(node, Map) else node
-    return isinstance(node, Map) and "engine" in node.items
+    written = find(composed.root, step.rstrip("."))
+    has_engine = isinstance(written, Map) and "engine" in written.items
+    return replace(found, step=step, where=f"{step}{found.where}", has_engine=has_engine)
 
 
 def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> PlanRequest:
     """The same of a training that is built already.
 
     Args:
-        job: the training.
         recipe: its file, whose first lines may say how large its samples are.
         arguments: with gpus, gpu, network, latents, tokens, phase, conf and trust.
         own_only: whether nothing but the recipe's own layout is asked for, whatever the number of GPUs.
-
-    Raises:
-        UserError: it is not known how its layouts are planned, or the recipe does not say enough.
-        ValueError: the model does not say enough of itself.
     """
-    machine = Machine(gpu_named(arguments.gpu), _network(arguments))
+    machine = Machine(
+        gpu_named(arguments.gpu),
+        ingredient("network", arguments.network, Network, arguments.conf, trust_list(arguments.trust)),
+    )
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"only TorchEngine layouts can be planned, and this recipe uses {type(job.engine).__name__}")
     model = on_meta(job.model)
@@ -112,15 +109,18 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     work = work_of(model, sample.inputs, sample.tokens)
     batches = dict(job.data.batch_sizes()) if isinstance(job.data, HasBatchSizes) else {}
     along_time = any(one.over == "lines" for one in work.attentions)
+    part = known.model
+    assert isinstance(part, torch.nn.Module)
     subject = Subject(
-        model=model, part=_two_blocks(known), tokens=sample.tokens, frames=sample.frames if along_time else None,
+        model=model, part=part, tokens=sample.tokens, frames=sample.frames if along_time else None,
         causal=any(one.causal for one in work.attentions), batch=batch,
         others=tuple(size for name, size in batches.items() if name != "batch_size"),
         splits_weights_apart=not job.engine.compile,
     )  # fmt: skip
     held = job.held_beside()
     question = Question(
-        subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
+        subject=subject, work=work, known=known, machine=machine,
+        precision="fp32" if job.precision.compute == "fp32" else "bf16",  # of all but linears in FP8
         fp8=job.precision.fp8, average=job.ema is not None,
         offload=job.engine.offload_optimizer, beside=held.num_bytes,
     )  # fmt: skip
@@ -135,11 +135,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
 
 
 def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
-    """Before anybody is asked how large samples are.
-
-    Raises:
-        UserError: the model is not made of blocks that layouts could share.
-    """
+    """Before anybody is asked how large samples are."""
     if not isinstance(model, Cuttable):
         kept = job.plan_for(gpus).state_bytes
         raise UserError(
@@ -150,27 +146,8 @@ def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
 
 
 def own_choice(parse_request: PlanRequest) -> Choice:
-    """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it.
-
-    Raises:
-        UserError: the engine would not take it.
-    """
+    """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it."""
     return Planner(parse_request.question).choice(parse_request.own, recompute=parse_request.recompute)
-
-
-def _two_blocks(known: ModelFacts) -> "nn.Module":
-    part = known.model
-    assert isinstance(part, torch.nn.Module)
-    return part
-
-
-def _network(arguments: argparse.Namespace) -> Network:
-    return ingredient("network", arguments.network, Network, arguments.conf, trust_list(arguments.trust))
-
-
-def _precision(job: "Train") -> Literal["fp32", "bf16"]:
-    """Of all but linears in FP8; `auto` is bf16 on every GPU that is known here."""
-    return "fp32" if job.precision.compute == "fp32" else "bf16"
 
 
 def _phase(
@@ -190,3 +167,75 @@ def _phase(
     chosen = max(fits or job.phases, key=lambda one: one.last - one.first)
     written = chosen.phase.parallel or ParallelPlan()
     return chosen.name, chosen.plan, written, chosen.phase.batch_size or own, chosen.last - chosen.first
+
+
+_LATENTS = re.compile(r"latents of (\d+) x (\d+) x (\d+)")
+
+
+_TEXT = (512, 1024)  # the shape of a T5-11B's, where the text encoder cannot say
+
+
+def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | None, tokens: int | None) -> Sample:
+    """What a sample of this training looks like.
+
+    Args:
+        latents: what the user says: frames, rows and columns, with commas between.
+        tokens: likewise, of a text.
+    """
+    from nemo_vfm.models.gpt import GPT
+
+    return _text(job, tokens) if isinstance(model, GPT) else _video(job, model, recipe, latents)
+
+
+def _text(job: "Train", tokens: int | None) -> Sample:
+    source = "the command line"
+    if tokens is None and isinstance(job.data, ResumablePhases):
+        tokens, source = job.data.tokens_per_sample(), "the recipe's data"
+    if tokens is None:
+        raise UserError("the recipe does not define the length of its sequences; give --tokens, such as --tokens 4096")
+    return Sample({"tokens_BS": (1, tokens)}, tokens, None, source)
+
+
+def _video(job: "Train", model: "nn.Module", recipe: Path, latents: str | None) -> Sample:
+    channels, patch = getattr(model, "in_channels", 0), getattr(model, "patch", (1, 1, 1))
+    frames, rows, columns, source = _latents(job, recipe, latents)
+    tokens = (frames // patch[0]) * (rows // patch[1]) * (columns // patch[2])
+    encoder = getattr(job.task, "text_encoder", None)
+    try:
+        shape: tuple[int, int] = encoder.text_shape() if encoder is not None else _TEXT
+    except (UserError, OSError):  # an encoder whose folder is given later
+        shape = _TEXT
+    inputs = {
+        "latents_BCTHW": (1, channels, frames, rows, columns),
+        "text_BLD": (1, shape[0], getattr(model, "text_dim", shape[1])),
+    }
+    return Sample(inputs, tokens, frames // patch[0], source)
+
+
+def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int, int, str]:
+    if latents is not None:
+        sizes = re.fullmatch(r"(\d+),(\d+),(\d+)", latents)
+        if sizes is None:
+            raise UserError(f"--latents takes frames, rows and columns, such as 32,96,96; got {latents!r}")
+        return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the command line"
+    if (largest := _largest_bucket(job)) is not None:
+        return *largest, "the largest of the recipe's buckets"
+    if sizes := _LATENTS.search(re.sub(r"[\s#]+", " ", recipe.read_text(encoding="utf-8"))):
+        return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the recipe's first lines"
+    raise UserError(
+        "the recipe does not define the size of its videos; give their latents' frames, rows and columns, such as "
+        "--latents 32,96,96"
+    )
+
+
+def _largest_bucket(job: "Train") -> tuple[int, int, int] | None:
+    buckets = getattr(job.data, "buckets", None)
+    codec = getattr(job.task, "codec", None)
+    if buckets is None or codec is None:
+        return None
+    try:
+        shapes = [codec.latent_shape(one.num_frames, one.height, one.width)[1:] for one in buckets.buckets.values()]
+    except (UserError, OSError):  # a codec whose folder is given later
+        return None
+    found: tuple[int, int, int] = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2])
+    return found

@@ -17,11 +17,7 @@ _FOLDERS = ("conf", "recipes", "tests")  # of a project, beside its package
 
 
 def package_name(folder: Path) -> str:
-    """The name of the package in a project's folder: the folder's own, with _ for - and blanks.
-
-    Raises:
-        UserError: it cannot be imported, or would hide a package that is there.
-    """
+    """The name of the package in a project's folder: the folder's own, with _ for - and blanks."""
     name = re.sub(r"[-\s]", "_", folder.resolve().name)
     if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise UserError(f"{folder.resolve().name!r} cannot be the name of a package: "
@@ -32,11 +28,7 @@ def package_name(folder: Path) -> str:
 
 
 def files_of(folder: Path, name: str) -> dict[Path, str]:
-    """Path -> text of every file of a new project.
-
-    Raises:
-        UserError: there is something in the folder.
-    """
+    """Path -> text of every file of a new project."""
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: a project needs its own folder")
     found = sorted(_TEMPLATE.rglob("*.tmpl"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.cli.conversion.language_model import converted_model
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT
-from nemo_vfm.cli.conversion.run_source import run_of
+from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     import torch
@@ -20,30 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServedSource:
-    """Which model, and what its files do not say.
+    """Which model, and what its files do not say."""
 
-    Args:
-        folder: a run folder, a folder of checkpoints or a checkpoint below one, what `convert` wrote, or a folder of
-            transformers.
-        name: as clients call it; None takes the folder's.
-        tokenizer: its folder; None takes the one that the model's files name.
-        weights: of a checkpoint: ema or model; None takes ema where there is one.
-        context: tokens of a text at most; None takes what the model was trained on.
-        precision: auto, bf16 or fp32.
-        attributes: names of a reward model's outputs, in their order; None takes those of its files.
-        score_weights: of attributes in a reward model's one score.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
-    """
-
+    #: a run folder, a folder of checkpoints or a checkpoint below one, what `convert` wrote, or a folder of
+    #: transformers
     folder: Path
-    name: str | None = None
-    tokenizer: Path | None = None
-    weights: Literal["ema", "model"] | None = None
-    context: int | None = None
-    precision: "PrecisionName" = "auto"
+    name: str | None = None  #: as clients call it; None takes the folder's
+    tokenizer: Path | None = None  #: its folder; None takes the one that the model's files name
+    weights: Literal["ema", "model"] | None = None  #: of a checkpoint: ema or model; None takes ema where there is one
+    context: int | None = None  #: tokens of a text at most; None takes what the model was trained on
+    precision: "PrecisionName" = "auto"  #: auto, bf16 or fp32
+    #: names of a reward model's outputs, in their order; None takes those of its files
     attributes: Sequence[str] | None = None
-    score_weights: Mapping[str, float] | None = None
+    score_weights: Mapping[str, float] | None = None  #: of attributes in a reward model's one score
     trust: Sequence[str] = ()
     allow_host: Sequence[str] = ()
 
@@ -58,12 +47,7 @@ class _Loaded:
 
 
 def load_served(source: ServedSource) -> "ServedModel":
-    """The model, on this process's device.
-
-    Raises:
-        UserError: there is no language model, or no tokenizer is known.
-        DataError: its files are damaged.
-    """
+    """The model, on this process's device."""
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.precision import Precision
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer

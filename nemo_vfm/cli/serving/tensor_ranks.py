@@ -36,27 +36,16 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorServing:
-    """A server on several ranks.
+    """A server on several ranks."""
 
-    Args:
-        tensor: how many.
-        words: behind `nemo-vfm`; they must be the same on all ranks.
-        room_gb: of each rank.
-        at_once: texts written at once.
-    """
-
-    tensor: int
-    words: Sequence[str]
-    room_gb: float
-    at_once: int
+    tensor: int  #: how many
+    words: Sequence[str]  #: behind `nemo-vfm`; they must be the same on all ranks
+    room_gb: float  #: of each rank
+    at_once: int  #: texts written at once
 
 
 def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
-    """Start the ranks, or be one of them until the server's end; the exit status.
-
-    Raises:
-        UserError: others were started than were asked for, or they do not come together.
-    """
+    """Start the ranks, or be one of them until the server's end; the exit status."""
     from nemo_vfm.core.storage.files import sha256_text
     from nemo_vfm.parallel.ranks.process_group import joined
     from nemo_vfm.runtime.local_launch import launch

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from nemo_vfm.config import Composed, Listed, Problem
     from nemo_vfm.core.types.job import Job
     from nemo_vfm.core.types.json_value import Json
-    from nemo_vfm.runtime.checks.missing_paths import PathsSeen
-    from nemo_vfm.runtime.sweep_points import SweepPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,11 +59,21 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.runtime.sweep_points import sweep_plan
 
     sweep = sweep_plan(arguments)
-    return _work_of_all(sweep) if arguments.work else _each(sweep)
+    if arguments.work:
+        from nemo_vfm.runtime import sweep_table
 
-
-def _each(sweep: "SweepPlan") -> int:
-    """Every combination under its name."""
+        found = []
+        for point in sweep.points:
+            own = sweep.alone(point)
+            composed, job, problems = _looked_at(own)
+            if any(problem.kind == "error" for problem in problems):
+                sys.stdout.write(f"{' '.join(point.words())}\n")
+                return _one(own)
+            work = _work(own, composed, job, problems)
+            found.append({"name": point.name, "changes": sweep.changes(point), "work": work})
+        notes = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
+        sys.stdout.write(f"{json.dumps(notes, indent=2)}\n")
+        return 0
     status = 0
     for point in sweep.points:
         sys.stdout.write(f"{' '.join(point.words())}\n")
@@ -77,7 +85,12 @@ def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
     notes: Sequence[object] = _recipients(arguments, composed)
     if arguments.paths:
-        seen = _paths(arguments, composed)
+        from nemo_vfm.config import paths, trust_list
+        from nemo_vfm.runtime.checks.missing_paths import mounts_of, paths_seen
+        from nemo_vfm.runtime.user_permissions import permissions
+
+        named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
+        seen = paths_seen(composed, named, mounts_of(arguments.mount))
         problems, notes = [*problems, *seen.problems], [*notes, *seen.unseen]
     if job is not None:
         from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
@@ -97,18 +110,11 @@ def _one(arguments: argparse.Namespace) -> int:
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, composed, job, problems)
     sys.stdout.writelines(f"{one}\n" for one in notes)
-    Terminal().result(f"{composed.path}: {_verdict(errors, len(problems) - errors)}")
+    missing = len(problems) - errors
+    counts = [f"{errors} {'problem' if errors == 1 else 'problems'}"] * bool(errors)
+    counts += [f"{missing} {'value' if missing == 1 else 'values'} for you to give"] * bool(missing)
+    Terminal().result(f"{composed.path}: {', '.join(counts) or 'ok'}")
     return 2 if errors else 0
-
-
-def _paths(arguments: argparse.Namespace, composed: "Composed") -> "PathsSeen":
-    """What of the paths that it reads is not there."""
-    from nemo_vfm.config import paths, trust_list
-    from nemo_vfm.runtime.checks.missing_paths import mounts_of, paths_seen
-    from nemo_vfm.runtime.user_permissions import permissions
-
-    named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
-    return paths_seen(composed, named, mounts_of(arguments.mount))
 
 
 def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":
@@ -124,7 +130,12 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
     except RecipeError as error:
         problems = list(error.problems)
     if problems and all(problem.kind == "missing" for problem in problems):
-        problems = [*problems, *_refused_already(arguments, problems, trust)]
+        from nemo_vfm.cli.recipe_job import refused
+
+        # What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it.
+        waiting = [problem.path for problem in problems]
+        problems += [one for one in refused(arguments, problems, trust)
+                     if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]  # fmt: skip
     return composed, job, [*problems, *_unfit(arguments, composed, job, problems)]
 
 
@@ -132,7 +143,7 @@ def _unfit(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "list[Problem]":
     """What could not be built or shared by the ranks of its plan, where nothing else is wrong."""
-    from nemo_vfm.cli.stand_in_job import stand_in_job
+    from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import trust_list
     from nemo_vfm.runtime.checks.meta_build import unfit
     from nemo_vfm.runtime.checks.shareable_batches import unshareable
@@ -146,28 +157,10 @@ def _unfit(
     return found or ([] if job is None else unshareable(composed, job))
 
 
-def _work_of_all(sweep: "SweepPlan") -> int:
-    """A sweep as one JSON object: its folder, its table before anything has run, and the work of each combination."""
-    from nemo_vfm.runtime import sweep_table
-
-    found = []
-    for point in sweep.points:
-        own = sweep.alone(point)
-        composed, job, problems = _looked_at(own)
-        if any(problem.kind == "error" for problem in problems):
-            sys.stdout.write(f"{' '.join(point.words())}\n")
-            return _one(own)
-        work = _work(own, composed, job, problems)
-        found.append({"name": point.name, "changes": sweep.changes(point), "work": work})
-    notes = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
-    sys.stdout.write(f"{json.dumps(notes, indent=2)}\n")
-    return 0
-
-
 def _work(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "Json":
-    from nemo_vfm.cli.stand_in_job import stand_in_job
+    from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import needs, trust_list
     from nemo_vfm.runtime.recipe_work import described
     from nemo_vfm.runtime.user_permissions import permissions
@@ -199,22 +192,11 @@ def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Li
     return recipients(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
 
 
-def _refused_already(
-    arguments: argparse.Namespace, missing: "Sequence[Problem]", trust: "Sequence[str]"
-) -> "list[Problem]":
-    """What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it."""
-    from nemo_vfm.cli.stand_in_job import refused
-
-    found = refused(arguments, missing, trust)
-    waiting = [problem.path for problem in missing]
-    return [one for one in found if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]
-
-
 def _say_plan(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> None:
     from nemo_vfm.cli.planning.gpu_check import plan_sentences, waiting_sentence
-    from nemo_vfm.cli.stand_in_job import stand_in_job
+    from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import trust_list
     from nemo_vfm.runtime.terminal import Terminal
 
@@ -224,9 +206,3 @@ def _say_plan(
     )
     for text in sentences:
         Terminal().prose(text)
-
-
-def _verdict(errors: int, missing: int) -> str:
-    counts = [f"{errors} {'problem' if errors == 1 else 'problems'}"] * bool(errors)
-    counts += [f"{missing} {'value' if missing == 1 else 'values'} for you to give"] * bool(missing)
-    return ", ".join(counts) or "ok"

@@ -45,16 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
         warn(f"left out, since they are no run folders with a recipe.yaml: {', '.join(left_out)}")
     if len(folders) < 2:
         raise RunFolderError(f"a comparison needs two runs, but got {len(folders)}; give more run folders")
-    names = dict(zip(_short(list(folders)), folders.values(), strict=True))
+    parts = [Path(path).parts for path in folders]
+    shared = 0  # the folders that all lie in
+    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts):
+        shared += 1
+    short = [printable(str(Path(*one[shared:])), 1000) for one in parts]
+    names = dict(zip(short, folders.values(), strict=True))
     page = write_comparison(arguments.out, " and ".join(names) if len(names) == 2 else "Runs", names)
     sys.stdout.write(f"{printable(str(page), 4096)}\n")
     return 0
-
-
-def _short(paths: list[str]) -> list[str]:
-    """Without the folders that all lie in."""
-    parts = [Path(path).parts for path in paths]
-    shared = 0
-    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts):
-        shared += 1
-    return [printable(str(Path(*one[shared:])), 1000) for one in parts]

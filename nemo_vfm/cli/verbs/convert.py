@@ -109,7 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
 
     if not arguments.file.is_file() and not arguments.file.is_dir():
-        raise UserError(f"there is no file {arguments.file}{_hint(arguments.file)}")
+        from nemo_vfm.models.hub.hub_names import get_hint
+
+        hint = "" if arguments.file.suffix in _FILES else f"; {get_hint(arguments.file)} downloads a model"
+        raise UserError(f"there is no file {arguments.file}{hint}")
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
@@ -120,13 +123,6 @@ def run(arguments: argparse.Namespace) -> int:
     summary = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
     sys.stdout.write(f"{summary}\n{arguments.out}\n")
     return 0
-
-
-def _hint(file: Path) -> str:
-    """Say how to download a model from a hub; empty for a path that looks like a file."""
-    from nemo_vfm.models.hub.hub_names import get_hint
-
-    return "" if file.suffix in _FILES else f"; {get_hint(file)} downloads a model"
 
 
 def _require_meant(arguments: argparse.Namespace) -> None:
@@ -164,6 +160,7 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
     Our own checkpoints contain no code and may be larger than memory, so they are read here.
     """
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.models.convert.dcp_folder import checkpoint_in, is_zarr
 
     if arguments.adapter is not None:
         from nemo_vfm.cli.conversion.adapter import convert_adapter
@@ -181,10 +178,10 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
                            trust=arguments.trust, allow_host=arguments.allow_host,
                            most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
     if arguments.to == "exported":
-        from nemo_vfm.cli.conversion import exported_ranker
+        from nemo_vfm.cli.conversion.run_weights import export_ranker
 
-        return exported_ranker.convert_out(arguments.file, folder, key=arguments.key, dtype=arguments.dtype,
-                                           trust=arguments.trust, allow_host=arguments.allow_host)  # fmt: skip
+        return export_ranker(arguments.file, folder, key=arguments.key, dtype=arguments.dtype, trust=arguments.trust,
+                             allow_host=arguments.allow_host)  # fmt: skip
     if arguments.to in ("diffusers", "native", "comfyui"):
         from nemo_vfm.cli.conversion import video_model
 
@@ -192,7 +189,7 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
                                        pipeline=arguments.pipeline, replaces=arguments.replaces,
                                        trust=arguments.trust, allow_host=arguments.allow_host,
                                        dtype=arguments.dtype)  # fmt: skip
-    if arguments.file.is_dir() and not _is_distributed(arguments.file):
+    if arguments.file.is_dir() and checkpoint_in(arguments.file) is None and not is_zarr(arguments.file):
         if arguments.rope_scale is not None or arguments.heads is not None:
             raise UserError("--rope-scale and --heads are for files of a Cosmos or Wan; this folder is not one")
         return _of_folder(arguments.file, folder, arguments.key)
@@ -202,12 +199,6 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
     if arguments.heads is not None:
         words.append(f"--heads={arguments.heads}")
     return _child(arguments.file, [*words, "--", str(arguments.file), str(folder)])
-
-
-def _is_distributed(folder: Path) -> bool:
-    from nemo_vfm.models.convert.dcp_folder import checkpoint_in, is_zarr
-
-    return checkpoint_in(folder) is not None or is_zarr(folder)
 
 
 def _of_folder(source: Path, folder: Path, key: str | None) -> str:
@@ -224,9 +215,9 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
         from nemo_vfm.cli.conversion import video_model
 
         return video_model.convert_in(source, folder)
-    from nemo_vfm.cli.conversion.single_file import convert
+    from nemo_vfm.cli.conversion.run_weights import write_one_file
 
-    return convert(source, folder, key)
+    return write_one_file(source, folder, key)
 
 
 def _made(out: Path, work: Callable[[Path], str]) -> str:

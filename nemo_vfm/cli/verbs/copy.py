@@ -60,7 +60,8 @@ def _recipe(arguments: argparse.Namespace) -> int:
         if use.file.resolve() != target.resolve():
             texts[target], notes[target] = read_bytes(use.file).decode(), "replaces the built-in file from now on"
     write(texts)
-    _say_files(notes)
+    width = max(len(str(path)) for path in notes)
+    sys.stdout.write("".join(f"{path!s:<{width}}  {note}\n" for path, note in notes.items()))
     _say_next(dest, file, flat=arguments.flat)
     return 0
 
@@ -80,11 +81,6 @@ def _project(arguments: argparse.Namespace) -> int:
     sys.stdout.write("".join(f"{path}\n" for path in texts))
     sys.stdout.write(f"\nNow: cd {folder}, and README.md has the three commands; the first needs nothing installed.\n")
     return 0
-
-
-def _say_files(notes: dict[Path, str]) -> None:
-    width = max(len(str(path)) for path in notes)
-    sys.stdout.write("".join(f"{path!s:<{width}}  {note}\n" for path, note in notes.items()))
 
 
 def _say_next(dest: Path, file: Path, *, flat: bool) -> None:

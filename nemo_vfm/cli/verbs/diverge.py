@@ -51,19 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
     sides = parse_request(arguments)
     found = compare_sides(sides, arguments.steps)
     if arguments.json:
-        sys.stdout.write(json.dumps(_record(sides, found), indent=1) + "\n")
+        record = {
+            "a": str(sides.a), "b": str(sides.b), "tolerance": sides.tolerance,
+            "parting": None if found.parting is None else asdict(found.parting),
+            "largest": [{**asdict(one), "compared": found.compared[key]} for key, one in found.largest.items()],
+            "unknown": list(found.unknown),
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(record, indent=1) + "\n")
     else:
         _write(sides, found)
     return 0 if found.parting is None else 1
-
-
-def _record(sides: "DivergenceRequest", report: "DivergenceReport") -> dict[str, object]:
-    return {
-        "a": str(sides.a), "b": str(sides.b), "tolerance": sides.tolerance,
-        "parting": None if report.parting is None else asdict(report.parting),
-        "largest": [{**asdict(one), "compared": report.compared[key]} for key, one in report.largest.items()],
-        "unknown": list(report.unknown),
-    }  # fmt: skip
 
 
 def _write(sides: "DivergenceRequest", report: "DivergenceReport") -> None:

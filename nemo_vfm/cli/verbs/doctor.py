@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nemo_vfm.cli.doctor.finding import Finding
+    from nemo_vfm.cli.doctor.examine_machine import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,31 +35,29 @@ def run(arguments: argparse.Namespace) -> int:
         result = {"ok": not stopping, "findings": [finding.to_json() for finding in findings]}
         sys.stdout.write(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
-        _write(findings, stopping)
+        from nemo_vfm.cli.doctor.examine_machine import paste_ready
+        from nemo_vfm.runtime.terminal import Terminal
+
+        paper = Terminal()
+        paper.table(list(_rows(findings)), styles=_STYLES)
+        hints = [finding for finding in findings if finding.hint]
+        if hints:
+            paper.line("\nwhat to do", "bold")
+        for finding in hints:
+            paper.line(f"  {finding.name}: {paste_ready(finding.hint)}")
+        paper.line()
+        paper.prose(
+            "Everything required works." if not stopping else f"Required, and not working: {', '.join(stopping)}."
+        )
     return 2 if stopping else 0
 
 
 _STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red"}
 
 
-def _write(findings: "list[Finding]", stopping: list[str]) -> None:
-    from nemo_vfm.cli.doctor.finding import paste_ready
-    from nemo_vfm.runtime.terminal import Terminal
-
-    paper = Terminal()
-    paper.table(list(_rows(findings)), styles=_STYLES)
-    hints = [finding for finding in findings if finding.hint]
-    if hints:
-        paper.line("\nwhat to do", "bold")
-    for finding in hints:
-        paper.line(f"  {finding.name}: {paste_ready(finding.hint)}")
-    paper.line()
-    paper.prose(_verdict(stopping))
-
-
 def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
     """A row a finding; before each group an empty one and its name."""
-    from nemo_vfm.cli.doctor.finding import paste_ready
+    from nemo_vfm.cli.doctor.examine_machine import paste_ready
 
     group = ""
     for finding in findings:
@@ -68,9 +66,3 @@ def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
             yield (finding.group,)
             group = finding.group
         yield f"  {finding.state}", finding.name, paste_ready(finding.detail)
-
-
-def _verdict(stopping: list[str]) -> str:
-    if not stopping:
-        return "Everything required works."
-    return f"Required, and not working: {', '.join(stopping)}."

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage import uri
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
     from nemo_vfm.cli.catalogue.explain_component import Explanation, Places
-    from nemo_vfm.core.types.json_value import Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Find out what the name is, look, and print."""
     if arguments.name is not None:
         if (step := _step(arguments)) is not None:
-            from nemo_vfm.explain.step_page import tell_of_step
+            from nemo_vfm.explain.step_report import tell_of_step
 
             return tell_of_step(*step, trust=arguments.trust, allow_host=arguments.allow_host, as_json=arguments.json,
                                 losses=not arguments.no_losses)  # fmt: skip
+
         from nemo_vfm.explain.clip.curation_folder import names_run
         from nemo_vfm.explain.row_page import names_rows, tell_of_row
-        from nemo_vfm.explain.shards.shard_subject import is_folder_of_shards, shards_named
 
         if names_rows(arguments.name):
             return tell_of_row(Path(arguments.name), arguments.key, as_json=arguments.json)
@@ -102,7 +102,13 @@ def _component(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _write_json(groups)
         else:
-            _list(Terminal(), groups)
+            paper = Terminal()
+            for group in groups:
+                paper.line(f"{', '.join(group['slots'])} ({group['kind']})", "bold")
+                for name in group["components"]:
+                    paper.line(f"  {name}")
+            paper.line()
+            paper.prose("`nemo-vfm explain NAME` explains one; the last part of the name is enough.")
         return 0
     found = explain(arguments.name, roots, trust)
     if arguments.json:
@@ -114,18 +120,31 @@ def _component(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def shards_named(word: str) -> uri.Place | None:
+    """A folder with shards.json or tars, a tar, several by braces, or an address in an object store."""
+    try:
+        where = uri.place(word)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if not isinstance(where, Path) or word.endswith(".tar"):
+        return where
+    if is_folder_of_shards(where):
+        return where
+    if where.is_dir() and (where / "shards" / "shards.json").is_file():
+        raise UserError(f"{where} is not a folder of shards, {where / 'shards'} is")
+    if len(where.parts) > 1 and where.parent.is_dir():
+        there = "holds neither shards.json nor a .tar" if where.is_dir() else "does not exist"
+        raise UserError(f"{where} {there}; give a folder of shards, a .tar, or an address such as s3://bucket/folder")
+    return None
+
+
+def is_folder_of_shards(where: Path) -> bool:
+    """Whether there are shards directly in it."""
+    return (where / "shards.json").is_file() or next(where.glob("*.tar"), None) is not None
+
+
 def _write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _list(paper: Terminal, groups: "list[Json]") -> None:
-    """Slots with what fills each."""
-    for group in groups:
-        paper.line(f"{', '.join(group['slots'])} ({group['kind']})", "bold")
-        for name in group["components"]:
-            paper.line(f"  {name}")
-    paper.line()
-    paper.prose("`nemo-vfm explain NAME` explains one; the last part of the name is enough.")
 
 
 def _write(paper: Terminal, found: "Explanation") -> None:
@@ -151,7 +170,10 @@ def _write(paper: Terminal, found: "Explanation") -> None:
     if found.arguments:
         paper.line("\nArguments", "bold")
         for argument in found.arguments:
-            _argument(paper, argument)
+            details = default_words(argument) if argument.given else f"{argument.words}, {default_words(argument)}"
+            paper.line(f"  {argument.name}: {details}")
+            if argument.text:
+                paper.prose(argument.text, 6)
     if found.yaml:
         paper.line("\nReady to paste", "bold")
         sys.stdout.write(found.yaml)
@@ -171,13 +193,6 @@ def _slot(slot: "Slot") -> str:
     if not slot.owner:
         return "the root of a recipe"
     return f"{slot.name} of {slot.owner}, as a factory" if slot.later else f"{slot.name} of {slot.owner}"
-
-
-def _argument(paper: Terminal, argument: "Described") -> None:
-    details = default_words(argument) if argument.given else f"{argument.words}, {default_words(argument)}"
-    paper.line(f"  {argument.name}: {details}")
-    if argument.text:
-        paper.prose(argument.text, 6)
 
 
 def default_words(argument: "Described") -> str:

@@ -13,11 +13,9 @@ import difflib
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
 from itertools import groupby
-from pathlib import Path
 
-from nemo_vfm.config.recipe_header import Header, header
+from nemo_vfm.config.roots import Header, header
 from nemo_vfm.core.optional import line_of_extras
 from nemo_vfm.core.sanitize import printable
 
@@ -43,7 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     found = {name: description for name, file in sorted(recipes.items())
              if _matches(name, description := header(file), arguments.filters)}  # fmt: skip
     if not found:
-        raise UserError(_no_match(arguments.filters, recipes))
+        words = arguments.filters
+        known = {part for name in recipes for part in (name, *name.split("/"))}
+        close = difflib.get_close_matches(words[0], sorted(known), n=1)
+        hint = f"did you mean {close[0]}?" if close else "`nemo-vfm list` shows all names"
+        raise UserError(f"no recipe has {' and '.join(map(repr, words))} in its name or title; {hint}")
     for name, description in found.items():
         lines = [line for text in _header_lines(description) for line in _wrapped(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
@@ -69,13 +71,6 @@ def _matches(name: str, description: Header, words: list[str]) -> bool:
     """All words count, each as a group or as a part of the name or title."""
     text = f"{name} {description.title}".lower()
     return all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in words)
-
-
-def _no_match(words: list[str], recipes: Mapping[str, Path]) -> str:
-    known = {part for name in recipes for part in (name, *name.split("/"))}
-    close = difflib.get_close_matches(words[0], sorted(known), n=1)
-    hint = f"did you mean {close[0]}?" if close else "`nemo-vfm list` shows all names"
-    return f"no recipe has {' and '.join(map(repr, words))} in its name or title; {hint}"
 
 
 def _header_lines(found: Header) -> list[str]:

@@ -7,10 +7,6 @@ over, with the reason, here and as a comment in the recipe (docs/how-to/clusters
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from nemo_vfm.cli.migrate import Migration
 
 _FORMATS = ("automodel", "dfm", "nemo2", "nemo1", "lightning-cli")
 
@@ -28,13 +24,18 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.migrate import migrate
     from nemo_vfm.cli.migrate.lightning_cli import trust_words
-    from nemo_vfm.cli.migrate.recipe_text import recipe_text
+    from nemo_vfm.cli.migrate.recipe_text import account, recipe_text
     from nemo_vfm.config.recipe_errors import shown_path
+    from nemo_vfm.runtime.terminal import WIDEST, Terminal
 
     out = arguments.out or Path("recipes") / f"{arguments.file.stem}.yaml"
     migrated = migrate(_text(arguments.file), str(arguments.file), arguments.form, arguments.kind)
     write({out: recipe_text(migrated, arguments.file.name, shown_path(str(out)))})
-    _tell(migrated, arguments.file, out)
+    paper = Terminal()
+    paper.line(f"{arguments.file} is in {migrated.form.title}'s format; {out} is the recipe.")
+    for line, style in account(migrated, min(paper.width, WIDEST)):
+        paper.line(line, style)
+    paper.line()
     return _check(out, trust_words(migrated.draft), another=bool(migrated.draft.differences))
 
 
@@ -50,17 +51,6 @@ def _text(file: Path) -> str:
         raise UserError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not UTF-8 text: byte {error.start} is not") from error
-
-
-def _tell(migrated: "Migration", file: Path, out: Path) -> None:
-    from nemo_vfm.cli.migrate.migration_tables import account
-    from nemo_vfm.runtime.terminal import WIDEST, Terminal
-
-    paper = Terminal()
-    paper.line(f"{file} is in {migrated.form.title}'s format; {out} is the recipe.")
-    for line, style in account(migrated, min(paper.width, WIDEST)):
-        paper.line(line, style)
-    paper.line()
 
 
 def _check(out: Path, trust: str, *, another: bool) -> int:

@@ -14,15 +14,22 @@ Examples:
 import argparse
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import NETWORK, add_recipe_arguments, add_sample_arguments
+from nemo_vfm.cli.arguments import GPU, NETWORK, add_recipe_arguments, add_sample_arguments
 from nemo_vfm.cli.without_gc import without_collection
+from nemo_vfm.config import Roots, compose
+from nemo_vfm.config.recipe_errors import Mark, Source
+from nemo_vfm.config.tree import find, plain
+from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.planning.plan_request import PlanRequest
     from nemo_vfm.perf.planner import Answer, Choice, Planner
+
+_SLOT, _SIZES = "cluster", ("nodes", "gpus")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where some layout, or with --serve some precision, fits; 2 where none does, or the question is wrong."""
-    from nemo_vfm.cli.planning.cluster_size import with_cluster
     from nemo_vfm.cli.planning.plan_request import parse_request
     from nemo_vfm.perf.planner import Planner
 
@@ -63,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     answer = planner.answer(arguments.gpus)
     own = _own(planner, request, answer)
     if arguments.json:
-        from nemo_vfm.cli.planning.machine_answer import to_json
+        from nemo_vfm.cli.planning.layout_ingredient import to_json
 
         text = json.dumps(to_json(request, answer, own), indent=1, ensure_ascii=False, allow_nan=False)
         sys.stdout.write(f"{text}\n")
@@ -75,18 +81,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
-    from nemo_vfm.cli.planning import serving_page
+    from nemo_vfm.cli.planning.plan_page import serving_answers, serving_json, serving_sentences
     from nemo_vfm.perf.serving import fits
     from nemo_vfm.runtime.terminal import Terminal
 
     asked = request.question, arguments.gpus, arguments.sequences
-    found = serving_page.answers(*asked)
+    found = serving_answers(*asked)
     if arguments.json:
-        text = json.dumps(serving_page.to_json(*asked), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(serving_json(*asked), indent=1, ensure_ascii=False, allow_nan=False)
         sys.stdout.write(f"{text}\n")
     else:
         paper = Terminal()
-        for sentence in serving_page.sentences(*asked):
+        for sentence in serving_sentences(*asked):
             paper.prose(sentence)
     gpu = request.question.machine.gpu
     return 0 if any(one is not None and fits(one, gpu) for one in found.values()) else 2
@@ -94,8 +100,6 @@ def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
 
 def _own(planner: "Planner", request: "PlanRequest", answer: "Answer") -> "Choice | None":
     """The recipe's own layout, where it is for so many GPUs and can be."""
-    from nemo_vfm.core.errors import UserError
-
     if request.own.world != answer.gpus:
         return None
     try:
@@ -131,3 +135,59 @@ def _write(arguments: argparse.Namespace, request: "PlanRequest", best: "Choice"
     text = ingredient_text(best, [f"{layout(best.plan)}: the fastest that `nemo-vfm plan` found for", f"{of}."])
     write({arguments.write: text})
     sys.stderr.write(f"{arguments.write}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What a cluster's file says of its nodes, as far as `plan` asks; None where it says nothing."""
+
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    network: str | None = None
+
+
+def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of `plan`, in which changes name no cluster any more: they say how many GPUs of which kind.
+
+    Args:
+        arguments: `gpus`, `gpu` and `network` are None where they are not given; an option wins over a cluster.
+    """
+    ours = [word for word in arguments.overrides if _path(word).partition(".")[0] in (_SLOT, *_SIZES)]
+    sizes = {_path(word): word for word in ours if _path(word) in _SIZES}
+    names = [word for word in ours if _path(word) == _SLOT]
+    found = _machine(names[-1], ours, arguments) if names else _Machine()
+    given = dict(vars(arguments), overrides=[word for word in arguments.overrides if word not in ours])
+    if arguments.gpus is None:
+        if not sizes or ("nodes" in sizes and found.gpus_per_node is None):
+            raise UserError("it is not said for how many GPUs: give --gpus N, or cluster=NAME and nodes=N as "
+                            "`vfm-launch submit` takes them")  # fmt: skip
+        if len(sizes) > 1:
+            raise UserError(f"{' and '.join(sizes.values())} are two sizes; give one, and the other follows")
+        ((name, word),) = sizes.items()
+        number = word.partition("=")[2]
+        if not number.isdecimal() or int(number) < 1:
+            raise UserError(f"{name} must be a whole number, one or more, got {word}")
+        given["gpus"] = int(number) * (found.gpus_per_node if name == "nodes" and found.gpus_per_node else 1)
+    given["gpu"] = arguments.gpu or found.gpu or GPU
+    given["network"] = arguments.network or found.network or NETWORK
+    return argparse.Namespace(**given)
+
+
+def _path(word: str) -> str:
+    return word.removeprefix("~").partition("=")[0]
+
+
+def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> _Machine:
+    """GPUs of a node, their kind and the network between them, of the cluster's file and what changes it."""
+    roots, name = Roots.standard(arguments.conf), named.partition("=")[2]
+    file = roots.require_ingredient(_SLOT, name, Mark(Source.typed(named), 1, len(_SLOT) + 2))
+    changes = [word.replace(f"{_SLOT}.", "", 1) for word in ours if _path(word).startswith(f"{_SLOT}.")]
+    root = compose(file, changes, arguments.conf).root
+    found = [find(root, key) for key in ("gpu", "gpus_per_node", "segment")]
+    gpu, per_node, segment = (None if node is None else plain(node) for node in found)
+    if not isinstance(per_node, int) or per_node < 1 or not isinstance(gpu, str):
+        raise UserError(f"cluster={name} names no GPUs, so there is nothing to plan for; choose another, or add "
+                        f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip
+    domain = per_node * (segment if isinstance(segment, int) else 1)
+    networks = [one for one in (name, f"{gpu}_nvl{domain}") if one in roots.choices("network")]
+    return _Machine(gpu, per_node, next(iter(networks), None))

@@ -54,8 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compose, check, build, run, report."""
     if arguments.sweep:
-        _require_all(arguments)
+        from nemo_vfm.core.errors import UserError
         from nemo_vfm.runtime.sweep import run_sweep
+
+        for name in ("only", "part"):
+            if (value := vars(arguments)[name]) is not None:
+                raise UserError(f"a sweep runs each combination completely; drop --{name} {value}")
 
         return run_sweep(arguments)
     given = RunOptions(**{one.name: vars(arguments)[one.name] for one in fields(RunOptions)})
@@ -63,14 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
     with listening(given.preempt or DEFAULT):
         composed = composed_recipe(arguments)
         return RecipeRun(composed, [arguments.recipe, *arguments.overrides, *files], given, show).run()
-
-
-def _require_all(arguments: argparse.Namespace) -> None:
-    from nemo_vfm.core.errors import UserError
-
-    for name in ("only", "part"):
-        if (value := vars(arguments)[name]) is not None:
-            raise UserError(f"a sweep runs each combination completely; drop --{name} {value}")
 
 
 def show(ending: Ending) -> None:

@@ -46,10 +46,16 @@ def run(arguments: argparse.Namespace) -> int:
     for root in roots:
         if not root.is_dir():
             raise UserError(f"there is no folder {root}; give the folder that your runs are in: nemo-vfm runs DIR")
-    named = {folder: _name(folder, root, roots) for root in roots for folder in find(root)}
+    named = {}
+    for root in roots:
+        for folder in find(root):  # as short as it can be and still be found, from the folder on that was asked for
+            short = folder.relative_to(root) if len(roots) == 1 and folder != root else folder
+            named[folder] = printable(str(short), 1000)
     lines = sorted(map(look, named), key=lambda line: (-line.last, str(line.path)))
     if arguments.json:
-        sys.stdout.write(json.dumps([_record(line, named[line.path]) for line in lines], indent=1) + "\n")
+        records = [{"run": named[line.path], **asdict(line), "path": str(line.path), "last": _iso(line.last)}
+                   for line in lines]  # fmt: skip
+        sys.stdout.write(json.dumps(records, indent=1) + "\n")
         return 0
     if not lines:
         sys.stdout.write(f"no runs in {', '.join(map(str, roots))}\n")
@@ -57,16 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [_row(line, named[line.path]) for line in lines]
     sys.stdout.write(_table(rows, lines, shutil.get_terminal_size((100, 24)).columns))
     return 0
-
-
-def _name(folder: Path, root: Path, roots: Sequence[Path]) -> str:
-    """As short as it can be and still be found: from the folder on that was asked for, where it was one."""
-    short = folder.relative_to(root) if len(roots) == 1 and folder != root else folder
-    return printable(str(short), 1000)
-
-
-def _record(line: Line, name: str) -> dict[str, object]:
-    return {"run": name, **asdict(line), "path": str(line.path), "last": _iso(line.last)}
 
 
 def _iso(time: float) -> str | None:

@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """Look at every component, and write."""
-    from nemo_vfm.cli.catalogue.class_names import slots_of
-    from nemo_vfm.cli.catalogue.components import catalogue
+    from nemo_vfm.cli.catalogue.components import catalogue, slots_of
     from nemo_vfm.cli.catalogue.json_schema import Schemas
     from nemo_vfm.config import Roots, trust_list
     from nemo_vfm.core.errors import UserError

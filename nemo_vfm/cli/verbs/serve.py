@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.arguments import add_allow_host, add_trust
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.serving.tensor_ranks import Answer
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
     from nemo_vfm.serve.openai_api.http_server import Listen
     from nemo_vfm.serve.served_model import ServedModel
@@ -64,8 +63,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the model, print the address, and answer until SIGTERM or Ctrl-C."""
-    _require_limits(arguments)
-    _require_packages()
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.optional import require
+
+    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "tensor": 1, "room_gb": 0, "most_body_mb": 0}
+    for name, lowest in lowest_of.items():
+        value = getattr(arguments, name)
+        if value is not None and not lowest <= value < 1 << 40:
+            raise UserError(f"--{name.replace('_', '-')} must be at least {lowest}, got {value}")
+    if not 0 <= arguments.port < 1 << 16:
+        raise UserError(f"--port must be from 0 to 65535, got {arguments.port}")
+    for package in ("starlette", "uvicorn"):
+        require(package, purpose="Serving a model")
     from nemo_vfm.serve.memory_settings import blocks_side_by_side, set_memory
 
     set_memory()
@@ -77,19 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     listen = _listen(arguments)
     answer = partial(_answer, arguments, listen)
     if arguments.tensor > 1 or ranks.count() > 1:
-        return _on_ranks(arguments, answer)
+        from nemo_vfm.cli.serving.tensor_ranks import TensorServing, serve_on_ranks
+
+        serving = TensorServing(arguments.tensor, _words(arguments), arguments.room_gb, arguments.at_once)
+        return serve_on_ranks(serving, partial(_load, arguments), answer)
     served = _load(arguments)
     room = KeyValueRoom(served.model, arguments.room_gb)
     with blocks_side_by_side():
         pack_modules(served.model)
     return answer(served, ModelPasses(served.model, room, arguments.at_once))
-
-
-def _on_ranks(arguments: argparse.Namespace, answer: "Answer") -> int:
-    from nemo_vfm.cli.serving.tensor_ranks import TensorServing, serve_on_ranks
-
-    serving = TensorServing(arguments.tensor, _words(arguments), arguments.room_gb, arguments.at_once)
-    return serve_on_ranks(serving, partial(_load, arguments), answer)
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
@@ -114,6 +119,7 @@ def _typed(value: object) -> str:
 
 def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedModel", passes: "ModelPasses") -> int:
     """Print the address and answer until a signal."""
+    from nemo_vfm.core.sanitize import printable
     from nemo_vfm.serve.continuous.batch_engine import BatchEngine
     from nemo_vfm.serve.continuous.engine_thread import EngineThread
     from nemo_vfm.serve.memory_settings import collapse_pages
@@ -126,29 +132,13 @@ def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedMode
     app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6),
                       split_thoughts=arguments.reasoning_parser is not None)  # fmt: skip
     server = HttpServer(app, listen)
-    _announce(served, server.address, engine.most_tokens())
+    note = served.generation.note
+    sys.stdout.write(f"{printable(served.name, 200)} at {server.address}, room for {engine.most_tokens():,} tokens\n")
+    sys.stdout.write(f"{printable(note, 1000)}\n" if note else "")
+    sys.stdout.flush()
     server.run()
     engine.close()
     return 0
-
-
-def _require_limits(arguments: argparse.Namespace) -> None:
-    from nemo_vfm.core.errors import UserError
-
-    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "tensor": 1, "room_gb": 0, "most_body_mb": 0}
-    for name, lowest in lowest_of.items():
-        value = getattr(arguments, name)
-        if value is not None and not lowest <= value < 1 << 40:
-            raise UserError(f"--{name.replace('_', '-')} must be at least {lowest}, got {value}")
-    if not 0 <= arguments.port < 1 << 16:
-        raise UserError(f"--port must be from 0 to 65535, got {arguments.port}")
-
-
-def _require_packages() -> None:
-    from nemo_vfm.core.optional import require
-
-    for package in ("starlette", "uvicorn"):
-        require(package, purpose="Serving a model")
 
 
 def _listen(arguments: argparse.Namespace) -> "Listen":
@@ -187,12 +177,3 @@ def _weights(text: str) -> dict[str, float]:
     if len(found) < len(pairs):
         raise argparse.ArgumentTypeError("an attribute has two weights")
     return found
-
-
-def _announce(served: "ServedModel", address: str, tokens: int) -> None:
-    from nemo_vfm.core.sanitize import printable
-
-    note = served.generation.note
-    sys.stdout.write(f"{printable(served.name, 200)} at {address}, room for {tokens:,} tokens\n")
-    sys.stdout.write(f"{printable(note, 1000)}\n" if note else "")
-    sys.stdout.flush()

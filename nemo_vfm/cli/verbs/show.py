@@ -13,16 +13,24 @@ Examples:
 import argparse
 import shutil
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments
 from nemo_vfm.cli.without_gc import without_collection
+from nemo_vfm.config.emit import text_of, with_places
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq, join
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime.command import composed_recipe
+from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
-    from nemo_vfm.config.tree import Map
+
+_ALIGNED = 48  # a longer value is not aligned with the others
+_IGNORED = ("run_dir",)  # where a run lies is no part of what it is
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
-        return _differences(arguments)
+        # 0 also where there are some, as `git diff` does.
+        old, new = _two(arguments)
+        keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
+        found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
+        paper, styles = Terminal(), {"-": "red", "+": "green", " ": "bold"}
+        if not found:
+            paper.line("no difference")
+        for mark, line in side_lines(found):
+            paper.line(line, styles[mark])
+        return 0
     if arguments.defaults:
-        from nemo_vfm.config.emit import with_places
-
         sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
         return 0
     sys.stdout.write(composed_recipe(arguments).show(_width()))
@@ -54,7 +69,7 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> "Map":
+def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> Map:
     """The resolved tree, with defaults if asked for."""
     from nemo_vfm.config.interpolate import resolve
 
@@ -72,26 +87,8 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
     return whole
 
 
-def _differences(arguments: argparse.Namespace) -> int:
-    """0 also where there are some, as `git diff` does."""
-    from nemo_vfm.cli.recipe_diff import differing, side_lines
-    from nemo_vfm.runtime.terminal import Terminal
-
-    old, new = _two(arguments)
-    keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
-    found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
-    paper, styles = Terminal(), {"-": "red", "+": "green", " ": "bold"}
-    if not found:
-        paper.line("no difference")
-    for mark, line in side_lines(found):
-        paper.line(line, styles[mark])
-    return 0
-
-
 def _two(arguments: argparse.Namespace) -> "tuple[Composed, Composed]":
     """A and B with the changes made to both, or A without and with them."""
-    from nemo_vfm.core.errors import UserError
-
     words = list(arguments.overrides)
     second = next((word for word in words if "=" not in word and not word.startswith("~")), None)
     if second is not None:
@@ -104,10 +101,65 @@ def _two(arguments: argparse.Namespace) -> "tuple[Composed, Composed]":
 
 def _one(arguments: argparse.Namespace, name: str, changes: list[str]) -> "Composed":
     """A recipe, or the one that a run folder holds."""
-    from nemo_vfm.core.errors import UserError
-
     if Path(name).is_dir():
         if not (Path(name) / "recipe.yaml").is_file():
             raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")
         name = str(Path(name) / "recipe.yaml")
     return composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": name, "overrides": changes}))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One key; a side that lacks it is None."""
+
+    key: str
+    old: Node | None
+    new: Node | None
+
+
+def differing(old: Map, new: Map) -> list[Difference]:
+    """The differences; a list counts as one value where it holds plain values only."""
+    left, right = dict(_leaves(old)), dict(_leaves(new))
+    pairs = (Difference(key, left.get(key), right.get(key)) for key in _in_order(list(left), list(right)))
+    return [pair for pair in pairs if _text(pair.old) != _text(pair.new) and pair.key not in _IGNORED]
+
+
+def side_lines(differences: list[Difference]) -> Iterator[tuple[str, str]]:
+    """(mark, line) for each line to print; the mark is ' ', '-' or '+'."""
+    texts = [_text(node) for pair in differences for node in (pair.old, pair.new)]
+    width = max((len(text) for text in texts if len(text) <= _ALIGNED), default=0)
+    for pair in differences:
+        yield " ", pair.key
+        for mark, node in (("-", pair.old), ("+", pair.new)):
+            if node is not None:
+                via = f" {node.via}" if isinstance(node, Scalar) and node.via not in ("", node.value) else ""
+                yield mark, f"  {mark} {_text(node):<{width}}  # {node.mark.place()}{via}"
+
+
+def _in_order(old: list[str], new: list[str]) -> list[str]:
+    """All keys: the old ones in their order, a new one behind what stands before it in the new recipe."""
+    known, merged = set(old), list(old)
+    for before, key in zip(["", *new], new, strict=False):
+        if key not in known:
+            merged.insert(merged.index(before) + 1 if before in merged else 0, key)
+    return merged
+
+
+def _leaves(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    below: Mapping[str, Node] = {}
+    if isinstance(node, Map):
+        below = node.items
+    elif isinstance(node, Seq) and not all(isinstance(item, Scalar) for item in node.items):
+        below = {str(index): item for index, item in enumerate(node.items)}
+    if not below:
+        yield path, node
+    for key, value in below.items():
+        yield from _leaves(value, join(path, key))
+
+
+def _text(node: Node | None) -> str:
+    if node is None:
+        return ""
+    if isinstance(node, Seq):
+        return f"[{', '.join(map(_text, node.items))}]"
+    return text_of(node.value) if isinstance(node, Scalar) else "{}"

@@ -1,59 +1,49 @@
-"""Finds where a clip's bytes lie, what its record says, and what was encoded of it."""
+"""Finds where a clip's bytes lie, what its record says, what was encoded of it, and the pictures of all that."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import read_bytes
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.batching.transform import decode_image
+from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.explain.clip.curation_folder import Curation, plain, read_plain
+from nemo_vfm.explain.shards.sample_pictures import Frame, frames_of
+
+_STRIP, _FILM, _LATENTS = 4, 8, 4
 
 
 @dataclass(slots=True)
 class Bytes:
-    """A sample of shards.
+    """A sample of shards."""
 
-    Args:
-        folder: of the shards.
-        shard: the tar's name.
-        key: the sample's.
-        members: extension -> (offset in the tar, bytes).
-        index: what the index says of it.
-    """
-
-    folder: str
-    shard: str
-    key: str
-    members: dict[str, tuple[int, int]]
-    index: Json
+    folder: str  #: of the shards
+    shard: str  #: the tar's name
+    key: str  #: the sample's
+    members: dict[str, tuple[int, int]]  #: extension -> (offset in the tar, bytes)
+    index: Json  #: what the index says of it
 
 
 @dataclass(slots=True)
 class Encoding:
-    """What one encode step made of the clip.
+    """What one encode step made of the clip."""
 
-    Args:
-        step: its folder.
-        samples: windows of the clip, each with its latents; none where the step left it out.
-        codec: what encoded it.
-        left_out: reason -> clips that this step left out for it, where it made nothing of the clip.
-    """
-
-    step: str
+    step: str  #: its folder
+    #: windows of the clip, each with its latents; none where the step left it out
     samples: list[Bytes] = field(default_factory=list)
-    codec: str = ""
+    codec: str = ""  #: what encoded it
+    #: reason -> clips that this step left out for it, where it made nothing of the clip
     left_out: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Opened:
-    """The shards that a clip lies in, for reading what is in them.
-
-    Args:
-        shards: the folder.
-        entry: the sample.
-    """
+    """The shards that a clip lies in, for reading what is in them."""
 
     shards: ShardSet
     entry: Entry
@@ -104,3 +94,37 @@ def _opened(folder: Path, wanted: Callable[[Entry], bool]) -> list[Opened]:
 def _reasons(report: Json, name: str) -> dict[str, int]:
     found = report.get(name)
     return {str(why): int(count) for why, count in found.items()} if isinstance(found, dict) else {}
+
+
+def thumbnail_frames(curation: Curation, clip: str) -> list[Frame]:
+    """The frames of the thumbnail's strip; none where there is no such picture."""
+    path = curation.folder / "thumbnails" / f"{clip}.jpg"
+    if not is_key(clip) or not path.is_file():
+        return []
+    try:
+        strip = decode_image(read_bytes(path))
+    except (DataError, OSError):
+        return []
+    if curation.table.images[curation.texts("clip_id").index(clip)]:
+        return [Frame(strip, "source")]
+    parts = np.array_split(strip, _STRIP, axis=1)
+    return [Frame(part, f"source, {number} of {_STRIP}") for number, part in enumerate(parts, start=1)]
+
+
+def sheet_frames(curation: Curation, clip: str, opened: Opened | None, latents: Sequence[Opened]) -> list[Frame]:
+    """The strip, then frames of the encoded clip, then its latents in false colours; what is damaged is left out."""
+    found = thumbnail_frames(curation, clip)
+    for one, most, what in [
+        (opened, _FILM, "encoded"),
+        *((one, _LATENTS, one.entry.key.rpartition("-")[2]) for one in latents[:4]),
+    ]:
+        if one is not None:
+            found += [replace(frame, label=f"{what}, {frame.label}") for frame in _frames(one, most)]
+    return found
+
+
+def _frames(one: Opened, most: int) -> list[Frame]:
+    try:
+        return frames_of(one.shards, one.entry, most)
+    except DataError:
+        return []

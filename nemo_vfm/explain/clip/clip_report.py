@@ -11,28 +11,18 @@ from nemo_vfm.curate.record.stage import FACTS
 from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodings, lies_in
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
-from nemo_vfm.explain.clip.score_units import unit
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One score of the clip among those of all clips that did not fail.
-
-    Args:
-        name: the column.
-        value: None where it has none.
-        unit: empty where a number has none, or nobody says.
-        among: clips that have this score.
-        lower: how many of them have less; of words, None.
-        equal: how many have the same, itself among them.
-    """
+    """One score of the clip among those of all clips that did not fail."""
 
     name: str
-    value: float | str | None
-    unit: str
-    among: int
-    lower: int | None
-    equal: int
+    value: float | str | None  #: None where it has none
+    unit: str  #: empty where a number has none, or nobody says
+    among: int  #: clips that have this score
+    lower: int | None  #: how many of them have less; of words, None
+    equal: int  #: how many have the same, itself among them
 
     @property
     def percentile(self) -> float | None:
@@ -53,50 +43,33 @@ class Alike:
 
 @dataclass(slots=True)
 class Story:
-    """One clip.
-
-    Args:
-        folder: of the curation.
-        clips: that it decided about.
-        last_frame: the one after the clip's last.
-        start_s: of its first frame, at the file's mean frame rate.
-        rule: that dropped it; None where it is kept or failed.
-        message: why it failed; None where it did not.
-        duplicate_of: the kept clip that it went for.
-        duplicates: clips that went for this one.
-        restored: who mended it, and what they found; empty where nothing was mended.
-        caption_by: who wrote the caption; empty where its shard does not say.
-        caption_facts: how it came to be, by names that begin with `caption_`.
-        bucket: its name, or why it is in none; empty where nothing says.
-        bytes: where the encoded clip lies; None where there is none.
-        encodings: what encode steps of the same run made of it.
-    """
+    """One clip."""
 
     clip_id: str
-    folder: str
-    clips: int
+    folder: str  #: of the curation
+    clips: int  #: that it decided about
     source: str
     first_frame: int
-    last_frame: int
-    start_s: float
+    last_frame: int  #: the one after the clip's last
+    start_s: float  #: of its first frame, at the file's mean frame rate
     duration_s: float
     fps: float
     width: int
     height: int
     decision: str
-    rule: str | None
-    message: str | None
+    rule: str | None  #: that dropped it; None where it is kept or failed
+    message: str | None  #: why it failed; None where it did not
     scores: list[Standing]
     rules: list[Verdict]
-    duplicate_of: Alike | None
-    duplicates: list[Alike]
-    restored: Json
+    duplicate_of: Alike | None  #: the kept clip that it went for
+    duplicates: list[Alike]  #: clips that went for this one
+    restored: Json  #: who mended it, and what they found; empty where nothing was mended
     caption: str
-    caption_by: str
-    caption_facts: Json
-    bucket: str
-    bytes: Bytes | None
-    encodings: list[Encoding]
+    caption_by: str  #: who wrote the caption; empty where its shard does not say
+    caption_facts: Json  #: how it came to be, by names that begin with `caption_`
+    bucket: str  #: its name, or why it is in none; empty where nothing says
+    bytes: Bytes | None  #: where the encoded clip lies; None where there is none
+    encodings: list[Encoding]  #: what encode steps of the same run made of it
 
     def to_json(self) -> Json:
         """For machines."""
@@ -112,6 +85,11 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
     record = opened.record() if opened else {}
     first, last = curation.span(place)
     fps = curation.number("fps", place) or 0.0
+    ids, keepers = curation.texts("clip_id"), curation.others["duplicate_of"]
+    keeper = curation.text("duplicate_of", place)
+    mended = curation.read("restored.json").get("clips")
+    found = mended.get(clip) if isinstance(mended, dict) else None
+    facts = {str(name): value for name, value in record.items() if str(name).startswith("caption_")}
     story = Story(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
@@ -119,10 +97,12 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
         decision=curation.texts("decision")[place], rule=curation.text("rule", place),
         message=curation.text("message", place), scores=standings(curation, place), rules=verdicts(curation, place),
-        duplicate_of=_keeper(curation, place), duplicates=_went_for(curation, clip),
-        restored=_restored(curation, clip), caption=curation.text("caption", place) or "",
+        duplicate_of=_alike(curation, ids.index(keeper), place) if keeper in ids else None,
+        duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
+        restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
+        caption=curation.text("caption", place) or "",
         caption_by=str(record.get("caption_by") or ""), bucket=_bucket(curation, clip, latents),
-        caption_facts={str(name): value for name, value in record.items() if _says_how(str(name))},
+        caption_facts={name: value for name, value in facts.items() if name != "caption_by"},
         bytes=opened.resolved() if opened else None, encodings=encoded,
     )  # fmt: skip
     return story, opened, latents
@@ -147,32 +127,12 @@ def _standing(curation: Curation, name: str, place: int) -> Standing:
     return Standing(name, value, unit(name), len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
-def _keeper(curation: Curation, place: int) -> Alike | None:
-    keeper, ids = curation.text("duplicate_of", place), curation.texts("clip_id")
-    return _alike(curation, ids.index(keeper), place) if keeper in ids else None
-
-
-def _went_for(curation: Curation, clip: str) -> list[Alike]:
-    gone = [place for place, keeper in enumerate(curation.others["duplicate_of"]) if keeper == clip]
-    return [_alike(curation, place, place) for place in gone]
-
-
 def _alike(curation: Curation, place: int, dropped: int) -> Alike:
     """A clip as its fellow's story names it, with the likeness for which the dropped one of the two went."""
     decided = next((verdict for verdict in verdicts(curation, dropped) if verdict.decided), None)
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]
     return Alike(*names, *curation.span(place), likeness.value if likeness else None)
-
-
-def _restored(curation: Curation, clip: str) -> Json:
-    clips = curation.read("restored.json").get("clips")
-    found = clips.get(clip) if isinstance(clips, dict) else None
-    return {name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {}
-
-
-def _says_how(name: str) -> bool:
-    return name.startswith("caption_") and name != "caption_by"
 
 
 def _bucket(curation: Curation, clip: str, latents: Sequence[Opened]) -> str:
@@ -184,3 +144,47 @@ def _bucket(curation: Curation, clip: str, latents: Sequence[Opened]) -> str:
         if isinstance(miss, dict) and miss.get("clip_id") == clip:
             return f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
     return ""
+
+
+_PER_SECOND = "% of the diagonal/s"
+
+
+_UNITS = {
+    "motion": _PER_SECOND,
+    "motion_peak": _PER_SECOND,
+    "motion.global_mean": "of (width + height) per frame",
+    "motion.patch_min": "of (width + height) per frame",
+    "camera.pan_x": "% of the width/s",
+    "camera.pan_y": "% of the height/s",
+    "camera.zoom": "growth/s",
+    "camera.roll": "degrees/s",
+    "camera.residual": "0 to 1",
+    "camera.shake": "% of the sides/s",
+    "luma_mean": "0 to 255",
+    "luma_std": "0 to 255",
+    "black_ratio": "of its frames",
+    "freeze_ratio": "of its frames",
+    "quality.dark": "of the pixels",
+    "quality.bright": "of the pixels",
+    "letterbox.ratio": "of the picture",
+    "text.area": "of the picture",
+    "similarity": "0 to 1",
+}
+
+
+_FAMILIES = {
+    "quality.contrast.": "0 to 127.5", "quality.noise.": "luma steps", "quality.entropy.": "bits",
+}  # fmt: skip
+
+
+_ENDINGS = {"_s": "s", "_px": "pixels", "_fps": "frames/s"}
+
+
+def unit(column: str) -> str:
+    """The unit; empty where a number has none, or nobody says."""
+    if column in _UNITS:
+        return _UNITS[column]
+    for family, found in _FAMILIES.items():
+        if column.startswith(family):
+            return found
+    return next((found for ending, found in _ENDINGS.items() if column.endswith(ending)), "")

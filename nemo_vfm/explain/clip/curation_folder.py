@@ -1,7 +1,6 @@
 """Opens the table of a curation and the small files beside it in a run folder."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -16,17 +15,11 @@ _MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Curation:
-    """A finished curation.
+    """A finished curation."""
 
-    Args:
-        folder: where scores.parquet lies.
-        table: what was measured.
-        others: the columns of scores.parquet that are no scores, as lists.
-    """
-
-    folder: Path
-    table: Table
-    others: dict[str, list[object]]
+    folder: Path  #: where scores.parquet lies
+    table: Table  #: what was measured
+    others: dict[str, list[object]]  #: the columns of scores.parquet that are no scores, as lists
 
     def texts(self, name: str) -> list[str]:
         """A column that no clip lacks."""
@@ -63,26 +56,18 @@ def names_run(word: str, clip: str | None) -> bool:
 
 
 def curation_folder(run: Path) -> Path | None:
-    """The folder of a run's only curation; None where there is none.
-
-    Raises:
-        UserError: there are several.
-    """
+    """The folder of a run's only curation; None where there is none."""
     if (run / "scores.parquet").is_file():
         return run
     found = sorted(path.parent for path in run.glob("*/scores.parquet"))
     if len(found) > 1:
-        raise UserError(f"{run} decided on clips in several steps; name one: {_listed(found)}")
+        listed = ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "")
+        raise UserError(f"{run} decided on clips in several steps; name one: {listed}")
     return found[0] if found else None
 
 
 def open_curation(folder: Path) -> Curation:
-    """Read the table.
-
-    Raises:
-        DataError: it is damaged, or no curation's.
-        UserError: it holds no clip.
-    """
+    """Read the table."""
     table, others = read_table(folder / "scores.parquet")
     if not len(table):
         raise UserError(f"{folder} has no clips: no file could be cut into any; its files.json says why")
@@ -104,7 +89,3 @@ def plain(data: bytes, kind: type[dict[str, Json]] | type[list[Json]] = dict) ->
     except (ValueError, RecursionError):
         return kind()
     return value if isinstance(value, kind) else kind()
-
-
-def _listed(folders: Sequence[Path]) -> str:
-    return ", ".join(map(str, folders[:8])) + (" ..." if len(folders) > 8 else "")

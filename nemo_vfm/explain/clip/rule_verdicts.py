@@ -16,50 +16,32 @@ Says = Literal["passes", "drops", "not asked", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How a clip stands to one threshold.
-
-    Args:
-        score: the column.
-        value: the clip's; None where it has none.
-        op: "<" where the rule drops what is below the threshold, ">" where what is above.
-        threshold: as a number, percentiles computed.
-        drops: whether this threshold drops the clip.
-        by: how far the value is from the threshold; None without a value.
-        spares_at: a threshold of four digits that would let the clip through; None where it passes or has no value.
-    """
+    """How a clip stands to one threshold."""
 
     score: str
-    value: float | None
-    op: Literal["<", ">"]
-    threshold: float
-    drops: bool
-    by: float | None
+    value: float | None  #: the clip's; None where it has none
+    op: Literal["<", ">"]  #: "<" where the rule drops what is below the threshold, ">" where what is above
+    threshold: float  #: as a number, percentiles computed
+    drops: bool  #: whether this threshold drops the clip
+    by: float | None  #: how far the value is from the threshold; None without a value
+    #: a threshold of four digits that would let the clip through; None where it passes or has no value
     spares_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule says of a clip.
-
-    Args:
-        rule: its name.
-        text: as it is written.
-        form: whether that says what is kept or what is dropped.
-        says: passes, drops, not asked, or unknown where the rule cannot be read.
-        decided: whether it is the rule that the clip went for.
-        values: the clip's, of every column that the rule reads.
-        margins: of thresholds that drop clips by themselves; other shapes of expressions have none.
-        why: a few words where the numbers do not say it.
-    """
+    """What one rule says of a clip."""
 
     rule: str
-    text: str
-    form: Literal["keep", "drop"]
-    says: Says
-    decided: bool = False
+    text: str  #: as it is written
+    form: Literal["keep", "drop"]  #: whether that says what is kept or what is dropped
+    says: Says  #: passes, drops, not asked, or unknown where the rule cannot be read
+    decided: bool = False  #: whether it is the rule that the clip went for
+    #: the clip's, of every column that the rule reads
     values: Mapping[str, float | str | None] = field(default_factory=dict)
+    #: of thresholds that drop clips by themselves; other shapes of expressions have none
     margins: tuple[Margin, ...] = ()
-    why: str = ""
+    why: str = ""  #: a few words where the numbers do not say it
 
 
 def verdicts(curation: Curation, place: int) -> list[Verdict]:

@@ -3,32 +3,24 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.explain.clip.clip_locations import Bytes
-from nemo_vfm.explain.clip.clip_pictures import sheet_frames, thumbnail_frames
+from nemo_vfm.explain.clip.clip_locations import Bytes, sheet_frames, thumbnail_frames
 from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell
 from nemo_vfm.explain.clip.curation_folder import curation_folder, open_curation
-from nemo_vfm.explain.clip.find_clip import label, place_of
+from nemo_vfm.explain.clip.find_clip import file_named, label, place_of, write_file
 from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
-from nemo_vfm.explain.clip.source_report import file_named, write_file
-from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, write_sheet
+from nemo_vfm.explain.shards.sample_pictures import blocks, write_sheet
 from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_ALIKE = 8
 
 
 def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> int:
-    """Print what is known of a clip, or of a file, and write the sheet where one is asked for.
-
-    Raises:
-        UserError: there is no curation, no such clip, or nothing to show on the sheet.
-        DataError: the table is damaged.
-    """
+    """Print what is known of a clip, or of a file, and write the sheet where one is asked for."""
     folder = curation_folder(run)
     if folder is None:
         raise UserError(f"{run} is not a run folder of a curation: there is no scores.parquet in it or in its steps")
@@ -46,7 +38,10 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
         )
     story, opened, latents = tell(curation, place_of(curation, clip))
     if out is not None:  # first: who reads the rest may stop reading, such as `| head`
-        _write_sheet(out, sheet_frames(curation, story.clip_id, opened, latents))
+        shown = sheet_frames(curation, story.clip_id, opened, latents)
+        if not shown:
+            raise UserError(f"there is nothing to show in {out}: there are no thumbnails, video or latents")
+        write_sheet(out, shown)
     if as_json:
         _write_json(story.to_json())
         return 0
@@ -66,22 +61,33 @@ def _write_json(value: Json) -> None:
     sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
-def _write_sheet(out: Path, frames: Sequence[Frame]) -> None:
-    if not frames:
-        raise UserError(f"there is nothing to show in {out}: there are no thumbnails, video or latents")
-    write_sheet(out, frames)
-
-
 def write(paper: Terminal, story: Story) -> None:
     """The whole story, as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
     _write_origin(paper, story)
     paper.line("\nDecision", "bold")
     paper.prose(_decision(story), 2)
-    _write_alike(paper, story)
-    _write_rules(paper, story)
-    _write_scores(paper, story)
-    _write_restored(paper, story)
+    if story.duplicate_of is not None:
+        paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
+    if story.duplicates:
+        paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
+    for one in story.duplicates[:_MOST_ALIKE]:
+        paper.line(f"    {_alike(one)}")
+    if len(story.duplicates) > _MOST_ALIKE:
+        paper.line(f"    and {len(story.duplicates) - _MOST_ALIKE:,} more")
+    if story.rules:
+        paper.line("\nRules, in order", "bold")
+        paper.table([row for verdict in story.rules for row in _rule(verdict)], {"drops": "red"})
+    if story.scores:
+        paper.line(f"\nScores, among {story.clips:,} clips", "bold")
+        rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)) for one in story.scores]
+        paper.table(rows, {})
+    if story.restored:
+        names, facts = story.restored.get("restored"), story.restored.get("facts")
+        paper.line("\nMended", "bold")
+        paper.line(f"  {', '.join(printable(str(name), 60) for name in names or ())}")
+        for name, value in (facts if isinstance(facts, dict) else {}).items():
+            paper.line(f"  {printable(str(name), 60)} {_value(value)}")
     _write_caption(paper, story)
     _write_bytes(paper, story)
 
@@ -108,31 +114,12 @@ def _decision(story: Story) -> str:
     return f"{printable(story.decision, 20)} by the rule {printable(story.rule, 80)}{note}"
 
 
-def _write_alike(paper: Terminal, story: Story) -> None:
-    if story.duplicate_of is not None:
-        paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
-    if story.duplicates:
-        paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
-    for one in story.duplicates[:_MOST_ALIKE]:
-        paper.line(f"    {_alike(one)}")
-    if len(story.duplicates) > _MOST_ALIKE:
-        paper.line(f"    and {len(story.duplicates) - _MOST_ALIKE:,} more")
-
-
 def _alike(one: Alike) -> str:
     likeness = "" if one.likeness is None else f", likeness {_figure(one.likeness)}"
     source = printable(one.source, 60)
     return (
         f"{printable(one.clip_id, 90)[:12]} ({source}, frames {one.first_frame:,} to {one.last_frame - 1:,}{likeness})"
     )
-
-
-def _write_rules(paper: Terminal, story: Story) -> None:
-    if not story.rules:
-        return
-    paper.line("\nRules, in order", "bold")
-    rows = [row for verdict in story.rules for row in _rule(verdict)]
-    paper.table(rows, {"drops": "red"})
 
 
 def _rule(verdict: Verdict) -> list[tuple[str, ...]]:
@@ -168,16 +155,6 @@ def _margin(margin: Margin, says: str) -> str:
     return f"{value}, {_figure(margin.by)} too {side}{spares}"
 
 
-def _write_scores(paper: Terminal, story: Story) -> None:
-    if story.scores:
-        paper.line(f"\nScores, among {story.clips:,} clips", "bold")
-        paper.table([_score(one) for one in story.scores], {})
-
-
-def _score(one: Standing) -> tuple[str, ...]:
-    return f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)
-
-
 def _standing(one: Standing) -> str:
     if one.value is None:
         return f"{one.among:,} others have one" if one.among else ""
@@ -191,15 +168,6 @@ def _standing(one: Standing) -> str:
     if one.lower + one.equal == one.among:
         return f"highest{ties}"
     return f"above {one.percentile:.0f} % of {one.among:,}"
-
-
-def _write_restored(paper: Terminal, story: Story) -> None:
-    if story.restored:
-        names, facts = story.restored.get("restored"), story.restored.get("facts")
-        paper.line("\nMended", "bold")
-        paper.line(f"  {', '.join(printable(str(name), 60) for name in names or ())}")
-        for name, value in (facts if isinstance(facts, dict) else {}).items():
-            paper.line(f"  {printable(str(name), 60)} {_value(value)}")
 
 
 def _write_caption(paper: Terminal, story: Story) -> None:

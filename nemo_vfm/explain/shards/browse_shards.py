@@ -11,9 +11,8 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_paths import named_shards
-from nemo_vfm.explain.shards.sample_page import One, Tensor, describe, entry_of
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
-from nemo_vfm.explain.shards.shard_summary import Bin, Numbers, Summary, summarise
+from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, describe, entry_of, summarise
 from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_LISTED = 12
@@ -21,12 +20,7 @@ _FRAMES, _SAMPLES = 8, 16
 
 
 def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) -> int:
-    """Print what shards hold, or one sample of them, and write the sheet where one is asked for.
-
-    Raises:
-        UserError: there are no shards, or no such sample.
-        DataError: they are damaged.
-    """
+    """Print what shards hold, or one sample of them, and write the sheet where one is asked for."""
     try:
         samples = named_shards([where], None)
     except ValueError as error:  # braces
@@ -35,7 +29,9 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
     frames = _frames(samples, page) if out is not None or draws else []
     if out is not None:
-        _write_sheet(frames, out)  # first: who reads the rest may stop reading, such as `| head`
+        if not frames:
+            raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
+        write_sheet(out, frames)  # first: who reads the rest may stop reading, such as `| head`
     if as_json:
         sys.stdout.write(json.dumps(page.to_json(), indent=1, ensure_ascii=False) + "\n")
     elif isinstance(page, Summary):
@@ -43,7 +39,10 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     else:
         _write_one(Terminal(), page)
     if draws and frames:
-        _draw(Terminal(), frames)
+        paper = Terminal()
+        paper.line()
+        for line in blocks(frames, paper.width):
+            paper.line(line)
     if out is not None and not as_json:
         sys.stdout.write(f"{out}\n")
     return 0
@@ -58,18 +57,6 @@ def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
         return []  # it is said among what is damaged
 
 
-def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
-    if not frames:
-        raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
-    write_sheet(out, frames)
-
-
-def _draw(paper: Terminal, frames: Sequence[Frame]) -> None:
-    paper.line()
-    for line in blocks(frames, paper.width):
-        paper.line(line)
-
-
 def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     paper.line(printable(name, 1000), "bold")
     clips = f" of {page.clips:,} clips" if page.clips != page.samples else ""
@@ -80,7 +67,8 @@ def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     paper.line("\nMembers", "bold")
     paper.line(f"  {'':<24} {'samples':>9}  {'bytes':>16}  {'smallest':>14} {'median':>14} {'largest':>14}")
     for member, found in page.members.items():
-        paper.line(_member(member, found))
+        sizes = f"{found.smallest:>14,.0f} {found.median:>14,.0f} {found.largest:>14,.0f}"
+        paper.line(f"  {printable(member, 24):<24} {found.count:>9,}  {found.total:>16,.0f}  {sizes}")
     if page.looked_into < page.samples:
         paper.line()
         paper.prose(f"The rest describes the first {page.looked_into:,} samples, whose index lacks details.")
@@ -92,11 +80,6 @@ def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     for count, what in ((page.without_caption, "have no caption"), (page.unknown, "do not say their frame rate")):
         if count:
             paper.line(f"\n{count:,} samples {what}")
-
-
-def _member(name: str, found: Numbers) -> str:
-    sizes = f"{found.smallest:>14,.0f} {found.median:>14,.0f} {found.largest:>14,.0f}"
-    return f"  {printable(name, 24):<24} {found.count:>9,}  {found.total:>16,.0f}  {sizes}"
 
 
 def _write_counts(paper: Terminal, title: str, counts: Mapping[str, int]) -> None:
@@ -130,7 +113,14 @@ def _write_one(paper: Terminal, one: One) -> None:
     paper.table(rows, {})
     if one.tensors:
         paper.line("\nTensors", "bold")
-        paper.table([_tensor(tensor) for tensor in one.tensors], {})
+        rows = []
+        for tensor in one.tensors:
+            figures = (f"{tensor.smallest:.4g} to {tensor.largest:.4g}, mean {tensor.mean:.4g}, deviation "
+                       f"{tensor.deviation:.4g}")  # fmt: skip
+            bad = f", {tensor.not_finite:,} not finite" if tensor.not_finite else ""
+            shape = "x".join(map(str, tensor.shape)) or "a number"
+            rows.append((f"  {printable(tensor.name or tensor.member, 40)}", tensor.dtype, shape, figures + bad))
+        paper.table(rows, {})
     paper.line("\nNumbers and texts", "bold")
     text = json.dumps(one.facts, indent=2, ensure_ascii=False)
     for line in text.splitlines()[:200]:
@@ -138,10 +128,3 @@ def _write_one(paper: Terminal, one: One) -> None:
     for name, reason in one.damaged.items():
         paper.line()
         paper.prose(f"{printable(name, 40)} cannot be read: {printable(reason, 400)}")
-
-
-def _tensor(tensor: Tensor) -> tuple[str, ...]:
-    figures = f"{tensor.smallest:.4g} to {tensor.largest:.4g}, mean {tensor.mean:.4g}, deviation {tensor.deviation:.4g}"
-    bad = f", {tensor.not_finite:,} not finite" if tensor.not_finite else ""
-    shape = "x".join(map(str, tensor.shape)) or "a number"
-    return f"  {printable(tensor.name or tensor.member, 40)}", tensor.dtype, shape, figures + bad

@@ -30,28 +30,26 @@ _PAPER, _INK = 24, (210, 210, 210)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One picture of a sheet.
+    """One picture of a sheet."""
 
-    Args:
-        pixels: (H, W, 3) RGB.
-        label: what stands below it.
-    """
-
-    pixels: Pixels
-    label: str
+    pixels: Pixels  #: (H, W, 3) RGB
+    label: str  #: what stands below it
 
 
 def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
-    """Up to `most` frames of a sample, spread over its length; none where it holds no picture.
-
-    Raises:
-        DataError: its film, picture or latents are damaged.
-    """
+    """Up to `most` frames of a sample, spread over its length; none where it holds no picture."""
     extension = media_among(entry.members)
     if extension is not None and is_image(extension):
         return [Frame(decode_image(samples.read(entry, extension)), extension)]
     if extension is not None:
-        return _film(samples.read(entry, extension), most)
+        with open_video(samples.read(entry, extension)) as reader:
+            info = reader.info()
+            numbers = list(dict.fromkeys(_spread(info.num_frames, most)))
+            frames_THWC = reader.read(numbers)
+        return [
+            Frame(pixels, f"frame {number}, {number / info.fps:.2f} s")
+            for number, pixels in zip(numbers, frames_THWC, strict=True)
+        ]
     if LATENTS in entry.members:
         return _latents(samples, entry, most)
     return []
@@ -85,11 +83,7 @@ def sheet(frames: Sequence[Frame]) -> Pixels:
 
 
 def write_sheet(path: Path, frames: Sequence[Frame]) -> None:
-    """Write a sheet as a PNG, whole or not at all.
-
-    Raises:
-        UserError: the name does not end in .png, or its folder cannot be written.
-    """
+    """Write a sheet as a PNG, whole or not at all."""
     if path.suffix.lower() != ".png":
         raise UserError(f"the sheet is a PNG, so --out must end in .png, and {path.name} does not")
     _, data = cv2.imencode(".png", sheet(frames)[..., ::-1])
@@ -104,7 +98,11 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
     """Up to four frames in a row as lines of a terminal that knows 24-bit colours: two pixels a character."""
     shown = frames[:4]
     width = min(60, max(8, (columns + 1) // len(shown) - 1))
-    pictures = [_shrunk(frame.pixels, width) for frame in shown]
+    pictures: list[Pixels] = []
+    for frame in shown:
+        rows = max(2, round(frame.pixels.shape[0] * width / frame.pixels.shape[1]))
+        small = cv2.resize(frame.pixels, (width, rows + rows % 2), interpolation=cv2.INTER_AREA)
+        pictures.append(small.astype(np.uint8, copy=False))
     height = max(len(picture) for picture in pictures)
     return [
         " ".join(_characters(picture, row) if row < len(picture) else " " * width for picture in pictures).rstrip()
@@ -112,22 +110,15 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
     ]
 
 
-def _film(data: bytes, most: int) -> list[Frame]:
-    with open_video(data) as reader:
-        info = reader.info()
-        numbers = list(dict.fromkeys(_spread(info.num_frames, most)))
-        frames_THWC = reader.read(numbers)
-    return [
-        Frame(pixels, f"frame {number}, {number / info.fps:.2f} s")
-        for number, pixels in zip(numbers, frames_THWC, strict=True)
-    ]
-
-
 def _latents(samples: Samples, entry: Entry, most: int) -> list[Frame]:
     stored = stored_tensors(samples.read(entry, LATENTS)).get("latents")
     if stored is None or len(stored.shape) != 4 or not stored.is_finite():
         raise DataError(f"sample {entry.key} has no latents of four axes that are all finite")
-    latents_CTHW = _floats(stored.dtype.itemsize, str(stored.dtype), stored.data).reshape(stored.shape)
+    latents_CTHW = (
+        (stored.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        if str(stored.dtype) == "torch.bfloat16"
+        else stored.data.view(f"f{stored.dtype.itemsize}").astype(np.float32)
+    ).reshape(stored.shape)
     coloured_THWC = np.moveaxis(latents_CTHW[[0, 1, 2] if len(latents_CTHW) > 2 else [0, 0, 0]], 0, -1)
     low, high = np.percentile(coloured_THWC, (1, 99), axis=(0, 1, 2))
     pixels_THWC = np.clip((coloured_THWC - low) / np.maximum(high - low, 1e-6) * 255, 0, 255).astype(np.uint8)
@@ -136,13 +127,6 @@ def _latents(samples: Samples, entry: Entry, most: int) -> list[Frame]:
     except (DataError, KeyError, TypeError, ValueError):
         rate = "rate unknown"
     return [Frame(pixels_THWC[t], f"latent {t}, {rate}") for t in dict.fromkeys(_spread(len(pixels_THWC), most))]
-
-
-def _floats(itemsize: int, dtype: str, data: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """numpy has no bfloat16: its bits are the upper half of a float32's."""
-    if dtype == "torch.bfloat16":
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return data.view(f"f{itemsize}").astype(np.float32)
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -160,11 +144,6 @@ def _cell(frame: Frame) -> Pixels:
     label = np.full((_LABEL_PX, _CELL_PX, 3), _PAPER, np.uint8)
     cv2.putText(label, frame.label[:44], (2, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.42, _INK, 1, cv2.LINE_AA)
     return np.concatenate([picture, label]).astype(np.uint8, copy=False)
-
-
-def _shrunk(pixels: Pixels, width: int) -> Pixels:
-    height = max(2, round(pixels.shape[0] * width / pixels.shape[1]))
-    return cv2.resize(pixels, (width, height + height % 2), interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
 
 
 def _characters(picture: Pixels, row: int) -> str:

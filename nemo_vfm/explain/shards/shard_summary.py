@@ -1,14 +1,23 @@
-"""Summarises samples of shards: counts, sizes, lengths and histograms."""
+"""Summarises samples of shards, and describes one of them: its texts, numbers, tensors and video."""
 
+import io
+import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from nemo_vfm.core.errors import DataError
+import numpy as np
+import torch
+
+from nemo_vfm.config.recipe_errors import did_you_mean, printable
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.shards.safetensors_views import stored_tensors
+from nemo_vfm.data.shards.sample_members import VIDEOS
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of, facts_of
 from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.video.decode import open_video
 
 _MOST_LOOKED_INTO = 1000  # samples whose own members are read, where the index does not say
 _NUM_BINS = 8
@@ -36,37 +45,21 @@ class Numbers:
 
 @dataclass(slots=True)
 class Summary:
-    """What a set of shards holds.
-
-    Args:
-        samples: how many.
-        shards: tars.
-        clips: that the samples were cut from; their own number where they are no windows.
-        members: extension -> bytes of each.
-        looked_into: samples that the rest is of: all, or the first ones where that means reading them.
-        buckets: name -> samples.
-        sizes: such as 640x360 -> samples.
-        latent_shapes: such as 16x4x32x32 -> samples.
-        fps: rate -> samples.
-        duration_s: histogram.
-        caption_words: histogram.
-        without_caption: samples.
-        unknown: samples whose size or rate nobody says.
-    """
+    """What a set of shards holds."""
 
     samples: int
-    shards: int
-    clips: int
-    members: dict[str, Numbers]
-    looked_into: int
-    buckets: dict[str, int] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    latent_shapes: dict[str, int] = field(default_factory=dict)
-    fps: dict[str, int] = field(default_factory=dict)
+    shards: int  #: tars
+    clips: int  #: that the samples were cut from; their own number where they are no windows
+    members: dict[str, Numbers]  #: extension -> bytes of each
+    looked_into: int  #: samples that the rest is of: all, or the first ones where that means reading them
+    buckets: dict[str, int] = field(default_factory=dict)  #: name -> samples
+    sizes: dict[str, int] = field(default_factory=dict)  #: such as 640x360 -> samples
+    latent_shapes: dict[str, int] = field(default_factory=dict)  #: such as 16x4x32x32 -> samples
+    fps: dict[str, int] = field(default_factory=dict)  #: rate -> samples
     duration_s: list[Bin] = field(default_factory=list)
     caption_words: list[Bin] = field(default_factory=list)
-    without_caption: int = 0
-    unknown: int = 0
+    without_caption: int = 0  #: samples
+    unknown: int = 0  #: samples whose size or rate nobody says
 
     def to_json(self) -> Json:
         """For machines."""
@@ -154,3 +147,98 @@ def _num_words(samples: Samples, entry: Entry) -> int:
 def _counted(names: Iterator[str]) -> dict[str, int]:
     """The most frequent first."""
     return dict(Counter(map(str, names)).most_common())
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a member; of numbers that are not finite only how many there are."""
+
+    member: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    smallest: float
+    largest: float
+    mean: float
+    deviation: float
+    not_finite: int
+
+
+@dataclass(slots=True)
+class One:
+    """A sample."""
+
+    key: str
+    shard: str  #: the tar's name
+    members: dict[str, tuple[int, int]]  #: extension -> (offset in the tar, bytes)
+    caption: str  #: empty where it has none
+    facts: Json  #: the json member, or the index where there is none
+    tensors: list[Tensor] = field(default_factory=list)  #: of all safetensors and npy members
+    films: dict[str, str] = field(default_factory=dict)  #: extension -> what it is, in words
+    damaged: dict[str, str] = field(default_factory=dict)  #: extension -> why it cannot be read
+
+    def to_json(self) -> Json:
+        """For machines."""
+        return asdict(self)
+
+
+def entry_of(entries: Sequence[Entry], key: str) -> Entry:
+    """The sample of that key, or the only one whose key begins like that."""
+    found = [entry for entry in entries if entry.key == key] or [e for e in entries if e.key.startswith(key)]
+    if len(found) == 1:
+        return found[0]
+    shown = printable(key, 80)
+    if found:
+        raise UserError(f"{len(found)} samples begin with {shown}, such as {found[0].key} and {found[1].key}")
+    raise UserError(
+        f"there is no sample {shown} among {len(entries)}{did_you_mean(key, [entry.key for entry in entries])}"
+    )
+
+
+def describe(samples: Samples, entry: Entry) -> One:
+    """Read all members of a sample; a damaged one is said and does not hide the others."""
+    one = One(entry.key, entry.shard, dict(entry.members), "", dict(entry.index))
+    for extension in entry.members:
+        try:
+            _look(one, samples, entry, extension)
+        except (DataError, ValueError, EOFError) as error:
+            one.damaged[extension] = str(error)
+    try:
+        one.caption = caption_of(samples, entry)
+    except DataError as error:
+        one.damaged["txt"] = str(error)
+    return one
+
+
+def _look(one: One, samples: Samples, entry: Entry, extension: str) -> None:
+    kind = extension.rpartition(".")[2]
+    if kind == "json":
+        one.facts = json.loads(samples.read(entry, extension))
+    elif kind == "safetensors":
+        stored = stored_tensors(samples.read(entry, extension))
+        one.tensors += [
+            _tensor(extension, name, torch.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape))
+            for name, value in stored.items()
+        ]
+    elif kind == "npy":
+        array = np.load(io.BytesIO(samples.read(entry, extension)), allow_pickle=False)
+        one.tensors.append(_tensor(extension, "", torch.from_numpy(np.atleast_1d(array))))
+    elif kind in VIDEOS:
+        with open_video(samples.read(entry, extension)) as reader:
+            info = reader.info()
+        one.films[extension] = (
+            f"{info.codec}, {info.width}x{info.height}, {info.num_frames} frames at {info.fps:.4g} fps, "
+            f"{info.duration_s:.2f} s"
+        )
+
+
+def _tensor(member: str, name: str, tensor: torch.Tensor) -> Tensor:
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    values = tensor.double().flatten()
+    finite = values[torch.isfinite(values)]
+    if not len(finite):
+        return Tensor(member, name, dtype, shape, 0.0, 0.0, 0.0, 0.0, len(values))
+    low, high, mean = float(finite.min()), float(finite.max()), float(finite.mean())
+    return Tensor(
+        member, name, dtype, shape, low, high, mean, float(finite.std(correction=0)), len(values) - len(finite)
+    )

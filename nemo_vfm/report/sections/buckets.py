@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number, span
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, span
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 36
 BUDGET_MB = 0.0
@@ -56,7 +56,24 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step, counts in run.each("buckets.json"):
         buckets, unbinned = mapping(counts.get("buckets")), mapping(counts.get("unbinned"))
         if buckets:
-            values = {"buckets": _received(run, buckets), "unbinned": _left(unbinned), "misses": _misses(counts)}
+            # In the order of the recipe; of very many, those that receive most.
+            most = max(_amount(found)[0] for found in buckets.values()) or 1.0
+            shown = list(buckets)
+            if len(shown) > MAX_BUCKETS:
+                fullest = set(sorted(shown, key=lambda name: -_amount(buckets[name])[0])[:MAX_BUCKETS])
+                shown = [name for name in shown if name in fullest]
+                run.note(f"Only the {MAX_BUCKETS} fullest of {len(buckets):,} buckets are shown.")
+            share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
+            values = {
+                "buckets": [_row(name, buckets[name]) | {"share": share[name]} for name in shown],
+                "unbinned": _left(unbinned),
+                "misses": [
+                    {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8],
+                     "needs": clean(str(miss.get("needs") or "–"), 120),
+                     "bucket": clean(str(miss.get("bucket") or "–"), 40)}
+                    for miss in map(mapping, listing(counts.get("nearest_misses"))[:MAX_MISSES]) if miss
+                ],
+            }  # fmt: skip
             inside, outside = _clips(buckets), _clips(unbinned)
             lead = (
                 f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize "
@@ -80,18 +97,6 @@ def _row(name: Any, found: Any) -> dict[str, Any]:
     return {"name": clean(str(name), 80), "clips": exact(clips), "lasts": span(seconds) if clips else "–"}
 
 
-def _received(run: RunFolder, buckets: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """In the order of the recipe; of very many, those that receive most."""
-    most = max(_amount(found)[0] for found in buckets.values()) or 1.0
-    shown = list(buckets)
-    if len(shown) > MAX_BUCKETS:
-        fullest = set(sorted(shown, key=lambda name: -_amount(buckets[name])[0])[:MAX_BUCKETS])
-        shown = [name for name in shown if name in fullest]
-        run.note(f"Only the {MAX_BUCKETS} fullest of {len(buckets):,} buckets are shown.")
-    share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
-    return [_row(name, buckets[name]) | {"share": share[name]} for name in shown]
-
-
 def _left(unbinned: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The most frequent reason first."""
     reasons = sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]
@@ -106,12 +111,3 @@ def _lacking(found: Mapping[str, Any]) -> dict[str, str]:
     frames = "–" if most is None else exact(most) if least == most else several
     names = ", ".join(f"{clean(str(name), 40)} ({exact(number(count))})" for name, count in near)
     return {"nearest": names or "–", "frames": frames}
-
-
-def _misses(counts: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = [mapping(item) for item in listing(counts.get("nearest_misses"))[:MAX_MISSES]]
-    return [
-        {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8], "needs": clean(str(miss.get("needs") or "–"), 120),
-         "bucket": clean(str(miss.get("bucket") or "–"), 40)}
-        for miss in found if miss
-    ]  # fmt: skip

@@ -5,11 +5,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, grid, line_chart
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.chart import Line, grid, line_chart
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 7
 BUDGET_MB = 0.0
@@ -38,19 +38,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if not labels:
             continue
         charts = [chart for name, measured in labels.items() for chart in _chart(name, measured)]
-        values = {"names": _MEASURES.values(), "rows": [_row(*item) for item in labels.items()],
-                  "charts": grid(charts, OPEN_CHARTS)}  # fmt: skip
+        rows = [{"label": words(label), "samples": exact(number(measured.get("weight"))),
+                 "figures": [_digits(number(measured.get(key))) for key in _MEASURES]}
+                for label, measured in labels.items()]  # fmt: skip
+        values = {"names": _MEASURES.values(), "rows": rows, "charts": grid(charts, OPEN_CHARTS)}
         lead = (
             f"Held-out samples after step {exact(number(found.get('step')))}. Calibration is predicted over observed "
             "clicks, and normalised entropy below 1 is better than predicting their mean. Each dot of a chart is a "
             "tenth of the samples; on the line they came as often as predicted."
         )
         yield Section("Ranking and calibration", fragment(_BODY, values), lead, step.name, _cards(labels))
-
-
-def _row(label: str, measured: Mapping[str, Any]) -> dict[str, Any]:
-    values = [_digits(number(measured.get(key))) for key in _MEASURES]
-    return {"label": words(label), "samples": exact(number(measured.get("weight"))), "figures": values}
 
 
 def _chart(label: str, measured: Mapping[str, Any]) -> Iterator[Markup]:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.media import Media, Medium
-from nemo_vfm.report.plain_text import clean, exact, mapping, number
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media, Medium
+from nemo_vfm.report.parts.plain_text import clean, exact, mapping, number
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 32
 BUDGET_MB = 2.0
@@ -48,7 +48,13 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         by = mapping(values.get("by"))
         if by:
             clips = _clips(run, step, by, media)
-            body = fragment(_BODY, {"facts": _facts(values, by), "failures": _failures(values), "clips": clips})
+            found = [
+                (number(count) or 0.0, clean(str(who), 40), clean(str(why), 160))
+                for who, reasons in mapping(values.get("failures")).items()
+                for why, count in mapping(reasons).items()
+            ]
+            failures = [(who, why, exact(count)) for count, who, why in sorted(found, reverse=True)[:MAX_FAILURES]]
+            body = fragment(_BODY, {"facts": _facts(values, by), "failures": failures, "clips": clips})
             lead = "Read a few: a wrong caption is worse than none."
             yield Section("Captions", body, lead, step.name, folded=True)
 
@@ -76,15 +82,6 @@ def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, 
     return facts + cut + [(name, exact(count)) for name, count in tokens if count]
 
 
-def _failures(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    found = [
-        (number(count) or 0.0, clean(str(who), 40), clean(str(why), 160))
-        for who, reasons in mapping(values.get("failures")).items()
-        for why, count in mapping(reasons).items()
-    ]
-    return [(who, why, exact(count)) for count, who, why in sorted(found, reverse=True)[:MAX_FAILURES]]
-
-
 def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> list[dict[str, Any]]:
     """Kept clips with a caption, spread over the table, each as its video or as frames of it."""
     if not (step.folder / "scores.parquet").is_file():
@@ -92,7 +89,11 @@ def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> l
     rows = run.read_rows(step.folder / "scores.parquet")
     values = [row for row in rows if row.get("decision") == "kept" and row.get("caption")]
     stride = max(1, len(values) // MAX_CLIPS)
-    videos = _videos(run, step)
+    videos: dict[str, tuple[Path, Any]] = {}  # where each clip lies: a tar, and offset and size of its mp4
+    for index in sorted((step.folder / "shards").glob("shard-*.json"))[:MAX_SHARDS]:
+        samples = mapping(run.read_json(index)).get("samples")
+        for sample in map(mapping, samples if isinstance(samples, list) else ()):
+            videos[str(sample.get("key"))] = index.with_suffix(".tar"), mapping(sample.get("members")).get("mp4")
     return [
         {
             "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
@@ -113,13 +114,3 @@ def _medium(media: Media, step: Step, clip_id: str, videos: Mapping[str, tuple[P
         if fits and (video := media.embed_member(tar, *span)):
             return video
     return media.embed(frames)
-
-
-def _videos(run: RunFolder, step: Step) -> dict[str, tuple[Path, Any]]:
-    """Where the clips lie in the shards: their tar, and the offset and size of the mp4 in it."""
-    found: dict[str, tuple[Path, Any]] = {}
-    for index in sorted((step.folder / "shards").glob("shard-*.json"))[:MAX_SHARDS]:
-        samples = mapping(run.read_json(index)).get("samples")
-        for sample in map(mapping, samples if isinstance(samples, list) else ()):
-            found[str(sample.get("key"))] = index.with_suffix(".tar"), mapping(sample.get("members")).get("mp4")
-    return found

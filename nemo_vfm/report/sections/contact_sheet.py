@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.captions import stand_in
 
 ORDER = 30
@@ -96,21 +96,19 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield _section(step, rows, _Look(step, run.rules(step), by, media), nearest)
 
 
-def _section(
-    step: Step,
-    rows: list[Row],
-    look: "_Look",
-    nearest: Mapping[str, Any],
-) -> Section:
+def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, Any]) -> Section:
     kept = [row for row in rows if row.get("decision") == "kept"]
     dropped = [row for row in rows if row.get("decision") == "dropped"]
     failed = [row for row in rows if row.get("decision") == "failed"]
-    twins = _twins(rows, dropped)
+    by_id = {row.get("clip_id"): row for row in rows}
+    # Pairs of (the clip that stayed, the clip that went as its duplicate).
+    twins = [(by_id[row["duplicate_of"]], row) for row in dropped if row.get("duplicate_of") in by_id]
     paired = {id(row) for _, row in twins}
     sheets = []
     for rule in dict.fromkeys([*look.rules, *(str(row.get("rule")) for row in dropped)]):
         if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
             sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
+    stages = [mapping(found) for found in list(nearest.values())[:MAX_STAGES]]
     values = {
         "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
         "listed": [look.line(row) for row in kept[:MAX_LISTED]] if len(kept) > MAX_KEPT else [],
@@ -118,10 +116,14 @@ def _section(
         "dropped": sheets,
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
         "pairs_count": shown_of(MAX_PAIRS, len(twins)),
-        "nearest": [
-            look.nearest(mapping(found), kept) for found in list(nearest.values())[:MAX_STAGES] if _has_pairs(found)
+        "nearest": [look.nearest(found, kept) for found in stages if listing(found.get("pairs"))],
+        "failed": [
+            {
+                "source": clean(str(row.get("source")), 80),
+                "message": clean(str(row.get("message") or "no message"), 300),
+            }
+            for row in failed[:MAX_FAILED]
         ],
-        "failed": [_failure(row) for row in failed[:MAX_FAILED]],
         "failed_count": shown_of(MAX_FAILED, len(failed)),
     }
     lead = "Four frames of each clip, left to right in time; images as they are. "
@@ -181,17 +183,9 @@ class _Look:
         score = str(rule.get("score"))
         value, limit = number(row.get(score)), number(rule.get("threshold"))
         if value is None or limit is None:
-            return "" if row.get("decision") == "kept" else _said(row)
+            message = clean(str(row.get("message") or ""), 120)
+            return "" if row.get("decision") == "kept" else message or words(clean(str(row.get("rule") or ""), 120))
         return f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
-
-
-def _has_pairs(found: Any) -> bool:
-    return bool(listing(mapping(found).get("pairs")))
-
-
-def _said(row: Mapping[str, Any]) -> str:
-    message = row.get("message")
-    return clean(str(message), 120) if message else words(clean(str(row.get("rule") or ""), 120))
 
 
 def _file_name(clip_id: Any) -> str:
@@ -209,16 +203,6 @@ def _source(row: Mapping[str, Any]) -> str:
 def _lasts(row: Mapping[str, Any]) -> bool:
     """Whether it is a clip: an image has no duration."""
     return number(row.get("duration_s")) is not None
-
-
-def _failure(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"source": clean(str(row.get("source")), 80), "message": clean(str(row.get("message") or "no message"), 300)}
-
-
-def _twins(rows: Sequence[Row], dropped: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Pairs of (the clip that stayed, the clip that went as its duplicate)."""
-    by_id = {row.get("clip_id"): row for row in rows}
-    return [(by_id[row["duplicate_of"]], row) for row in dropped if row.get("duplicate_of") in by_id]
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:

@@ -1,13 +1,13 @@
 """Shows rows that a synthesis made: how many of how many, how they spread over topics, how different they are."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number, plain
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, plain
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 4
 BUDGET_MB = 0.0
@@ -33,55 +33,40 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that made rows."""
     for step in run.having("rows.jsonl"):
         if rows := run.read_lines(step.folder / "rows.jsonl"):
-            yield _section(run, step, rows)
-
-
-def _section(run: RunFolder, step: Step, rows: Sequence[Mapping[str, Any]]) -> Section:
-    if len(rows) > MAX_SHOWN:
-        run.note(f"{MAX_SHOWN} of {len(rows):,} rows are shown, evenly spread.")
-    shown = [rows[place * len(rows) // min(MAX_SHOWN, len(rows))] for place in range(min(MAX_SHOWN, len(rows)))]
-    topics = Counter(clean(str(mapping(row.get("parents")).get("topic", ""))) for row in rows)
-    topics.pop("", None)
-    ledger = mapping(run.read_json(step.folder / "ledger.json"))
-    on = f" on {exact(len(topics))} topics" if topics else ""
-    lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams are the share that differ."
-    values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
-    return Section("Conversations", fragment(_BODY, values), lead, step.name, _cards(rows, mapping(ledger.get("rows"))))
+            if len(rows) > MAX_SHOWN:
+                run.note(f"{MAX_SHOWN} of {len(rows):,} rows are shown, evenly spread.")
+            shown = [rows[place * len(rows) // min(MAX_SHOWN, len(rows))] for place in range(min(MAX_SHOWN, len(rows)))]
+            topics = Counter(clean(str(mapping(row.get("parents")).get("topic", ""))) for row in rows)
+            topics.pop("", None)
+            ledger = mapping(run.read_json(step.folder / "ledger.json"))
+            on = f" on {exact(len(topics))} topics" if topics else ""
+            lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams are the share that differ."
+            values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
+            tried = number(mapping(ledger.get("rows")).get("in")) or 0.0
+            of = f"of {exact(tried)} candidates" if tried else ""
+            grams: Counter[tuple[str, ...]] = Counter()
+            for row in rows:
+                said = [*listing(row.get("messages")), *listing(row.get("chosen"))]
+                for message in map(mapping, said):
+                    if message.get("role") == "assistant":
+                        words = str(message.get("content")).casefold().split()
+                        grams.update(zip(*(words[n:] for n in range(_GRAM)), strict=False))
+            distinct = Card(f"distinct {_GRAM}-grams", f"{len(grams) / max(1, grams.total()):.0%}", "of the answers")
+            cards = Card("rows", exact(len(rows)), of), distinct
+            yield Section("Conversations", fragment(_BODY, values), lead, step.name, cards)
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     parents = mapping(row.get("parents"))
     place = [str(parents[name]) for name in ("topic", "subtopic", "level") if parents.get(name)]
-    return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": _messages(row)}
-
-
-def _messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     turns = listing(row.get("messages")) or listing(row.get("prompt"))
     named = [(str(one.get("role")), one) for one in map(mapping, turns)]
     named += [(side, one) for side in ("chosen", "rejected") for one in map(mapping, listing(row.get(side)))]
-    return [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
+    messages = [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
+    return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages}
 
 
 def _said(message: Mapping[str, Any]) -> str:
     """Its text; calls of tools as JSON."""
     text, calls = message.get("content"), listing(message.get("tool_calls"))
     return "\n".join([*([str(text)] if text else []), *(plain(mapping(call).get("function")) for call in calls)])
-
-
-def _cards(rows: Sequence[Mapping[str, Any]], ledger: Mapping[str, Any]) -> tuple[Card, ...]:
-    tried = number(ledger.get("in")) or 0.0
-    of = f"of {exact(tried)} candidates" if tried else ""
-    distinct = Card(f"distinct {_GRAM}-grams", f"{_distinct(rows):.0%}", "of the answers")
-    return Card("rows", exact(len(rows)), of), distinct
-
-
-def _distinct(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Different n-grams of words over all of them."""
-    grams: Counter[tuple[str, ...]] = Counter()
-    for row in rows:
-        said = [*listing(row.get("messages")), *listing(row.get("chosen"))]
-        for message in map(mapping, said):
-            if message.get("role") == "assistant":
-                words = str(message.get("content")).casefold().split()
-                grams.update(zip(*(words[n:] for n in range(_GRAM)), strict=False))
-    return len(grams) / max(1, grams.total())

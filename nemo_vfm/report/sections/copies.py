@@ -6,11 +6,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, Point, line_chart
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.chart import Line, Point, line_chart
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 28
 BUDGET_MB = 0.0
@@ -59,24 +59,19 @@ def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
-    points = _points(found)
+    pairs = [
+        (number(mapping(item).get("epsilon")), number(mapping(item).get("removed_percent")))
+        for item in listing(found.get("removed"))
+    ]
+    points = sorted(
+        {1 - epsilon: percent for epsilon, percent in pairs if epsilon is not None and percent is not None}.items()
+    )
     if len(points) > 1:
         here = _here(points, number(found.get("above")))
         lines = [Line("percent of clips dropped", points, "dropped")]
         lines += [Line("now", [here], "kept", "dots")] if here else []
         title = words(clean(name, 60))
         yield line_chart(title, lines, x_label="alike above", zero=True)
-
-
-def _points(found: Mapping[str, Any]) -> list[Point]:
-    """(likeness, percent that goes) by rising likeness, each likeness once."""
-    pairs = [
-        (number(mapping(item).get("epsilon")), number(mapping(item).get("removed_percent")))
-        for item in listing(found.get("removed"))
-    ]
-    return sorted(
-        {1 - epsilon: percent for epsilon, percent in pairs if epsilon is not None and percent is not None}.items()
-    )
 
 
 def _here(points: list[Point], above: float | None) -> Point | None:

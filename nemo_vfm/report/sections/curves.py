@@ -3,16 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from typing import Any
 
 from markupsafe import Markup
 
 from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
-from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways, spreads
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, words
-from nemo_vfm.report.run_values import RANKING, RunFolder, Step, columns
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.chart import Line, Point, line_chart, smooth_both_ways, spreads
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, mapping, number, span, words
+from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 3
 BUDGET_MB = 0.0
@@ -27,6 +26,7 @@ _CHARTS = """
 <p class="footnote">{{ footnote }}</p>
 {% endif %}
 """
+_HEADLINES = {"val_perplexity": "perplexity", "val_loss": "validation loss", "loss": "training loss"}
 MFU = "MFU is {formula}; the peak is {peak}."
 
 Values = Mapping[str, Sequence[Point]]
@@ -41,37 +41,31 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
         lost = not_finite_since(reversed(records))
         if by_step or lost:
-            yield _section(step, by_step, _times(records), _what_mfu_is(run, step), lost)
-            yield from _more(step, by_step, _times(records))
-
-
-def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
-    timed = ((number(record.get("step")), number(record.get("time_s"))) for record in records)
-    return {step: seconds for step, seconds in timed if step is not None and seconds is not None}
-
-
-def _what_mfu_is(run: RunFolder, step: Step) -> str:
-    """The formula and the peak, as mfu.json has them; empty where training wrote none."""
-    efficiency = mapping(run.read_json(step.folder / "mfu.json") or {})
-    return (
-        MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
-        if {"formula", "peak"} <= efficiency.keys()
-        else ""
-    )
-
-
-def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str, lost: Mapping[str, int]) -> Section:
-    body = fragment(_CHARTS, {"charts": list(_losses(values)), "footnote": mfu})
-    last = max([*(points[-1][0] for points in values.values()), *lost.values(), *times])
-    took = f" in {span(max(times.values()))}" if times else ""
-    beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
-    return Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(values, lost))
-
-
-def _more(step: Step, values: Values, times: Mapping[float, float]) -> Iterator[Section]:
-    if charts := [*_speeds(values, times), *_others(values)]:
-        body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
-        yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
+            efficiency = mapping(run.read_json(step.folder / "mfu.json") or {})
+            footnote = ""
+            if {"formula", "peak"} <= efficiency.keys():
+                footnote = MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
+            timed = ((number(record.get("step")), number(record.get("time_s"))) for record in records)
+            times = {at: seconds for at, seconds in timed if at is not None and seconds is not None}
+            body = fragment(_CHARTS, {"charts": list(_losses(by_step)), "footnote": footnote})
+            last = max([*(points[-1][0] for points in by_step.values()), *lost.values(), *times])
+            took = f" in {span(max(times.values()))}" if times else ""
+            beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
+            cards = [Card("training loss", "not finite", f"since step {lost['loss']:,}")] if "loss" in lost else []
+            for key, label in _HEADLINES.items():
+                if (points := by_step.get(key)) and not cards:
+                    before = f"from {figure(points[0][1])}" if len(points) > 1 else ""
+                    cards.append(Card(label, figure(points[-1][1]), before))
+            used = by_step.get("mfu")
+            utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
+            for key, label in (("tokens_per_s", "tokens a second"), ("samples_per_s", "samples a second")):
+                if speed := by_step.get(key):
+                    cards.append(Card(label, figure(_median(speed)), utilised))
+                    break
+            yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, tuple(cards))
+            if charts := [*_speeds(by_step, times), *_others(by_step)]:
+                body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
+                yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
 
 
 def _losses(values: Values) -> Iterator[Markup]:
@@ -170,20 +164,6 @@ def _bin_place(key: str) -> tuple[float, str]:
 def _bin_name(key: str) -> str:
     found = re.fullmatch(NOISE + r"([\d.]+)-([\d.]+)", key)
     return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix(NOISE), 40))
-
-
-def _cards(values: Values, lost: Mapping[str, int]) -> tuple[Card, ...]:
-    cards = [Card("training loss", "not finite", f"since step {lost['loss']:,}")] if "loss" in lost else []
-    for key, label in (("val_perplexity", "perplexity"), ("val_loss", "validation loss"), ("loss", "training loss")):
-        if (points := values.get(key)) and not cards:
-            cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))
-    used = values.get("mfu")
-    utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
-    for key, label in (("tokens_per_s", "tokens a second"), ("samples_per_s", "samples a second")):
-        if speed := values.get(key):
-            cards.append(Card(label, figure(_median(speed)), utilised))
-            break
-    return tuple(cards)
 
 
 def _median(points: Sequence[Point]) -> float:

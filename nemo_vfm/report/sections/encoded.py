@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import figure, number, plain, words
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import figure, number, plain, words
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 40
 BUDGET_MB = 0.0
@@ -38,7 +38,8 @@ _TABLES = """
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that encoded clips."""
     for step, encoded in run.each("encode.json"):
-        counts = {str(key): value for key, value in encoded.items() if _is_counts(value)}
+        tables = {str(key): value for key, value in encoded.items() if isinstance(value, Mapping) and value}
+        counts = {key: table for key, table in tables.items() if all(number(n) is not None for n in table.values())}
         most = max((float(n) for value in counts.values() for n in value.values()), default=1.0) or 1.0
         groups = [_group(key, value, most) for key, value in counts.items()]
         rest = {key: value for key, value in encoded.items() if key not in counts and key not in INTERNAL}
@@ -48,10 +49,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             "What was encoded", body, "Kept clips, by the bucket that they were resized to.", step.name,
             folded=True,
         )  # fmt: skip
-
-
-def _is_counts(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(number(item) is not None for item in value.values())
 
 
 def _group(key: str, counts: Mapping[str, Any], most: float) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 7
 BUDGET_MB = 0.0

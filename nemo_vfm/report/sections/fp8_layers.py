@@ -1,12 +1,12 @@
 """Tabulates the linears in FP8: the range of their operands, what quantisation lost, and which of them were named."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, figure, listing, mapping, number
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, listing, mapping, number
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 8
 BUDGET_MB = 0.0
@@ -46,7 +46,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         layers = mapping(looks[-1].get("layers")) if looks else {}
         if not layers:
             continue
-        problems = _problems(looks)
+        problems = [
+            {
+                "step": exact(number(look.get("step"))),
+                "layer": clean(str(mapping(one).get("layer")), 80),
+                "problem": clean(str(mapping(one).get("problem")), 120)
+                + ("; it computes in bf16 since" if mapping(one).get("to_bf16") else ""),
+            }
+            for look in looks
+            for one in listing(look.get("problems"))
+        ]
         shown = _rows(layers, mapping(looks[-1].get("ages")), {row["layer"] for row in problems})
         if len(layers) > len(shown):
             run.note(f"Only {len(shown)} of {len(layers):,} linears in FP8 are shown: those that lose most.")
@@ -57,19 +66,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         )
         values = {"roles": _ROLES, "layers": shown, "problems": problems[:MAX_PROBLEMS]}
         yield Section("FP8", fragment(_BODY, values), lead, step.name, folded=not problems)
-
-
-def _problems(looks: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    return [
-        {
-            "step": exact(number(look.get("step"))),
-            "layer": clean(str(mapping(one).get("layer")), 80),
-            "problem": clean(str(mapping(one).get("problem")), 120)
-            + ("; it computes in bf16 since" if mapping(one).get("to_bf16") else ""),
-        }
-        for look in looks
-        for one in listing(look.get("problems"))
-    ]
 
 
 def _rows(layers: Mapping[str, Any], ages: Mapping[str, Any], named: set[str]) -> list[dict[str, Any]]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, figure, listing, mapping, number, span, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, listing, mapping, number, span, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 10
 BUDGET_MB = 0.0
@@ -58,7 +58,10 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
     measures = [measure for measure in MEASURES if mapping(ledger.get(measure))]
     parts = {measure: mapping(ledger[measure]) for measure in measures}
     for measure, part in parts.items():
-        _check(run, measure, part)
+        out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
+        slack = 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0)
+        if abs(out - _amount(part, "in")) > slack:  # the promise in = kept + dropped + failed, looked at once more here
+            run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
     rows = [
         _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
         *_removed("dropped", parts, list(run.rules(step))),
@@ -73,7 +76,13 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
     lead += _sound(mapping(ledger.get("audio")))
-    return Section(_title(parts), body, lead, step.name, _cards(parts))
+    length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
+    cards = tuple(
+        Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
+        for what, more in (("clips", length), ("images", ""))
+        if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
+    )
+    return Section(_title(parts), body, lead, step.name, cards)
 
 
 def _title(parts: Mapping[str, Mapping[str, Any]]) -> str:
@@ -149,19 +158,3 @@ def _row(name: str, kind: str, tone: str, spans: Spans, parts: Mapping[str, Any]
 
 def _percent(share: float) -> float:
     return round(100 * min(max(share, 0.0), 1.0), 2)
-
-
-def _check(run: RunFolder, measure: str, part: Mapping[str, Any]) -> None:
-    """The promise in = kept + dropped + failed, looked at once more here."""
-    out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
-    if abs(out - _amount(part, "in")) > 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0):
-        run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
-
-
-def _cards(parts: Mapping[str, Mapping[str, Any]]) -> tuple[Card, ...]:
-    length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
-    return tuple(
-        Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
-        for what, more in (("clips", length), ("images", ""))
-        if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
-    )

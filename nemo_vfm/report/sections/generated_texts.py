@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, listing, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Card, Section
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, listing, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Card, Section
 from nemo_vfm.report.sections.samples import UNTRAINED
 from nemo_vfm.report.sections.texts import side_by_side
 
@@ -27,16 +27,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     if len(prompts) > MAX_SHOWN:
         run.note(f"The first {MAX_SHOWN} of {len(prompts)} texts are shown.")
     reasons = _reasons(judged)
-    rows = [_row(index, prompt, columns, reasons) for index, (prompt, _) in prompts[:MAX_SHOWN]]
+    rows = []
+    for index, (prompt, _) in prompts[:MAX_SHOWN]:
+        texts = [(name, found[index][1], reasons.get(index) if name == "trained" else None)
+                 for name, found in columns.items() if index in found]  # fmt: skip
+        rows.append({"prompt": prompt, "texts": texts})
     lead = "Each prompt, and the model's continuation."
     names = ", ".join(step.name for step in steps if step.name)
-    yield Section(
-        "What was written",
-        side_by_side(rows),
-        lead,
-        names,
-        _cards(judged),
-    )
+    yield Section("What was written", side_by_side(rows), lead, names, _cards(judged))
 
 
 def _label(step: Step, num_trained: int) -> str:
@@ -61,14 +59,6 @@ def _reasons(judged: Mapping[str, Any]) -> dict[int, str]:
         wrong = listing(row.get("wrong"))
         told[place] = clean(str(wrong[0])) if wrong else "" if row.get("grammatical") else "no whole sentence"
     return told
-
-
-def _row(
-    index: int, prompt: str, columns: Mapping[str, Mapping[int, tuple[str, str]]], reasons: Mapping[int, str]
-) -> dict[str, Any]:
-    texts = [(name, found[index][1], reasons.get(index) if name == "trained" else None)
-             for name, found in columns.items() if index in found]  # fmt: skip
-    return {"prompt": prompt, "texts": texts}
 
 
 def _cards(judged: Mapping[str, Any]) -> tuple[Card, ...]:

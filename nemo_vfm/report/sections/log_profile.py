@@ -1,15 +1,15 @@
 """Tabulates the profile of a log: dedupe factors, features, rows of tables and their drift, with a curve a table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, Point, grid, line_chart
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, figure, listing, mapping, number
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.chart import Line, grid, line_chart
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, listing, mapping, number
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 12
 BUDGET_MB = 0.0
@@ -55,7 +55,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         ]
         charts = [chart for name, table in tables.items() for chart in _charts(clean(name, 60), mapping(table))]
         values = {"tables": parts, "charts": grid(charts, OPEN_CHARTS) if charts else ""}
-        yield Section("Profile of the log", fragment(_BODY, values), _lead(found), step.name, _cards(found, groups))
+        a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))
+        sessions = number(mapping(found.get("sessions")).get("value"))
+        cards = [Card("samples a session", a_session, f"{exact(sessions)} sessions")]
+        factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
+        best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
+        if best is not None:
+            cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
+        yield Section("Profile of the log", fragment(_BODY, values), _lead(found), step.name, tuple(cards))
 
 
 def _lead(found: Mapping[str, Any]) -> str:
@@ -66,19 +73,6 @@ def _lead(found: Mapping[str, Any]) -> str:
         f"A factor is how many samples share a stored row: predicted from samples a session and the share of unchanged "
         f"samples, measured in batches of {exact(number(found.get('batch_size')))}."
     )
-
-
-def _cards(found: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[Card, ...]:
-    cards = [Card("samples a session", _value(found.get("samples_per_session")), f"{exact(_sessions(found))} sessions")]
-    factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
-    best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
-    if best is not None:
-        cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
-    return tuple(cards)
-
-
-def _sessions(found: Mapping[str, Any]) -> float | None:
-    return number(mapping(found.get("sessions")).get("value"))
 
 
 def _rows(run: RunFolder, found: Mapping[str, Any], row: Any) -> list[list[str]]:
@@ -126,21 +120,15 @@ def _range(values: Any) -> str:
 
 def _charts(name: str, table: Mapping[str, Any]) -> Iterator[Markup]:
     found, rows = mapping(table.get("icdf")), number(table.get("rows"))
-    low, value, high = (_points(listing(found.get(end))) for end in ("low", "value", "high"))
+    low, value, high = (
+        [(float(percent), row) for percent, one in enumerate(listing(found.get(end))) if (row := number(one))]
+        for end in ("low", "value", "high")
+    )
     lines = [Line("rows that hold this share", value)]
     if low != high:
         lines += [Line("interval", low, style="faint"), Line("", high, style="faint")]
     if len(value) > 1:
         yield line_chart(f"{name}, {figure(rows)} rows", lines, x_label="% of the lookups", log_y=True)
-
-
-def _points(rows: Sequence[Any]) -> list[Point]:
-    """A logarithmic axis has no place for 0 rows."""
-    return [(float(percent), row) for percent, one in enumerate(rows) if (row := number(one))]
-
-
-def _value(estimate: Any) -> str:
-    return figure(number(mapping(estimate).get("value")))
 
 
 def _estimate(estimate: Any, scale: float = 1.0) -> str:

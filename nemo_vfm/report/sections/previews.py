@@ -7,10 +7,10 @@ from urllib.parse import unquote
 
 from markupsafe import Markup
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, listing, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, listing, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import shown_of, spread
 
 ORDER = 5
@@ -45,7 +45,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             prompts = [clean(str(one), 200) for one in listing(run.read_json(step.folder / "samples" / "prompts.json"))]
             body = _strip(found, media, "", "step", "Samples at step", prompts[:MAX_PROMPTS])
             yield Section("While training", body, lead, step.name)
-        if named := _logged(step):
+        # The pictures of each name; a folder is called by it as `quote` writes it.
+        folders = sorted(path for path in (step.folder / "pictures").glob("*") if path.is_dir())
+        pictures = {clean(unquote(folder.name), 80): _numbered(folder) for folder in folders}
+        if named := {name: numbered for name, numbered in pictures.items() if numbered}:
             yield _pictures(run, media, step, named)
 
 
@@ -70,13 +73,6 @@ def _strip(
     values = {"shown": shown, "columns": _columns(len(shown)), "kind": kind, "label": label, "alt": alt,
               "prompts": prompts}  # fmt: skip
     return fragment(_STRIP, values)
-
-
-def _logged(step: Step) -> dict[str, dict[int, Path]]:
-    """The pictures of each name; a folder is called by it as `quote` writes it."""
-    folders = sorted(path for path in (step.folder / "pictures").glob("*") if path.is_dir())
-    named = {clean(unquote(folder.name), 80): _numbered(folder) for folder in folders}
-    return {name: found for name, found in named.items() if found}
 
 
 def _numbered(folder: Path) -> dict[int, Path]:

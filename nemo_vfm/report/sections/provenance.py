@@ -6,11 +6,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from nemo_vfm.report.head import step_seconds
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, mapping, plain, span
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.head import step_seconds
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, mapping, plain, span
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 90
 BUDGET_MB = 0.0
@@ -47,19 +47,15 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     manifest = _flat(mapping(run.read_json(run.root / "manifest.json")))
     if not (seconds or recipe or manifest):
         return
-    values = {"times": _times(seconds), "recipe": _coloured(recipe), "manifest": manifest}
-    cards = (Card("total time", span(sum(seconds.values())), f"{len(seconds)} steps"),) if len(seconds) > 1 else ()
-    yield Section("How it was made", fragment(_BODY, values), cards=cards, folded=True)
-
-
-def _times(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:
-    """Each step's name and time, and its place on a common line of time."""
     percent, start, rows = 100 / (sum(seconds.values()) or 1.0), 0.0, []
     for name, length in seconds.items():
         place = f"margin-left:{start * percent:.2f}%;width:{length * percent:.2f}%"
         rows.append((name or "run", span(length), place))
         start += length
-    return rows
+    lines = [_line(line) for line in clean(recipe, MAX_RECIPE_CHARS).splitlines()]
+    values = {"times": rows, "recipe": Markup("\n").join(lines), "manifest": manifest}
+    cards = (Card("total time", span(sum(seconds.values())), f"{len(seconds)} steps"),) if len(seconds) > 1 else ()
+    yield Section("How it was made", fragment(_BODY, values), cards=cards, folded=True)
 
 
 def _flat(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -70,12 +66,6 @@ def _flat(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         opened = [(f"{key} · {name}", plain(item)) for name, item in inner.items()]
         rows += opened or [(str(key), plain(value))]
     return rows[:200]
-
-
-def _coloured(recipe: str) -> Markup:
-    """The recipe, escaped, with keys and comments marked for the eye."""
-    lines = [_line(line) for line in clean(recipe, MAX_RECIPE_CHARS).splitlines()]
-    return Markup("\n").join(lines)
 
 
 def _line(line: str) -> Markup:

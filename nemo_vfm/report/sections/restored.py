@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 35
 BUDGET_MB = 3.0

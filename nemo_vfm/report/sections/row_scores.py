@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 5
 BUDGET_MB = 0.0
@@ -34,7 +34,17 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Scores by source", _scores(rows), lead, step.name)
         if any("chosen_by" in mapping(row.get("parents")) for row in rows):
             lead = "How often the answer of a model was the better one of its pair, and who decided."
-            yield Section("Preferences", _preferences(rows), lead, step.name)
+            parents = [mapping(row.get("parents")) for row in rows]
+            won, lost, by = (
+                Counter(clean(str(one.get(name)), 80) for one in parents)
+                for name in ("chosen_by", "rejected_by", "decided_by")
+            )
+            table = [[role, exact(won[role]), exact(lost[role]), f"{won[role] / (won[role] + lost[role]):.0%}"]
+                     for role in sorted(won | lost)]  # fmt: skip
+            deciders = [[name, exact(count)] for name, count in by.most_common()]
+            body = fragment(_TABLE, {"head": ["model", "better", "worse", "share better"], "rows": table})
+            body += fragment(_TABLE, {"head": ["decided by", "rows"], "rows": deciders})
+            yield Section("Preferences", body, lead, step.name)
         uses = mapping(mapping(run.read_json(step.folder / "ledger.json")).get("uses"))
         if uses:
             yield _costs(uses, len(rows), step.name)
@@ -45,34 +55,18 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
     for row in rows:
         for name, score in mapping(row.get("scores")).items():
             if (value := number(score)) is not None:
-                for source in ("all rows", _source(row)):
+                parents = mapping(row.get("parents"))
+                named = (clean(str(parents[key]), 80) for key in _SOURCES if parents.get(key))
+                for source in ("all rows", next(named, "no source named")):
                     sources[source][str(name)].append(value)
     names = list(sources["all rows"])[:MAX_SCORES]
     largest = sorted(sources, key=lambda source: -max(map(len, sources[source].values())))[: MAX_SOURCES + 1]
-    table = [_means(source, sources[source], names) for source in largest]
+    table = []
+    for source in largest:
+        scores = sources[source]
+        means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
+        table.append([source, exact(max(map(len, scores.values()))), *means])
     return fragment(_TABLE, {"head": ["source", "rows", *map(words, names)], "rows": table})
-
-
-def _source(row: Mapping[str, Any]) -> str:
-    parents = mapping(row.get("parents"))
-    return next((clean(str(parents[name]), 80) for name in _SOURCES if parents.get(name)), "no source named")
-
-
-def _means(source: str, scores: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[str]:
-    means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
-    return [source, exact(max(map(len, scores.values()))), *means]
-
-
-def _preferences(rows: Sequence[Mapping[str, Any]]) -> Any:
-    parents = [mapping(row.get("parents")) for row in rows]
-    won, lost, by = (
-        Counter(clean(str(one.get(name)), 80) for one in parents) for name in ("chosen_by", "rejected_by", "decided_by")
-    )
-    table = [[role, exact(won[role]), exact(lost[role]), f"{won[role] / (won[role] + lost[role]):.0%}"]
-             for role in sorted(won | lost)]  # fmt: skip
-    body = fragment(_TABLE, {"head": ["model", "better", "worse", "share better"], "rows": table})
-    deciders = [[name, exact(count)] for name, count in by.most_common()]
-    return body + fragment(_TABLE, {"head": ["decided by", "rows"], "rows": deciders})
 
 
 def _costs(uses: Mapping[str, Any], num_rows: int, step: str) -> Section:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, plain, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, plain, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 1
 BUDGET_MB = 5.0
@@ -78,11 +78,28 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     if not columns and not evaluation:
         return
     prompts = [_prompt(run, media, columns, evaluation, index) for index in _indices(columns)[:MAX_PROMPTS]]
-    _add_nearest(run, media, prompts)
+    for step in run.having("nearest.json"):
+        by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
+        for prompt in prompts:
+            if found := by_index.get(prompt["index"]):
+                name = str(found.get("thumbnail") or "no-such-name")[:300].replace("\0", "")
+                distance = number(found.get("distance"))
+                prompt["nearest"] = {
+                    "medium": media.embed(run.root / name),
+                    "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
+                    "distance": f" · {figure(distance)}" if distance is not None else "",
+                }
     if len(_indices(columns)) > MAX_PROMPTS:
         run.note(f"The first {MAX_PROMPTS} of {len(_indices(columns))} prompts are shown.")
     names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
-    values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts, "shown": SHOWN_FIRST}
+    # Every number of the evaluation, beside the untrained model's where it has one.
+    other = mapping(evaluation.get("untrained"))
+    rows = []
+    for key, value in evaluation.items():
+        if number(value) is not None and not key.startswith("num_"):
+            cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
+            rows.append((words(clean(str(key), 60)), cells))
+    values = {"columns": names, "measures": rows, "prompts": prompts, "shown": SHOWN_FIRST}
     lead = (
         "Each prompt with the model's sample; ✗ marks what was seen instead. Below, the most similar training clip "
         "with its distance (0 is a copy)."
@@ -126,15 +143,11 @@ def _prompt(
         if (sample := samples.get(index)) is not None:
             prompt = prompt or clean(str(sample.get("prompt") or "(no prompt)"), 200)
             judged = _judged(evaluation, label, index)
-            takes.append({"label": label, "medium": _video(media, step, sample), **judged})
+            file = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
+            beside = step.folder / file
+            video = media.embed(beside if beside.is_file() else step.folder / "samples" / file)
+            takes.append({"label": label, "medium": video, **judged})
     return {"index": index, "prompt": prompt, "takes": takes, "nearest": None}
-
-
-def _video(media: Media, step: Step, sample: Mapping[str, Any]) -> Any:
-    """The file is named from the step's folder or from its samples/ folder."""
-    name = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
-    direct = step.folder / name
-    return media.embed(direct if direct.is_file() else step.folder / "samples" / name)
 
 
 def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, list[tuple[str, Any]]]:
@@ -142,46 +155,21 @@ def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, 
     part = mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
     items = [mapping(item) for item in listing(part.get("per_prompt"))]
     item = _by_index(items).get(index, {})
-    verdicts = {_what(str(key)): value for key, value in item.items() if isinstance(value, bool)}
+    verdicts = {
+        str(key).removesuffix("_right").removesuffix("_correct"): value
+        for key, value in item.items()
+        if isinstance(value, bool)
+    }
     marks = [(_mark(what, right, item.get(what)), right) for what, right in verdicts.items()]
     rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
     facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
     return {"marks": marks[:6], "facts": facts[:4]}
 
 
-def _what(key: str) -> str:
-    return key.removesuffix("_right").removesuffix("_correct")
-
-
 def _mark(what: str, right: bool, seen: Any) -> str:
     """What was judged and, where it is wrong, what was seen instead."""
     name = words(clean(what, 40))
     return name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}"
-
-
-def _add_nearest(run: RunFolder, media: Media, prompts: list[dict[str, Any]]) -> None:
-    for step in run.having("nearest.json"):
-        by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
-        for prompt in prompts:
-            if found := by_index.get(prompt["index"]):
-                name = str(found.get("thumbnail") or "no-such-name")[:300].replace("\0", "")
-                distance = number(found.get("distance"))
-                prompt["nearest"] = {
-                    "medium": media.embed(run.root / name),
-                    "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
-                    "distance": f" · {figure(distance)}" if distance is not None else "",
-                }
-
-
-def _measures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Every number of the evaluation, beside the untrained model's where it has one."""
-    other = mapping(evaluation.get("untrained"))
-    rows = []
-    for key, value in evaluation.items():
-        if number(value) is not None and not key.startswith("num_"):
-            cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
-            rows.append((words(clean(str(key), 60)), cells))
-    return rows
 
 
 def _shown(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.chart import Group, grid, histogram
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, number, words
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section
+from nemo_vfm.report.parts.chart import Group, grid, histogram
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.section import Section
 
 ORDER = 20
 BUDGET_MB = 0.0
@@ -25,7 +25,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]]) -> Section:
     ruled = [(name, str(rule.get("score"))) for name, rule in rules.items() if str(rule.get("score")) in rows[0]]
-    free = [("", column) for column in _score_columns(rows) if column not in {score for _, score in ruled}]
+    # The other columns of floats that vary and do not describe the clip.
+    names = [name for name in rows[0] if name not in NOT_SCORES and name not in {score for _, score in ruled}]
+    floats = [name for name in names if any(isinstance(row.get(name), float) for row in rows)]
+    free = [("", name) for name in floats if len({row[name] for row in rows if row.get(name) is not None}) > 1]
     charts = [_chart(rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free]]
     unscored = sum(all(number(row.get(column)) is None for _, column in [*ruled, *free]) for row in rows)
     if unscored:
@@ -38,13 +41,6 @@ def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapp
     if any(row.get("duplicate_of") for row in rows):
         lead += " One of each group of duplicates is kept, so kept clips appear on the shaded side, too."
     return Section("Scores and thresholds", body, lead, step.name, folded=True)
-
-
-def _score_columns(rows: list[dict[str, Any]]) -> list[str]:
-    """Columns of floats that vary, other than those that describe the clip."""
-    names = [name for name in rows[0] if name not in NOT_SCORES]
-    floats = [name for name in names if any(isinstance(row.get(name), float) for row in rows)]
-    return [name for name in floats if len({row[name] for row in rows if row.get(name) is not None}) > 1]
 
 
 def _chart(rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[str, Any]) -> Any:

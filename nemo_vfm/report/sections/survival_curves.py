@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, grid, line_chart
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, mapping, number, words
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.chart import Line, grid, line_chart
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, exact, mapping, number, words
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 25
 BUDGET_MB = 0.0
@@ -38,7 +38,11 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rules = mapping(found.get("rules"))
         if rules:
             charts = [chart for name, rule in rules.items() for chart in _charts(str(name), mapping(rule))]
-            rows = [_row(str(name), mapping(rule)) for name, rule in rules.items()]
+            rows = []
+            for name, rule in rules.items():
+                drops = (mapping(mapping(rule).get(key)) for key in ("drops", "drops_first", "drops_alone"))
+                rows.append({"name": words(clean(str(name), 60)), "text": clean(str(mapping(rule).get("rule")), 120),
+                             "counts": [exact(number(one.get("clips")) or 0) for one in drops]})  # fmt: skip
             lead = (
                 "Clips that pass all rules as one threshold moves and the others stay. The dot is the current "
                 "threshold. A rule that is never the only reason for a drop is redundant. Rules that compare clips "
@@ -48,25 +52,15 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("What each threshold costs", body, lead, step.name, folded=True)
 
 
-def _row(name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
-    counts = [
-        exact(number(mapping(rule.get(key)).get("clips")) or 0) for key in ("drops", "drops_first", "drops_alone")
-    ]
-    return {"name": words(clean(name, 60)), "text": clean(str(rule.get("rule")), 120), "counts": counts}
-
-
 def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
     curves = rule.get("curves")
     for curve in curves if isinstance(curves, list) else ():
         xs, ys = mapping(curve).get("thresholds"), mapping(curve).get("clips")
         if isinstance(xs, list) and isinstance(ys, list):
-            points = [(x, y) for x, y in zip(map(number, xs), map(number, ys), strict=False) if _both(x, y)]
+            pairs = zip(map(number, xs), map(number, ys), strict=False)
+            points = [(x, y) for x, y in pairs if x is not None and y is not None]
             if len({x for x, _ in points}) > 1:
-                yield _chart(name, mapping(curve), points)  # type: ignore[arg-type]
-
-
-def _both(x: float | None, y: float | None) -> bool:
-    return x is not None and y is not None
+                yield _chart(name, mapping(curve), points)
 
 
 def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]]) -> Markup:

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, listing, mapping
-from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import clean, listing, mapping
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 
 ORDER = 6
@@ -36,9 +35,17 @@ itself{% endif %}</p>{% endif %}</figure>{% endfor %}
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One a step that wrote texts while it trained: the first ones, some between, and the last."""
     for step in run.steps:
-        if found := _files(step):
-            places = spread(sorted(found), MAX_SHOWN)
-            rows = _rows({f"{place:,}": _texts(run, found[place]) for place in places})
+        names = (
+            (re.fullmatch(r"step-(\d{1,12})", path.stem), path) for path in (step.folder / "samples").glob("*.json")
+        )
+        if found := {int(match[1]): path for match, path in names if match}:
+            by_step = {}
+            for place in spread(sorted(found), MAX_SHOWN):
+                texts = map(mapping, listing(mapping(run.read_json(found[place]) or {}).get("texts")))
+                by_step[f"{place:,}"] = [
+                    {name: clean(str(one.get(name, "")), MAX_LETTERS) for name in ("prompt", "text")} for one in texts
+                ]
+            rows = _rows(by_step)
             if len(rows) > MAX_PROMPTS:
                 run.note(f"The first {MAX_PROMPTS} of {len(rows)} prompts are shown.")
             body = side_by_side(rows[:MAX_PROMPTS])
@@ -49,16 +56,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Prompts, each over its texts (name, text, what is wrong with it or None); those beyond the first are folded."""
     return fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:]})
-
-
-def _files(step: Step) -> dict[int, Path]:
-    names = ((re.fullmatch(r"step-(\d{1,12})", path.stem), path) for path in (step.folder / "samples").glob("*.json"))
-    return {int(match[1]): path for match, path in names if match}
-
-
-def _texts(run: RunFolder, file: Path) -> list[dict[str, str]]:
-    texts = listing(mapping(run.read_json(file) or {}).get("texts"))
-    return [{name: clean(str(mapping(one).get(name, "")), MAX_LETTERS) for name in ("prompt", "text")} for one in texts]
 
 
 def _rows(by_step: dict[str, list[dict[str, str]]]) -> list[dict[str, Any]]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import exact, figure, number, span
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.plain_text import exact, figure, number, span
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 45
 BUDGET_MB = 0.0

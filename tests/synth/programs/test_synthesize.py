@@ -24,7 +24,7 @@ from nemo_vfm.core.network.chat import Chat, EndpointChat, Said
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks

@@ -17,7 +17,7 @@ from torchmetrics import MeanMetric
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.report.plain_text import figure
+from nemo_vfm.report.parts.plain_text import figure
 from nemo_vfm.train.lightning import prediction_files as predictions
 from nemo_vfm.train.lightning.best import KeepBest, found
 from nemo_vfm.train.lightning.evaluation import LightningPredict, LightningTest, LightningValidate

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from nemo_vfm.core import log
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.train.lightning import run_experiment
 from nemo_vfm.train.lightning.run_experiment import RunExperiment
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions

@@ -16,8 +16,8 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.report.page import all_sections, render
-from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import Section
+from nemo_vfm.report.parts.run_values import RunFolder
+from nemo_vfm.report.parts.section import Section
 from nemo_vfm.runtime.run_status import look
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 

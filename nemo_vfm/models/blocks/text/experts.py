@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
-from nemo_vfm.models.recommenders.layers import Perceptron
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.uncompiled import uncompiled
 

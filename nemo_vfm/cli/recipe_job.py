@@ -1,37 +1,60 @@
-"""Makes a training's recipe small enough to run on several processes of a laptop.
+"""Builds a recipe's job with something in place of what the user still has to give, or made small enough for a laptop.
 
-It applies the overlays `smoke` and `parity`: the model keeps its class and its computation, and gets four narrow
-blocks of four heads. Batches are synthetic, so nothing that the recipe leaves to the user has to exist.
+A small training has the overlays `smoke` and `parity`: the model keeps its class and its computation, and gets four
+narrow blocks of four heads. Batches are synthetic, so nothing that the recipe leaves to the user has to exist.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from nemo_vfm.config import Composed, Problem, RecipeError, build, check, trust_list
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import Job
 from nemo_vfm.runtime.command import composed_recipe
+from nemo_vfm.runtime.user_permissions import permissions
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from nemo_vfm.config import Composed
-    from nemo_vfm.core.types.job import Job
     from nemo_vfm.parallel.verify.tiny_training import TinyTraining
     from nemo_vfm.train.job import Train
 
 OVERLAYS = ("smoke", "parity")
+_STAND_IN = "given-later"
+
+
+def stand_in_job(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job | None:
+    """The job of a recipe with values still to be given; None where more than paths and texts are missing.
+
+    Constructors touch no disk, so any path will do to ask what the job would do.
+    """
+    try:
+        return _stand_in(arguments, missing, trust)
+    except RecipeError:
+        return None
+
+
+def refused(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> list[Problem]:
+    """What is wrong with a recipe once something stands for the values still to be given, some of it for that."""
+    try:
+        _stand_in(arguments, missing, trust)
+    except RecipeError as error:
+        return list(error.problems)
+    return []
+
+
+def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job:
+    given = [*arguments.overrides, *(f"{problem.path}={_STAND_IN}" for problem in missing)]
+    composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given}))
+    job: Job = build(composed, trust, permissions(arguments.allow_host, composed.path))
+    return job
 
 
 def rehearsed(
     arguments: argparse.Namespace, overlays: Sequence[str] = OVERLAYS
 ) -> "tuple[TinyTraining, nn.Module, Train]":
-    """The recipe's training made ready, its model without memory, and the job.
-
-    Raises:
-        RecipeError: the recipe is wrong.
-        UserError: it has no training, or one that cannot be tried so.
-    """
-    from nemo_vfm.config import RecipeError
+    """The recipe's training made ready, its model without memory, and the job."""
     from nemo_vfm.parallel.verify.tiny_training import rehearsal_of
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
@@ -51,10 +74,6 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
     """The one training of a recipe, with something in the place of what is still to be given; where it is; the recipe.
 
     The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
-
-    Raises:
-        RecipeError: the recipe is wrong, or more than paths and texts is missing.
-        UserError: it has no training, or several.
     """
     job, composed = _built(arguments)
     step, found = _training(job, arguments.recipe)
@@ -63,9 +82,6 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
 
 def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
-    from nemo_vfm.cli.stand_in_job import stand_in_job
-    from nemo_vfm.config import RecipeError, build, check, trust_list
-    from nemo_vfm.runtime.user_permissions import permissions
 
     trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
     allowed = permissions(arguments.allow_host, composed.path)

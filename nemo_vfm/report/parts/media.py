@@ -8,7 +8,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.run_values import RunFolder
 
 Kind = Literal["image", "video"]
 _JPEG: tuple[Kind, str] = ("image", "image/jpeg")
@@ -17,28 +17,19 @@ _MP4: tuple[Kind, str] = ("video", "video/mp4")
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """One picture or video, ready for `src`.
-
-    Args:
-        poster: of a video: a picture that stands in its place until it plays, or where it may not.
-    """
+    """One picture or video, ready for `src`."""
 
     uri: Markup
     kind: Kind
-    poster: Markup | None = None
+    poster: Markup | None = None  #: of a video: a picture that stands in its place until it plays, or where it may not
 
 
 @dataclass(slots=True)
 class Media:
-    """Embeds the media of one section.
+    """Embeds the media of one section."""
 
-    Args:
-        run: the run folder, which all paths must stay inside.
-        budget_bytes: what all media of the section may weigh, before base64 adds a third.
-    """
-
-    run: RunFolder
-    budget_bytes: int
+    run: RunFolder  #: the run folder, which all paths must stay inside
+    budget_bytes: int  #: what all media of the section may weigh, before base64 adds a third
     used_bytes: int = 0
     _left_out: Counter[str] = field(default_factory=Counter)
 

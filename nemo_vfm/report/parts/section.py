@@ -1,5 +1,6 @@
-"""Defines the types that sections and the page share, and the only template engine: all values are escaped."""
+"""Defines what sections and the page share, and the only template engine: all values are escaped."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -8,8 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from nemo_vfm.report.narrow import with_labels
-from nemo_vfm.report.plain_text import clean, exact, figure, plain, span, words
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, plain, span, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,15 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of the page.
-
-    Args:
-        title: its heading.
-        body: its HTML, from `fragment`.
-        lead: a sentence under the heading: what is shown and how to read it.
-        step: the step it is about, shown over the heading.
-        cards: its share of the headline figures.
-        notes: what could not be read or was left out.
-        folded: whether it stands below all others, closed, for those who want to know more.
-    """
+    """One part of the page."""
 
     title: str
-    body: Markup
-    lead: str = ""
-    step: str = ""
-    cards: tuple[Card, ...] = ()
-    notes: tuple[str, ...] = ()
-    folded: bool = False
+    body: Markup  #: its HTML, from `fragment`
+    lead: str = ""  #: a sentence under the heading: what is shown and how to read it
+    step: str = ""  #: the step it is about, shown over the heading
+    cards: tuple[Card, ...] = ()  #: its share of the headline figures
+    notes: tuple[str, ...] = ()  #: what could not be read or was left out
+    folded: bool = False  #: whether it stands below all others, closed, for those who want to know more
 
     def with_notes(self, notes: tuple[str, ...]) -> "Section":
         """The same section, saying more."""
@@ -84,3 +74,39 @@ def fragment(template: str, values: Mapping[str, Any]) -> Markup:
 def _compiled(template: str) -> Template:
     """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
     return ENVIRONMENT.from_string(_MACROS + template)
+
+
+_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+
+
+_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+
+
+_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
+
+
+_CELL = re.compile(r"<t([hd])\b")
+
+
+_TAG = re.compile(r"<[^>]*>")
+
+
+def with_labels(html: str) -> str:
+    """The same HTML; in tables with a `thead`, each `td` has its column's heading as `data-label`."""
+    return _TABLE.sub(lambda table: _labelled(table[0]), html)
+
+
+def _labelled(table: str) -> str:
+    head, mark, body = table.partition("<tbody>")
+    names = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
+    return head + mark + _ROW.sub(lambda row: _labelled_row(row[0], names), body)
+
+
+def _labelled_row(row: str, names: list[str]) -> str:
+    columns = iter(names)
+
+    def cell(tag: re.Match[str]) -> str:
+        name = next(columns, "")
+        return f'<td data-label="{name}"' if name and tag[1] == "d" else tag[0]
+
+    return _CELL.sub(cell, row)

@@ -8,8 +8,8 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.plain_text import figure
-from nemo_vfm.report.section import fragment
+from nemo_vfm.report.parts.plain_text import figure
+from nemo_vfm.report.parts.section import fragment
 
 MAX_POINTS = 480
 
@@ -18,21 +18,15 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Args:
-        name: its word in the legend; the empty text leaves it out.
-        points: (x, y) by rising x, all finite.
-        tone: the colour's name in the page's style.
-        style: a line, a dashed one, a faint line for raw values, or a line with a dot at each value.
-        steps: where the value of a point holds: up to it from the point before, or from it to the next; else the line
-            is straight between points.
-    """
-
-    name: str
-    points: Sequence[Point]
-    tone: str = "a"
+    name: str  #: its word in the legend; the empty text leaves it out
+    points: Sequence[Point]  #: (x, y) by rising x, all finite
+    tone: str = "a"  #: the colour's name in the page's style
+    #: a line, a dashed one, a faint line for raw values, or a line with a dot at each value
     style: Literal["line", "dash", "faint", "dots"] = "line"
+    #: where the value of a point holds: up to it from the point before, or from it to the next; else the line is
+    #: straight between points
     steps: Literal["", "before", "after"] = ""
 
 
@@ -75,14 +69,11 @@ class Axis:
             exponents = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1,) if len(exponents) > 4 else (1, 2, 5)
             return [v for e in exponents for s in steps if self.low <= (v := s * 10.0**e) <= self.high]
-        step = _round_step((self.high - self.low) / wanted)
+        rough = (self.high - self.low) / wanted
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(step * power for step in (1, 2, 5, 10) if step * power >= rough * 0.999)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [place * step for place in range(first, last + 1)]
-
-
-def _round_step(rough: float) -> float:
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * 0.999)
 
 
 def tick_text(value: float) -> str:
@@ -231,7 +222,12 @@ def line_chart(
     legend = [(line.name, line.tone, line.style) for line in lines if line.name and with_legend]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
-    return _frame(title, _description(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
+    # What a listener should know of the chart: where each line begins and ends.
+    parts = [
+        f"{line.name or title} from {figure(line.points[0][1])} to {figure(line.points[-1][1])}"
+        for line in lines if line.style != "faint" or len(lines) == 1
+    ]  # fmt: skip
+    return _frame(title, f"{title} over {x_label}: " + "; ".join(parts), x_axis, y_axis, x_label, legend, inside, ticks)
 
 
 def _path(dots: Sequence[Point], steps: str) -> str:
@@ -239,15 +235,6 @@ def _path(dots: Sequence[Point], steps: str) -> str:
         return "M" + "L".join(f"{x} {y}" for x, y in dots)
     moves = (f"V{y}H{x}" if steps == "before" else f"H{x}V{y}" for x, y in dots[1:])
     return f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
-
-
-def _description(title: str, lines: Sequence[Line], x_label: str) -> str:
-    """What a listener should know of the chart: where each line begins and ends."""
-    parts = [
-        f"{line.name or title} from {figure(line.points[0][1])} to {figure(line.points[-1][1])}"
-        for line in lines if line.style != "faint" or len(lines) == 1
-    ]  # fmt: skip
-    return f"{title} over {x_label}: " + "; ".join(parts)
 
 
 _BARS = """

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_vfm.report.plain_text import clean, mapping, number, plain, span
-from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.parts.plain_text import clean, mapping, number, plain, span
+from nemo_vfm.report.parts.run_values import RunFolder
 
 WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
          "preempted": "was stopped by a signal",
@@ -26,20 +26,20 @@ def head(run: RunFolder) -> Head:
     """Read it from manifest.json, status.json and the steps' done.json."""
     manifest = mapping(run.read_json(run.root / "manifest.json"))
     seconds = step_seconds(run)
+    created = str(manifest.get("created") or "")
+    time = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", created)
+    utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
+    commit, plus, rest = str(manifest.get("commit") or "").partition("+")
     known = {
         "hardware": _hardware(manifest.get("hardware")),
-        "started": _minute(manifest.get("created")),
+        "started": f"{time[1]} {time[2]}{utc}" if time else created,
         "took": span(sum(seconds.values())) if seconds else "",
         "seed": plain(manifest["seed"]) if "seed" in manifest else "",
-        "commit": _commit(str(manifest.get("commit") or "")),
+        "commit": commit[:10] + plus + rest,
     }
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)
-    return Head(
-        name,
-        str(manifest.get("purpose") or ""),
-        tuple((k, v) for k, v in known.items() if v),
-        _state(run),
-    )
+    facts = tuple((what, value) for what, value in known.items() if value)
+    return Head(name, str(manifest.get("purpose") or ""), facts, _state(run))
 
 
 def step_seconds(run: RunFolder) -> dict[str, float]:
@@ -57,18 +57,6 @@ def _hardware(value: Any) -> str:
         return plain(value or "")
     memory = f", {plain(known['memory_gb'])} GB" if known.get("memory_gb") else ""
     return plain(known["device"]) + memory
-
-
-def _minute(value: Any) -> str:
-    """A time in ISO 8601, to the minute."""
-    found = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", str(value or ""))
-    utc = " UTC" if found and found[3].endswith(("Z", "+00:00")) else ""
-    return f"{found[1]} {found[2]}{utc}" if found else str(value or "")
-
-
-def _commit(commit: str) -> str:
-    name, plus, rest = commit.partition("+")
-    return name[:10] + plus + rest
 
 
 def _state(run: RunFolder) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from nemo_vfm.core.storage.files import opened, read_bytes, real
 from nemo_vfm.core.types.job import LAUNCH, PARTS
-from nemo_vfm.report.plain_text import mapping, number
+from nemo_vfm.report.parts.plain_text import mapping, number
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ROWS = 200_000
@@ -29,15 +29,10 @@ class Step:
 
 @dataclass(slots=True)
 class RunFolder:
-    """What the sections read from. Nothing outside `root` is ever opened, whatever a file or a link says.
+    """What the sections read from. Nothing outside `root` is ever opened, whatever a file or a link says."""
 
-    Args:
-        root: the run folder, resolved.
-        steps: the root itself, then its sub-folders in the order of the recipe's steps.
-    """
-
-    root: Path
-    steps: list[Step]
+    root: Path  #: the run folder, resolved
+    steps: list[Step]  #: the root itself, then its sub-folders in the order of the recipe's steps
     _notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -51,15 +46,12 @@ class RunFolder:
         if not root.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder; give the run_dir of a run")
         run = cls(root, [Step("", root)])
-        run.steps += [Step(name, root / name) for name in run._step_names()]
+        names = [path.name for path in root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
+        found = sorted(name for name in names if not name.startswith((".", "_")))
+        planned = run.planned_steps()
+        found.sort(key=lambda name: planned.index(name) if name in planned else len(planned))
+        run.steps += [Step(name, root / name) for name in found]
         return run
-
-    def _step_names(self) -> list[str]:
-        apart = (".", "_")
-        names = [path.name for path in self.root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
-        found = sorted(name for name in names if not name.startswith(apart))
-        planned = self.planned_steps()
-        return sorted(found, key=lambda name: planned.index(name) if name in planned else len(planned))
 
     def planned_steps(self) -> list[str]:
         """The names of the workflow's steps, in order."""
@@ -135,10 +127,14 @@ class RunFolder:
     def read_lines(self, path: Path) -> list[Mapping[str, Any]]:
         """The objects of a file with one JSON object a line; lines that are not are counted in a note."""
         lines = (self.read_bytes(path) or b"").splitlines()
-        objects, bad = [], []
+        objects: list[Mapping[str, Any]] = []
+        bad = []
         for place, line in enumerate(lines, start=1):
             try:
-                objects.append(_object(line))
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise ValueError("not an object")
+                objects.append(value)
             except (ValueError, RecursionError):
                 bad.append(place)
         if bad:
@@ -173,13 +169,6 @@ class RunFolder:
                 yield step, mapping(value)
             elif value is not None:
                 self.note(f"{self.label(step.folder / name)} is not a mapping and was ignored.")
-
-
-def _object(line: bytes) -> Mapping[str, Any]:
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
 
 
 def columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[tuple[float, float]]], int]:

@@ -1,27 +1,58 @@
-"""Converts the ranker of a run to a program of torch.export, with names, vocabulary and hashes beside it."""
+"""Writes a run's weights as one safetensors file, or its ranker as a program of torch.export."""
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_vfm.cli.conversion.run_source import run_of
+
+def run_of(source: Path) -> Path:
+    """The run whose checkpoints these are."""
+    within = [folder for folder in (source, *source.resolve().parents) if folder.name == "checkpoints"]
+    return within[0].parent if within else source
 
 
-def convert_out(
+def write_one_file(source: Path, target: Path, group: str | None) -> str:
+    """Write the weights, a tensor at a time; one sentence about them.
+
+    Args:
+        source: a run folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint.
+        target: where `model.safetensors` and `convert.json` are to lie.
+        group: model, ema or optimizer; None takes ema where there is one, else model.
+    """
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.storage.files import write_json
+    from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
+    from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
+
+    saved = checkpoint.found(source)
+    group = group or ("ema" if "ema" in saved.groups else "model")
+    weights = checkpoint.weights_of(saved, group)
+    assert isinstance(weights, SavedTensors), "a checkpoint of a path is read when asked for"
+    checkpoint.require_room(target, weights.num_bytes())
+    about = {"group": group, "step": str(saved.step), "run": saved.run}
+    try:
+        written = checkpoint_one_file.write(target / checkpoint_one_file.NAME, weights, about)
+    except OSError as error:
+        raise UserError(f"{target.parent} cannot hold the weights ({error.strerror or error}).") from error
+    others = sorted(saved.groups.keys() - {group})
+    write_json(target / checkpoint_one_file.ABOUT, {
+        "schema": "nemo_vfm.convert/1",
+        "source": {"name": source.name, "format": "nemo_vfm.checkpoint", "sha256": saved.sha256[group], **about},
+        "model_sha256": written["sha256"], "not_carried_over": others,
+    })  # fmt: skip
+    left = f"; not carried over: {', '.join(others)}" if others else ""
+    return f"the {group} weights of step {saved.step}: {len(weights)} tensors, {weights.num_values():,} numbers{left}"
+
+
+def export_ranker(
     source: Path, target: Path, *, key: str | None, dtype: str | None, trust: Sequence[str], allow_host: Sequence[str]
 ) -> str:  # fmt: skip
     """Write `ranker.pt2`, `ranker.json`, and the vocabulary of the table that it was trained on, if there is one.
 
     Args:
         source: a run folder, a folder of checkpoints or a checkpoint below one.
-        target: where the files are to be.
         key: model or ema; None takes ema where there is one.
         dtype: of rows of tables: fp32 or int8.
-        trust: see `--trust`.
-        allow_host: see `--allow-host`.
-
-    Raises:
-        UserError: the run trained no ranker, or there are no weights.
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json
