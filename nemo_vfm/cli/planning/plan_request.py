@@ -24,8 +24,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layouts import Subject
-from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
-from nemo_vfm.perf.model_facts import facts
+from nemo_vfm.perf.model_facts import facts, sketch
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Choice, Planner, Question
