@@ -24,8 +24,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.faults import Fault, Faults
-from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.data.loader.batch_loader import Batches
+from nemo_vfm.data.shards.held_out import warn_that_none_is_held_out
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable

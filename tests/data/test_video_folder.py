@@ -18,7 +18,6 @@ from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.curate.output.training_window import training_windows
-from nemo_vfm.data.batching import transform
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.shard_files import ShardWriter
@@ -28,6 +27,7 @@ from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.table_file import rows_of
 from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.sources.video_table import VideoTable
+from nemo_vfm.data.video import fit_to_bucket as transform
 from nemo_vfm.data.video import media_info
 from nemo_vfm.data.video.decode import Decoder, open_video
 from nemo_vfm.data.video.given_frames import given_frames

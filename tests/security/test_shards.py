@@ -30,7 +30,6 @@ from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Changed
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.shard_cache import ShardCache
@@ -39,6 +38,7 @@ from nemo_vfm.data.shards.tar import index_tar
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.video_folder import VideoFolder
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 from tests.data.conftest import mp4
 
 SHAPE = (2, 1, 2, 2)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.batching.transform import image_to_bucket, resize_and_crop, window_indices
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import image_to_bucket, resize_and_crop, window_indices
 
 
 def training_windows(

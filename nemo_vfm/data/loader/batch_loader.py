@@ -17,9 +17,9 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
-from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.sample_order import Group, Order
+from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.worker_memory import part_of
 from nemo_vfm.data.loader.worker_processes import by_processes
 from nemo_vfm.data.shards.sample_reader import Layout, Loading

@@ -19,12 +19,12 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.batching.held_out import is_held_out, warn_that_none_is_held_out
 from nemo_vfm.data.batching.sample_order import Group, Order
 from nemo_vfm.data.loader.batch_loader import Batches, BatchReader, GlobalBatches
 from nemo_vfm.data.loader.fetch_exchange import Exchange, Traffic
 from nemo_vfm.data.loader.fetch_plan import Spanned
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
+from nemo_vfm.data.shards.held_out import is_held_out, warn_that_none_is_held_out
 from nemo_vfm.data.shards.sample_census import Census
 from nemo_vfm.data.shards.sample_reader import Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry

@@ -20,7 +20,6 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Changed, Fault
-from nemo_vfm.data.batching.transform import image_size, image_to_bucket, video_to_bucket
 from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
 from nemo_vfm.data.shards.sample_members import (
@@ -34,6 +33,7 @@ from nemo_vfm.data.shards.sample_members import (
 )
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import Decoder, open_video
+from nemo_vfm.data.video.fit_to_bucket import image_size, image_to_bucket, video_to_bucket
 
 _MAX_TEXT_BYTES = 1 << 20  # a caption; and what a .json says of one sample: a million keys took 1.5 s to parse
 

@@ -1,7 +1,7 @@
 """Mixes several sources by their weights into one stream of batches, each of one source.
 
 A batch is never mixed, since its samples share a shape: images and videos alternate. The source of global batch g
-follows from the weights, the seed and g (`blend_schedule.py`). So the state of a blend is g, like that of every source.
+follows from the weights, the seed and g (`weighted_turns.py`). So the state of a blend is g, like that of every source.
 """
 
 import copy
@@ -21,8 +21,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import HasBatchSizes, ReadPosition, ResumableData, TrainingData
 from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
 from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.batching.weighted_turns import WeightedTurns, shares
 from nemo_vfm.data.loader.batch_loader import Batches
-from nemo_vfm.data.sources.blend_schedule import BlendSchedule, shares
 from nemo_vfm.parallel.ranks.gather import GatherGroup
 
 
@@ -101,7 +101,7 @@ class Blend:
             raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         self.max_bad_in_a_row, self.max_ahead_gb = max_bad_in_a_row, max_ahead_gb
         self.max_memory_share = max_memory_share
-        self._turns: BlendSchedule | None = None
+        self._turns: WeightedTurns | None = None
         self._first_batch, self._begins = 0, 0
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
 
@@ -113,7 +113,7 @@ class Blend:
         """
         for name, source in self.sources.items():
             source.data.start(seed=derive(seed, "source", name), first_batch=0, rank=rank, num_ranks=num_ranks)
-        self._turns, self._first_batch = BlendSchedule(list(self._shares.values()), seed=seed), first_batch
+        self._turns, self._first_batch = WeightedTurns(list(self._shares.values()), seed=seed), first_batch
         info("batches by source: " + ", ".join(f"{name} {float(share):.1%}" for name, share in self._shares.items()))
 
     def batch_sizes(self) -> dict[str, int]:
@@ -203,7 +203,7 @@ class Blend:
         """Samples in such an epoch, those that come again counted again."""
         return round(self.batches_per_epoch() * self.mean_batch_size())
 
-    def _started(self) -> BlendSchedule:
+    def _started(self) -> WeightedTurns:
         if self._turns is None:
             raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._turns
@@ -218,7 +218,7 @@ class BlendedBatches(Dataset[Loaded]):
         begins: the number of the batch that has the first turn.
     """
 
-    def __init__(self, parts: Sequence[ByNumber], turns: BlendSchedule, begins: int = 0) -> None:
+    def __init__(self, parts: Sequence[ByNumber], turns: WeightedTurns, begins: int = 0) -> None:
         self._parts, self._turns, self._begins = tuple(parts), turns, begins
 
     def __getitem__(self, index: int) -> Loaded:

@@ -25,8 +25,8 @@ from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.batching.raw_collate import RawReader
 from nemo_vfm.data.loader.batch_loader import within
+from nemo_vfm.data.loader.raw_collate import RawReader
 from nemo_vfm.data.shards.braces import expanded
 from nemo_vfm.data.shards.tar_counts import TarCounts
 from nemo_vfm.data.shards.tar_order import TarOrder

@@ -1,6 +1,6 @@
 """Computes which source each row comes from, and the row's number there, from the weights of the sources.
 
-Rows alternate like the batches of a blend (`data/sources/blend_schedule.py`). After n rows the count of every source is
+Rows alternate like the batches of a blend (`data/batching/weighted_turns.py`). After n rows the count of every source is
 less than one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
 ten-thousandths first.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import lcm
 
-from nemo_vfm.data.sources.blend_schedule import MAX_CYCLE, BlendSchedule
+from nemo_vfm.data.batching.weighted_turns import MAX_CYCLE, WeightedTurns
 
 ROUNDED = 10_000
 
@@ -28,7 +28,7 @@ class Mixture:
 
     def __init__(self, weights: Mapping[str, Fraction], *, seed: int, before: Mapping[str, int] | None = None) -> None:
         self.shares = short(weights)
-        self._names, self._turns = list(weights), BlendSchedule(list(self.shares.values()), seed=seed)
+        self._names, self._turns = list(weights), WeightedTurns(list(self.shares.values()), seed=seed)
         self._before = [(before or {}).get(name, 0) for name in self._names]
 
     def turn(self, row: int) -> tuple[int, int]:

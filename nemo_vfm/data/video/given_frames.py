@@ -8,8 +8,8 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frames
-from nemo_vfm.data.batching.transform import resize_and_crop
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import resize_and_crop
 from nemo_vfm.data.video.image_file import open_image
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.files import read_bytes
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.clip_id import is_key
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 from nemo_vfm.explain.clip.clip_locations import Opened
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.shards.sample_pictures import Frame, frames_of

@@ -8,8 +8,8 @@ import torch
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
 from nemo_vfm.data.shards.tar_stream import Raw
