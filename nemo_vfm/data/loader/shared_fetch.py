@@ -11,7 +11,7 @@ One thread of each rank does all exchanges, in the order of the batches, so the 
 import itertools
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
@@ -19,9 +19,9 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.batch_source import Loaded
+from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
+from nemo_vfm.data.loader.batch_loader import within
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Traffic
 from nemo_vfm.data.loader.fetch_plan import Spanned
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
@@ -117,6 +117,7 @@ class UniqueBatches:
 
     Args:
         dataset: gives this rank's batches; its samples are read through `samples`.
+        entries: what a batch is made of, by its number.
         samples: what the dataset reads from.
         exchange: fetches and gathers.
         first: number of the first batch.
@@ -126,10 +127,11 @@ class UniqueBatches:
     """
 
     def __init__(
-        self, dataset: GlobalBatches, samples: HeldSamples, exchange: Exchange, *, first: int, num_workers: int,
-        faults: Faults, max_ahead_bytes: int = 4 << 30,
+        self, dataset: ByNumber, entries: Callable[[int], Sequence[Entry]], samples: HeldSamples, exchange: Exchange, *,
+        first: int, num_workers: int, faults: Faults, max_ahead_bytes: int = 4 << 30,
     ) -> None:  # fmt: skip
-        self._dataset, self._samples, self._exchange, self._first = dataset, samples, exchange, first
+        self._dataset, self._entries, self._samples, self._exchange = dataset, entries, samples, exchange
+        self._first = first
         self._faults, self._num_workers, self._ahead = faults, num_workers, 0
         if num_workers:
             self._num_workers, self._ahead = within(max_ahead_bytes, dataset.max_bytes(), num_workers)
@@ -148,7 +150,7 @@ class UniqueBatches:
             yield self._load(index, self._held(index))
 
     def _held(self, index: int) -> FetchedBytes:
-        return self._exchange.held(index, self._dataset.entries(index))
+        return self._exchange.held(index, self._entries(index))
 
     def _load(self, index: int, held: FetchedBytes) -> Loaded:
         self._samples.hold(held)

@@ -1,10 +1,11 @@
 """Computes which source each row comes from, and the row's number there, from the weights of the sources.
 
-Rows alternate like the batches of a blend (`data/batching/weighted_turns.py`). After n rows the count of every source is
-less than one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
+Rows alternate like the batches of a blend (`weighted_turns.py`). After n rows the count of every source is less than
+one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
 ten-thousandths first.
 """
 
+import copy
 from collections.abc import Mapping
 from fractions import Fraction
 from math import lcm
@@ -30,6 +31,12 @@ class Mixture:
         self.shares = short(weights)
         self._names, self._turns = list(weights), WeightedTurns(list(self.shares.values()), seed=seed)
         self._before = [(before or {}).get(name, 0) for name in self._names]
+
+    def after(self, before: Mapping[str, int]) -> "Mixture":
+        """The same sources in the same turns, where so many rows of each were taken earlier."""
+        found = copy.copy(self)
+        found._before = [before.get(name, 0) for name in self._names]
+        return found
 
     def turn(self, row: int) -> tuple[int, int]:
         """Which source, and which of its own rows."""
