@@ -13,8 +13,7 @@ from typing import IO, Any, cast
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.shards.tar import index_tar
-from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE
+from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE, index_tar
 from nemo_vfm.text.text_splits import Span
 
 _ROWS_AT_ONCE = 64

@@ -15,8 +15,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.training_data import TrainingData
-from nemo_vfm.data.batching.pack_collate import side_by_side
-from nemo_vfm.data.batching.packing import Pack, pack, packing
+from nemo_vfm.data.batching.packing import Pack, pack, packing, side_by_side
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.packed import PackedLatents

@@ -24,10 +24,8 @@ from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
-from nemo_vfm.data.shards.tar import index_tar
-from nemo_vfm.data.shards.tar_counts import TarCounts
-from nemo_vfm.data.shards.tar_members import TarMembers
-from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.shards.tar_members import TarMembers, index_tar
+from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import PlacedTar
 from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.shard_data import ShardData

@@ -30,7 +30,7 @@ from nemo_vfm.data.sources.video_table import VideoTable
 from nemo_vfm.data.video import fit_to_bucket as transform
 from nemo_vfm.data.video import media_info
 from nemo_vfm.data.video.decode import Decoder, open_video
-from nemo_vfm.data.video.given_frames import given_frames
+from nemo_vfm.data.video.fit_to_bucket import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
 from tests.support.awkward import film

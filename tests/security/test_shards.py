@@ -34,7 +34,7 @@ from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter, verify
-from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_members import index_tar
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.video_folder import VideoFolder

@@ -14,8 +14,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.loader.worker_memory import part_of
-from nemo_vfm.data.loader.worker_processes import by_processes
+from nemo_vfm.data.loader.worker_processes import by_processes, part_of
 
 _AHEAD = 4  # batches a worker reads ahead
 
@@ -47,7 +46,7 @@ class Batches:
         faults: counts bad samples.
         max_ahead_bytes: what batches read ahead may fill; the one in use is not counted.
         timeout_s: a worker silent for longer than this stops the run.
-        max_memory_share: of the machine's memory, what its workers may grow by; see `worker_memory.py`.
+        max_memory_share: of the machine's memory, what its workers may grow by; see `worker_processes.py`.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.batching.sample_order import Alike, Group, Order
 from nemo_vfm.data.loader.collate import collate
-from nemo_vfm.data.loader.fetch_exchange import Exchange, Traffic
-from nemo_vfm.data.loader.fetch_plan import Spanned
+from nemo_vfm.data.loader.fetch_exchange import Exchange, Spanned, Traffic
 from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
 from nemo_vfm.data.shards.held_out import is_held_out, warn_that_none_is_held_out

@@ -21,8 +21,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sync, write_bytes, write_text
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.shards.shard_index import Entry
-from nemo_vfm.data.shards.tar import padding
-from nemo_vfm.data.shards.tar_members import BLOCK
+from nemo_vfm.data.shards.tar_members import BLOCK, padding
 
 #: What the files say they were written by: the release whose reader they were tested with.
 ENERGON_VERSION = "7.4.1"

@@ -41,8 +41,7 @@ from nemo_vfm.data.shards.shard_index import (
     listed_entries,
     read_shards_json,
 )
-from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, header, padding
-from nemo_vfm.data.shards.tar_members import BLOCK, REFUSED_EXTENSIONS
+from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
 
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 

@@ -16,8 +16,7 @@ from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_folder import ShardFolder, folder_at
-from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, index_tar
-from nemo_vfm.data.shards.tar_members import REFUSED_EXTENSIONS
+from nemo_vfm.data.shards.tar_members import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
 
 SHARDS_SCHEMA = "nemo_vfm.shards/1"
 INDEX_SCHEMA = "nemo_vfm.shard_index/1"

@@ -26,10 +26,9 @@ from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
-from nemo_vfm.data.loader.raw_collate import RawReader
-from nemo_vfm.data.shards.braces import expanded
-from nemo_vfm.data.shards.tar_counts import TarCounts
-from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.loader.collate import RawReader
+from nemo_vfm.data.shards.shard_paths import expanded
+from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
 from nemo_vfm.data.video.decode import Decoder
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.tokens.token_folder import TokenFolder
-from nemo_vfm.data.tokens.token_manifest import Tokens
+from nemo_vfm.data.tokens.token_manifest import TokenFolder, Tokens
 
 Numbers = NDArray[np.int64]
 

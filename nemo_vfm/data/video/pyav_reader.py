@@ -32,11 +32,16 @@ from nemo_vfm.data.video.decode import (
     holes_in,
     name_of,
 )
-from nemo_vfm.data.video.deinterlace import progressive
-from nemo_vfm.data.video.joined_recordings import Recordings, joints_of, on_one_clock, with_bytes_lost
-from nemo_vfm.data.video.square_pixels import square_size
+from nemo_vfm.data.video.deinterlace import progressive, square_size
+from nemo_vfm.data.video.joined_recordings import (
+    Recordings,
+    Shown,
+    joints_of,
+    on_one_clock,
+    with_bytes_lost,
+    without_gap,
+)
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
-from nemo_vfm.data.video.truncated_file import Shown, without_gap
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
 _FORMATS = (

@@ -18,7 +18,7 @@ from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens import token_rows
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
-from nemo_vfm.data.tokens.token_folder import TokenFolder
+from nemo_vfm.data.tokens.token_manifest import TokenFolder
 from nemo_vfm.data.tokens.token_stream import TokenStream
 from nemo_vfm.data.tokens.token_writer import write_tokens
 from tests.data.tokens.conftest import lengths, numbered
