@@ -23,30 +23,19 @@ LOOKAHEAD = 4096  # samples: the last pack of a window stays as full as it is, s
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Samples side by side in one sequence.
+    """Samples side by side in one sequence."""
 
-    Args:
-        samples: their positions in the list of lengths, in the list's order.
-        lengths: tokens of each.
-    """
-
-    samples: tuple[int, ...]
-    lengths: tuple[int, ...]
+    samples: tuple[int, ...]  #: their positions in the list of lengths, in the list's order
+    lengths: tuple[int, ...]  #: tokens of each
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How well packs are filled.
+    """How well packs are filled."""
 
-    Args:
-        num_packs: how many there are.
-        tokens: of all samples.
-        efficiency: tokens over packs times budget, above 0 and at most 1.
-    """
-
-    num_packs: int
-    tokens: int
-    efficiency: float
+    num_packs: int  #: how many there are
+    tokens: int  #: of all samples
+    efficiency: float  #: tokens over packs times budget, above 0 and at most 1
 
 
 def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> list[Pack]:
@@ -69,7 +58,7 @@ def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> 
     for first in range(0, len(lengths), lookahead):
         bins = _first_fit(lengths[first : first + lookahead], budget)
         groups = sorted(sorted(first + place for place in group) for group in bins)
-        found += [_pack(group, lengths) for group in groups]
+        found += [Pack(tuple(group), tuple(lengths[place] for place in group)) for group in groups]
     return found
 
 
@@ -77,10 +66,6 @@ def packing(packs: Sequence[Pack], budget: int) -> Packing:
     """How well the budget is used."""
     tokens = sum(sum(pack.lengths) for pack in packs)
     return Packing(len(packs), tokens, tokens / (budget * len(packs)) if packs else 1.0)
-
-
-def _pack(group: Sequence[int], lengths: Sequence[int]) -> Pack:
-    return Pack(tuple(group), tuple(lengths[place] for place in group))
 
 
 def _first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -23,17 +23,11 @@ from nemo_vfm.core.types.training_data import ReadPosition
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Samples that may share a batch: all have one shape.
+    """Samples that may share a batch: all have one shape."""
 
-    Args:
-        name: of the bucket; the shuffle depends on it, not on which other groups there are.
-        samples: positions in the list of entries.
-        batch_size: samples of a global batch.
-    """
-
-    name: str
-    samples: tuple[int, ...]
-    batch_size: int
+    name: str  #: of the bucket; the shuffle depends on it, not on which other groups there are
+    samples: tuple[int, ...]  #: positions in the list of entries
+    batch_size: int  #: samples of a global batch
 
     def __post_init__(self) -> None:
         if not self.samples or self.batch_size < 1:
@@ -115,7 +109,8 @@ class Order:
         which, number = self._batches(epoch)[index - self.batches_before(epoch)]
         group = self.groups[which]
         first = self._begins[which] + number * group.batch_size
-        return group, [self._sample(which, place) for place in range(first, first + group.batch_size)]
+        places = (divmod(place, len(group.samples)) for place in range(first, first + group.batch_size))
+        return group, [self._samples(which, epoch)[position] for epoch, position in places]
 
     def places(self, index: int) -> dict[str, int]:
         """How many samples of each group are read before global batch `index`."""
@@ -145,11 +140,7 @@ class Order:
     def _number(self, which: int, epoch: int) -> int:
         """How many batches of a group begin before an epoch does, from this order's beginning on."""
         group = self.groups[which]
-        return max(0, _ceil_div(epoch * len(group.samples) - self._begins[which], group.batch_size))
-
-    def _sample(self, which: int, place: int) -> int:
-        epoch, position = divmod(place, len(self.groups[which].samples))
-        return self._samples(which, epoch)[position]
+        return max(0, -(-(epoch * len(group.samples) - self._begins[which]) // group.batch_size))
 
     def _samples_uncached(self, which: int, epoch: int) -> list[int]:
         group = self.groups[which]
@@ -168,7 +159,3 @@ class Order:
             return list(range(count))
         numbers: list[int] = torch.randperm(count, generator=generator(self._seed, "order", *names)).tolist()
         return numbers
-
-
-def _ceil_div(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)

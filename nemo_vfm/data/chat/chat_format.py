@@ -46,13 +46,7 @@ class PlacedTokens(Protocol):
 
 
 class ControlTokens:
-    """The control tokens of a template.
-
-    Args:
-        tokenizer: encodes.
-        template: its literals say which tokens that are not special are its control tokens.
-        environment: parses it.
-    """
+    """The control tokens of a template."""
 
     def __init__(self, tokenizer: PlacedTokens, template: str, environment: Environment) -> None:
         self._tokenizer = tokenizer
@@ -72,12 +66,12 @@ class ControlTokens:
         if isinstance(value, str):
             return self._bordered(self._wrapped(value))
         if isinstance(value, dict):
-            return {key: self._role(one) if key == "role" else self.marked(one) for key, one in value.items()}
+            # Templates make control tokens of roles, such as <|user|>: only a name as a whole is marked.
+            return {
+                key: self._wrapped(one) if key == "role" and isinstance(one, str) else self.marked(one)
+                for key, one in value.items()
+            }
         return [self.marked(one) for one in value] if isinstance(value, list | tuple) else value
-
-    def _role(self, role: Json) -> Json:
-        """Templates make control tokens of roles, such as <|user|>: only a name as a whole is marked."""
-        return self._wrapped(role) if isinstance(role, str) else self.marked(role)
 
     def _wrapped(self, text: str) -> str:
         return self._name.sub(f"{_BEGINS}\\g<0>{_ENDS}", text.translate(RESERVED))
@@ -95,11 +89,7 @@ class ControlTokens:
         return f"{text[:first]}{left}{core}{right}{text[first + len(core) :]}"
 
     def encoded(self, text: str) -> tuple[list[int], list[Place], str]:
-        """Tokens, the place of each in the text without marks, and this text.
-
-        Raises:
-            DataError: the tokenizer makes a control token even of plain text.
-        """
+        """Tokens, the place of each in the text without marks, and this text."""
         tokens, places, plain = list[int](), list[Place](), ""
         for number, (piece, is_name) in enumerate(self._pieces(text)):
             own, where = self._piece(piece, is_name, first=number == 0)
@@ -177,15 +167,10 @@ _TURN: tuple[Message, ...] = ({"role": "user", "content": "?"}, {"role": "assist
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as tokens.
+    """Messages as tokens."""
 
-    Args:
-        tokens: all of them.
-        assistant: of each, whether the assistant said it; the token that ends its turn is part of that.
-    """
-
-    tokens: list[int]
-    assistant: list[bool]
+    tokens: list[int]  #: all of them
+    assistant: list[bool]  #: of each, whether the assistant said it; the token that ends its turn is part of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +248,7 @@ class ChatFormat:
         """
         rendered, spans = without_generation_marks(self._rendered(messages, tools, False))
         tokens, places, plain = self._of(tools).control.encoded(rendered)
-        if _has_tag(self._of(tools).template.text):
+        if re.search(r"\{%[-+]?\s*generation\b", self._of(tools).template.text) is not None:
             spans = [(len(unmarked(rendered[:begin])), len(unmarked(rendered[:end]))) for begin, end in spans]
         else:
             spans = self._by_prefixes(messages, tools, plain)
@@ -277,14 +262,12 @@ class ChatFormat:
                 after = self._plain(messages[: number + 1], tools, False)
                 _require_prefix(before, after, number)
                 _require_prefix(after, whole, number)
-                spans.append((len(before), len(before) + self._said(after[len(before) :], tools)))
+                # Letters of a turn up to the token that ends it: what the template puts behind that nobody says.
+                turn = after[len(before) :]
+                ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
+                last = max(ends, default=len(turn))
+                spans.append((len(before), len(before) + (last if not turn[last:].strip() else len(turn))))
         return spans
-
-    def _said(self, turn: str, tools: Sequence[Json] | None) -> int:
-        """Letters of a turn up to the token that ends it: what the template puts behind that nobody says."""
-        ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
-        last = max(ends, default=len(turn))
-        return last if not turn[last:].strip() else len(turn)
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._rendered(messages, tools, prompt))
@@ -331,26 +314,15 @@ class ChatFormat:
         return f"chat/1 {sha256(text.encode()).hexdigest()[:16]} {self.tokenizer.fingerprint()}"
 
 
-def _has_tag(template: str) -> bool:
-    return re.search(r"\{%[-+]?\s*generation\b", template) is not None
-
-
 def _with_text(message: Message) -> dict[str, Json]:
-    """A message whose content is one text, where it is a list of texts.
-
-    Raises:
-        DataError: a part is no text.
-    """
+    """A message whose content is one text, where it is a list of texts."""
     content = message.get("content")
     if not isinstance(content, list):
         return {key: value for key, value in message.items() if value is not None or key == "content"}
-    if other := next((part for part in content if not _is_text(part)), None):
+    texts = [p for p in content if isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str)]
+    if other := next((part for part in content if part not in texts), None):
         raise DataError(f"a message has a part that is not text: {str(other)[:80]}")
     return {**message, "content": "".join(part["text"] for part in content)}
-
-
-def _is_text(part: Json) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _with_arguments(message: dict[str, Json]) -> dict[str, Json]:

@@ -17,7 +17,7 @@ from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.safetensors_views import Stored
-from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
+from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Media, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.tar_stream import Raw
 from nemo_vfm.data.video.decode import Decoder
@@ -50,8 +50,10 @@ def collate(
                 # One NaN in a latent would reach every weight of the model in one step.
                 faults[place] = Fault(entry.key, entry.shard, f"its {name} holds NaN or infinity")
     for place, fault in enumerate(faults):
-        if fault is not None:
-            _blank(tensors, place)
+        for name, tensor in tensors.items() if fault is not None else ():
+            tensor[place] = 0
+            if name == "mask":
+                tensor[place, :1] = 1  # attention over no token at all is NaN, and NaN times weight 0 is NaN
     return _batch(index, entries, samples, faults, tensors), faults
 
 
@@ -75,13 +77,6 @@ def _placed(entry: Entry, sample: Sample, layout: Layout, rows: Rows, place: int
         if not np.may_share_memory(stored.data, rows[name]):
             rows[name][place] = stored.data
     return None
-
-
-def _blank(tensors: dict[str, Tensor], place: int) -> None:
-    for name, tensor in tensors.items():
-        tensor[place] = 0
-        if name == "mask":
-            tensor[place, :1] = 1  # attention over no token at all is NaN, and NaN times weight 0 is NaN
 
 
 def _batch(
@@ -117,9 +112,6 @@ class RawReader:
         bucket: what videos and pictures are cut to; None takes the shape of the first latents.
         first: some samples; the first good one says what all look like.
         decoder: who reads videos.
-
-    Raises:
-        DataError: none of them is good.
     """
 
     def __init__(self, bucket: Bucket | None, first: Iterable[Raw], decoder: Decoder) -> None:
@@ -142,12 +134,10 @@ class RawReader:
 
     def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
         try:
-            return self._loading(raw).load([raw.entry], rows)[0]
+            loading = CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets, self._decoder)
+            return loading.load([raw.entry], rows)[0]
         except NemoVfmError as error:
             return Fault(raw.key, raw.tar, str(error))
-
-    def _loading(self, raw: Raw) -> Loading:
-        return CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets, self._decoder)
 
 
 def _latent_layout(first: Iterable[Raw]) -> Layout:

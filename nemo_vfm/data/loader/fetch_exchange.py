@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.errors import DataError, LostRank, NemoVfmError, StoreError
+from nemo_vfm.core.errors import DataError, LostRank, StoreError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.read_in_place import ReadsInPlace
@@ -45,45 +45,28 @@ class Spanned(Samples, ReadsInPlace, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes of one sample that lie side by side.
+    """Bytes of one sample that lie side by side."""
 
-    Args:
-        entry: whose they are.
-        offset: in its tar.
-        size: bytes.
-    """
-
-    entry: Entry
-    offset: int
-    size: int
+    entry: Entry  #: whose they are
+    offset: int  #: in its tar
+    size: int  #: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The part of a span that one rank fetches.
+    """The part of a span that one rank fetches."""
 
-    Args:
-        span: its number in the plan.
-        begin: first byte, counted from the span's own beginning.
-        end: the byte after the last.
-    """
-
-    span: int
-    begin: int
-    end: int
+    span: int  #: its number in the plan
+    begin: int  #: first byte, counted from the span's own beginning
+    end: int  #: the byte after the last
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one batch needs.
+    """What one batch needs."""
 
-    Args:
-        index: number of the batch.
-        spans: in the order of its samples; none comes twice.
-    """
-
-    index: int
-    spans: tuple[Span, ...]
+    index: int  #: number of the batch
+    spans: tuple[Span, ...]  #: in the order of its samples; none comes twice
 
     @property
     def places(self) -> list[Place]:
@@ -143,19 +126,12 @@ _AT_ONCE = 8  # spans that one rank asks for at a time: an object store answers 
 
 @dataclass(slots=True)
 class Traffic:
-    """What this rank moved.
+    """What this rank moved."""
 
-    Args:
-        fetched: bytes asked of the storage as its share.
-        gathered: bytes received from the other ranks.
-        alone: bytes asked of the storage beside the plan; 0 where the plan knows all that is read.
-        batches: exchanged.
-    """
-
-    fetched: int = 0
-    gathered: int = 0
-    alone: int = 0
-    batches: int = 0
+    fetched: int = 0  #: bytes asked of the storage as its share
+    gathered: int = 0  #: bytes received from the other ranks
+    alone: int = 0  #: bytes asked of the storage beside the plan; 0 where the plan knows all that is read
+    batches: int = 0  #: exchanged
 
     def __str__(self) -> str:
         return (
@@ -166,25 +142,15 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBytes:
-    """The bytes of one batch.
+    """The bytes of one batch."""
 
-    Args:
-        spans: place -> bytes.
-        failed: place -> why it could not be fetched, by whichever rank.
-    """
-
-    spans: Mapping[Place, bytes]
+    spans: Mapping[Place, bytes]  #: place -> bytes
+    #: place -> why it could not be fetched, by whichever rank
     failed: Mapping[Place, str] = field(default_factory=dict)
 
 
 class Exchange:
-    """Fetches this rank's share of a batch and gathers the others'.
-
-    Args:
-        samples: where the bytes lie.
-        peers: the ranks that need the same samples.
-        traffic: counts.
-    """
+    """Fetches this rank's share of a batch and gathers the others'."""
 
     def __init__(self, samples: Spanned, peers: Gather, traffic: Traffic) -> None:
         self._samples, self._peers, self.traffic = samples, peers, traffic
@@ -208,7 +174,8 @@ class Exchange:
 
     def _held(self, wanted: Plan) -> FetchedBytes:
         rank, num_ranks = self._peers.rank(), self._peers.num_ranks()
-        own, share = self._fetched(wanted, wanted.share(rank, num_ranks))
+        own = _Report()
+        share = b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, own), wanted.share(rank, num_ranks)))
         parts = [_parted(row) for row in self._peers.all_gather(own.packed(wanted, share))]
         self._check(wanted, [head for head, _ in parts])
         if own.error is not None:
@@ -218,11 +185,6 @@ class Exchange:
         self.traffic.batches += 1
         failed = {number: text for head, _ in parts for number, text in head["failed"]}
         return _unpacked(wanted, b"".join(data for _, data in parts), failed)
-
-    def _fetched(self, wanted: Plan, cuts: Sequence[Cut]) -> "tuple[_Report, bytes]":
-        """This rank's bytes, zeros where there is nothing, and what to tell the others."""
-        report = _Report()
-        return report, b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, report), cuts))
 
     def _cut(self, wanted: Plan, cut: Cut, report: "_Report") -> bytes:
         span, size = wanted.spans[cut.span], cut.end - cut.begin
@@ -239,7 +201,9 @@ class Exchange:
     def _check(self, wanted: Plan, heads: Sequence[dict[str, Json]]) -> None:
         for rank, head in enumerate(heads):
             if head["error"] is not None and rank != self._peers.rank():
-                raise _of_kind(str(head["kind"]), f"rank {rank}, which shares its data with this rank: {head['error']}")
+                stores = ("StoreUnreachable", "StoreDenied", "StoreError")
+                kind = Changed if head["kind"] == "Changed" else StoreError if head["kind"] in stores else LostRank
+                raise kind(f"rank {rank}, which shares its data with this rank: {head['error']}")
             if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
                 raise LostRank(
                     f"rank {rank} reads batch {head['index']}, but this one reads {wanted.index}, or other samples "
@@ -249,15 +213,10 @@ class Exchange:
 
 @dataclass(slots=True)
 class _Report:
-    """What became of one rank's share.
+    """What became of one rank's share."""
 
-    Args:
-        failed: (number of a span, why): its sample is bad.
-        error: why the whole run has to stop.
-    """
-
-    failed: list[tuple[int, str]] = field(default_factory=list)
-    error: Exception | None = None
+    failed: list[tuple[int, str]] = field(default_factory=list)  #: (number of a span, why): its sample is bad
+    error: Exception | None = None  #: why the whole run has to stop
 
     def packed(self, wanted: Plan, share: bytes) -> bytes:
         """The report before the bytes: 4 bytes of length, JSON, the share."""
@@ -279,9 +238,3 @@ def _unpacked(wanted: Plan, data: bytes, failed: Mapping[int, str]) -> FetchedBy
     places, ends = wanted.places, itertools.accumulate(span.size for span in wanted.spans)
     spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
     return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})
-
-
-def _of_kind(kind: str, text: str) -> NemoVfmError:
-    kinds: dict[str, type[NemoVfmError]] = {"Changed": Changed, "StoreUnreachable": StoreError,
-                                            "StoreDenied": StoreError, "StoreError": StoreError}  # fmt: skip
-    return kinds.get(kind, LostRank)(text)

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from typing import Self
 
 from nemo_vfm.core.errors import UserError
@@ -35,12 +34,7 @@ _MAX_WEIGHT = 1000  # more is a damaged index
 
 
 class EntryReader:
-    """Reads samples by their places in a list of entries.
-
-    Args:
-        loading: how one sample is read.
-        entries: of the whole folder.
-    """
+    """Reads samples by their places in a list of entries."""
 
     def __init__(self, loading: Loading, entries: Sequence[Entry]) -> None:
         self._loading, self._entries, self._sizes = loading, entries, dict[int, int]()
@@ -73,19 +67,6 @@ class ListedData(ScheduledData[Alike]):
     """Batches from samples that are listed when the data is opened.
 
     The samples of global batch g are a function of the samples, the seed and g: not of workers, ranks or resumes.
-
-    Args:
-        batch_size: samples of a global batch, over all ranks; a bucket's own batch_size goes before it.
-        num_workers: processes that read ahead on each rank; 0 reads in the training process.
-        val_fraction: share of the samples that is held out, at least 0 and below 1; which part a sample is in follows
-            from its key, and from its clip's where it is a window of one.
-        buckets: the shapes; None is for cached latents only, whose shapes are what they are.
-        shuffle: False gives the samples in the order of the list.
-        max_bad_in_a_row: this many unreadable samples in a row stop the run.
-        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
-        max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
-            between batches when one of them grows by more than its part. None lets them grow.
-        decoder: who reads videos.
     """
 
     fetches_together = False  #: whether ranks that get the same slice fetch it together, where there are several
@@ -132,11 +113,7 @@ class ListedData(ScheduledData[Alike]):
         """Open what the batches are made of; called once."""
 
     def share_with(self, peers: Gather) -> None:
-        """Let each of the ranks that get the same slice, such as tensor-parallel ones, fetch another part of it.
-
-        Args:
-            peers: these ranks; without, each fetches all of it alone (`unique.py`).
-        """
+        """Let each of `peers`, which get the same slice, such as tensor-parallel ranks, fetch another part of it."""
         self._peers = peers
 
     def open(self, seed: int) -> tuple[Order, EntryReader]:
@@ -253,19 +230,15 @@ class _Opened:
             raise UserError(
                 f"no sample in {samples.folder} is left to train on; see the reasons above, or lower val_fraction"
             )
-        self.digests = {group.name: _digest(samples.entries, group) for group in self.train}
+        # Of each group's keys, in their order.
+        self.digests = {
+            group.name: sha256_text("".join(f"{samples.entries[sample].key}\n" for sample in group.samples))
+            for group in self.train
+        }
         trained = sum(len(group.samples) for group in self.train)
         info(f"{trained:,} samples to train on, {len(held_out):,} held out, shapes: {len(places)}")
         if data.val_fraction and not held_out:
             warn_that_none_is_held_out()
-
-
-def _digest(entries: Sequence[Entry], group: Group) -> str:
-    """Of a group's keys, in their order; a million take 0.5 s (1 busy core, 2026-11)."""
-    digest = sha256()
-    for sample in group.samples:
-        digest.update(f"{entries[sample].key}\n".encode())
-    return digest.hexdigest()
 
 
 def _times(entry: Entry) -> int:

@@ -29,12 +29,7 @@ from nemo_vfm.data.shards.shard_folder import LocalShard
 
 
 class HeldSamples:
-    """Samples that are read from what was gathered, where there is something, and else from where they lie.
-
-    Args:
-        inner: where they lie.
-        traffic: counts what is read beside the plan.
-    """
+    """Samples that are read from what was gathered, where there is something, and else from where they lie."""
 
     def __init__(self, inner: Spanned, traffic: Traffic) -> None:
         self.inner, self._traffic, self._here = inner, traffic, threading.local()
@@ -64,11 +59,7 @@ class HeldSamples:
         return self.read_all(entry, (extension,))[0]
 
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
-        """See `Samples.read_all`.
-
-        Raises:
-            DataError: whichever rank was to fetch it could not.
-        """
+        """See `Samples.read_all`."""
         held: FetchedBytes | None = getattr(self._here, "held", None)
         if held is None:
             return self.inner.read_all(entry, extensions)

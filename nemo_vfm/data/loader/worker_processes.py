@@ -41,7 +41,10 @@ def part_of(share: float | None, num_workers: int) -> int | None:
         return None
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     workers = num_workers * (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
-    return max(_LEAST_BYTES, int(share * _machine_bytes() / workers))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]  # what a container may use of it
+    memory = min([total, *(int(limit) for limit in limits if limit.isdecimal())])
+    return max(_LEAST_BYTES, int(share * memory / workers))
 
 
 def own_bytes() -> int:
@@ -57,13 +60,6 @@ def own_bytes() -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _machine_bytes() -> int:
-    """RAM, or what a container may use of it."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]
-    return min([total, *(int(limit) for limit in limits if limit.isdecimal())])
-
-
 _JOIN_S = 2.0
 
 
@@ -72,10 +68,6 @@ class WorkerWatch:
 
     The reader is woken by the end of the pipe, and not by an exception of the signal's handler. That would be raised
     wherever the reader is, even between the opening of a file and the object that closes it.
-
-    Args:
-        queue: their end of which the batches come out.
-        workers: that write into it.
     """
 
     def __init__(self, queue: Any, workers: Sequence[BaseProcess]) -> None:
@@ -104,7 +96,14 @@ class WorkerWatch:
         """End them all, and their pipe; one that is stopped or hangs would hear nothing else."""
         for worker in self._workers:
             worker.kill()
-        self._end_pipe()
+        # Both of our ends become empty files: a read that a signal interrupts goes on in the one, and finds its end.
+        # A read that no signal reaches, as in another thread, ends with the last that can write: us.
+        with suppress(OSError):  # closed before, or no file can be opened: the next look after a silence finds it
+            ends = self._queue._reader.fileno(), self._queue._writer.fileno()
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for end in ends:
+                os.dup2(nothing, end, inheritable=False)
+            os.close(nothing)
 
     def clear(self) -> None:
         """Take away what they left: one killed between making shared memory and taking its name away leaves it."""
@@ -117,18 +116,6 @@ class WorkerWatch:
         if not self.died and (dead := [worker for worker in self._workers if not worker.is_alive()]):
             self.died = f"process {dead[0].pid} exited unexpectedly with code {dead[0].exitcode}"
             self.kill()
-
-    def _end_pipe(self) -> None:
-        """Both of our ends become empty files: a read that a signal interrupts goes on in the one, and finds its end.
-
-        A read that no signal reaches, as in another thread, ends with the last that can write: us.
-        """
-        with suppress(OSError):  # closed before, or no file can be opened: the next look after a silence finds it
-            ends = self._queue._reader.fileno(), self._queue._writer.fileno()
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            for end in ends:
-                os.dup2(nothing, end, inheritable=False)
-            os.close(nothing)
 
 
 _LOOK_S = 2.0  # how often a silent worker is looked after
@@ -151,10 +138,6 @@ def by_processes(
         timeout_s: none of them may be silent for longer.
         max_growth_bytes: once one has grown by more they finish what they have begun, and others take their places;
             None lets them grow.
-
-    Raises:
-        DataError: a worker died or was silent for too long.
-        NemoVfmError: what reading a batch raised.
     """
     numbers, was_reported = _From(first), False
     while True:
@@ -264,11 +247,7 @@ class _Sent(Dataset[Answer]):
 
 
 class _From(Sampler[int]):
-    """first, first + 1, ... until it is stopped; then, where it stopped, on.
-
-    Args:
-        first: the first number.
-    """
+    """first, first + 1, ... until it is stopped; then, where it stopped, on."""
 
     def __init__(self, first: int) -> None:
         self.next, self.stopped = first, False

@@ -45,17 +45,11 @@ _INDICES = (
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """One tar.
+    """One tar."""
 
-    Args:
-        name: of the file.
-        entries: its samples, in the tar's order.
-        begins: where each sample's first header lies, and where the last one's last member ends.
-    """
-
-    name: str
-    entries: Sequence[Entry]
-    begins: Sequence[int]
+    name: str  #: of the file
+    entries: Sequence[Entry]  #: its samples, in the tar's order
+    begins: Sequence[int]  #: where each sample's first header lies, and where the last one's last member ends
 
 
 def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | None = None) -> dict[str, int]:

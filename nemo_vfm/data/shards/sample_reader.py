@@ -43,19 +43,12 @@ Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample, read.
+    """One sample, read."""
 
-    Args:
-        tensors: by name: latents, text and mask, or video.
-        caption: its text, empty where it has none.
-        fps: frames per second of what was read.
-        labels: the numbers and words that the sample's index and json give, by name.
-    """
-
-    tensors: Mapping[str, Stored]
-    caption: str
-    fps: float
-    labels: Mapping[str, float | str] = field(default_factory=dict)
+    tensors: Mapping[str, Stored]  #: by name: latents, text and mask, or video
+    caption: str  #: empty where it has none
+    fps: float  #: of what was read
+    labels: Mapping[str, float | str] = field(default_factory=dict)  #: the numbers and words of its index and json
 
 
 class Samples(Protocol):
@@ -197,13 +190,7 @@ class CachedLatents:
 
 
 class Media:
-    """Video and image files, decoded and cut to their bucket as they are asked for; and their text embeddings, if any.
-
-    Args:
-        shards: the opened folder.
-        buckets: the shapes.
-        decoder: who reads the videos.
-    """
+    """Video and image files, decoded and cut to their bucket as they are asked for; and their text embeddings, if any."""
 
     def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
         self._shards, self._buckets, self._decoder = shards, buckets, decoder
@@ -282,11 +269,7 @@ def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loadi
 
 
 def _have_text(shards: Samples) -> bool:
-    """Whether all samples have text embeddings.
-
-    Raises:
-        UserError: some have and some have not.
-    """
+    """Whether all samples have text embeddings."""
     found = {TEXT in entry.members for entry in shards.entries}
     if len(found) > 1:
         raise UserError(f"only some samples in {shards.folder} have a {TEXT}; encode the captions of all, or of none")

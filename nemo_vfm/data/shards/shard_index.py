@@ -27,21 +27,13 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sample of a folder of shards.
+    """One sample of a folder of shards."""
 
-    Args:
-        key: the clip's id.
-        shard: the tar's name.
-        members: extension -> (offset, size) in the tar.
-        index: the numbers and texts the writer put into the index.
-        crcs: CRC-32 of each member, in their order; empty where nobody wrote them down.
-    """
-
-    key: str
-    shard: str
-    members: Mapping[str, tuple[int, int]]
-    index: Mapping[str, Json] = field(default_factory=dict)
-    crcs: tuple[int, ...] = ()
+    key: str  #: the clip's id
+    shard: str  #: the tar's name
+    members: Mapping[str, tuple[int, int]]  #: extension -> (offset, size) in the tar
+    index: Mapping[str, Json] = field(default_factory=dict)  #: the numbers and texts the writer put into the index
+    crcs: tuple[int, ...] = ()  #: CRC-32 of each member, in their order; empty where nobody wrote them down
 
     def crc(self, extension: str) -> int:
         """What the bytes of a member were when they were written, in 32 bits."""
@@ -78,10 +70,6 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     """The samples of tars that came without our index; of all in the folder, or of those named.
 
     Samples of one key in several tars are told apart by the tar: `0.tar/KEY` and `1.tar/KEY`.
-
-    Raises:
-        UserError: there is no tar.
-        DataError: a tar cannot be read.
     """
     paths = sorted(folder.glob("*.tar")) if only is None else [folder / name for name in sorted(only)]
     if missing := [path for path in paths if not path.is_file()]:
@@ -102,11 +90,7 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
 
 
 def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[Entry]:
-    """The samples that `shards.json` and the indices name, each checked against its tar's size.
-
-    Raises:
-        DataError: an index is damaged, or does not belong to its tar.
-    """
+    """The samples that `shards.json` and the indices name, each checked against its tar's size."""
     entries: dict[str, Entry] = {}
     for found in _read_indices(place, folder, shards):
         for entry in found:

@@ -50,8 +50,6 @@ def _parts(inside: str) -> list[str]:
 def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: bool = False) -> Samples:
     """Open what the places name; the order is theirs, and that of the shards within each.
 
-    Args:
-        verify: see `ShardSet`.
 
     Raises:
         UserError: a folder or a shard is missing.
@@ -80,8 +78,6 @@ class Joined:
     A key that tars of others have in two sets names two samples, which are told apart by the set's number. A key of
     ours is made of the clip, so it names the same clip.
 
-    Args:
-        sets: what is joined, in order.
 
     Raises:
         DataError: a key of ours is in two of them.

@@ -53,19 +53,12 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file in a tar that may be read.
+    """A file in a tar that may be read."""
 
-    Args:
-        key: of its sample.
-        extension: all after the first dot of the file's name, in lower case.
-        offset: of its bytes in the tar.
-        size: bytes.
-    """
-
-    key: str
-    extension: str
-    offset: int
-    size: int
+    key: str  #: of its sample
+    extension: str  #: all after the first dot of the file's name, in lower case
+    offset: int  #: of its bytes in the tar
+    size: int  #: bytes
 
 
 def key_and_extension(name: str) -> tuple[str, str] | None:
@@ -102,9 +95,6 @@ class TarMembers:
         name: how messages call it.
         max_member_bytes: larger members are passed over without being held.
         skip: moves the source on by so many bytes; None reads them.
-
-    Raises:
-        Unreadable: while it is iterated over, where the source is no tar.
     """
 
     def __init__(
@@ -150,7 +140,10 @@ class TarMembers:
             else:
                 info.name, info.size = name or info.name, info.size if size is None else size
                 if sparse or info.type == tarfile.GNUTYPE_SPARSE:
-                    self._skip_sparse(block, info)
+                    # The old kind has its map in blocks between header and bytes.
+                    more = info.type == tarfile.GNUTYPE_SPARSE and block[_SPARSE_MORE]
+                    while more and (extension := self._exactly(BLOCK)) is not None:
+                        more = extension[_SPARSE_LAST]
                     info.sparse = b""  # what `issparse` asks
                 yield info
                 name, size, sparse = None, None, False
@@ -192,12 +185,6 @@ class TarMembers:
                 size = int(value)
             sparse = sparse or key.startswith("GNU.sparse")
         return name, size, sparse
-
-    def _skip_sparse(self, block: bytes, info: tarfile.TarInfo) -> None:
-        """The old kind has its map in blocks between header and bytes."""
-        more = info.type == tarfile.GNUTYPE_SPARSE and block[_SPARSE_MORE]
-        while more and (extension := self._exactly(BLOCK)) is not None:
-            more = extension[_SPARSE_LAST]
 
     def _exactly(self, size: int) -> bytes | None:
         """So many bytes; None where the tar ends before."""
@@ -252,15 +239,11 @@ MAX_MEMBER_BYTES = 4 << 30
 
 @dataclass(slots=True)
 class TarIndex:
-    """What a tar holds.
+    """What a tar holds."""
 
-    Args:
-        samples: key -> extension -> (offset, size), in the tar's order.
-        skipped: reason -> how many members were left out for it.
-    """
-
+    #: key -> extension -> (offset, size), in the tar's order
     samples: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)  #: reason -> how many members were left out for it
 
 
 def header(name: str, size: int) -> bytes:

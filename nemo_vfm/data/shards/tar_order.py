@@ -32,9 +32,6 @@ class TarCounts:
 
     Args:
         path: the file; None forgets at the end.
-
-    Raises:
-        UserError: it is a file of another kind.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -72,14 +69,14 @@ def _read(path: Path | None) -> dict[str, tuple[int | None, int]]:
         content = json.loads(path.read_bytes())
         if content["schema"] != COUNTS_SCHEMA:
             raise ValueError(f"its schema is {content['schema']!r}")
-        return {str(name): (size, count) for name, (size, count) in content["tars"].items() if _sound(size, count)}
+        return {
+            str(name): (size, count)
+            for name, (size, count) in content["tars"].items()
+            if type(count) is int and count >= 0 and (size is None or type(size) is int)
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         warn(f"{path} is ignored ({error}), and the tars are counted again")
         return {}
-
-
-def _sound(size: object, count: object) -> bool:
-    return type(count) is int and count >= 0 and (size is None or type(size) is int)
 
 
 class TarOrder:
@@ -99,12 +96,7 @@ class TarOrder:
         self._census, self._unseen = Census(), {tar.name for tar in tars}
 
     def samples(self, first: int) -> Iterator[Raw]:
-        """Samples `first`, `first` + 1, ... without end.
-
-        Raises:
-            UserError: a tar is missing, or all are empty.
-            StoreError: the store does not answer.
-        """
+        """Samples `first`, `first` + 1, ... without end."""
         start, skip = divmod(first, self._block)
         stream = self._stream(start * self._block)
         for number in itertools.count(start):

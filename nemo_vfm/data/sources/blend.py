@@ -137,7 +137,9 @@ class Blend(ScheduledData[Part]):
             )
         if any(isinstance(source.data, GatherGroup) and source.data.fetches_together for source in sources.values()):
             raise ValueError("sources of a blend cannot set fetch_together: each would exchange data in its own order")
-        self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
+        # The number as it was written: 0.1 is a tenth here, not the nearest float.
+        weights = [Fraction(str(one.weight)) if isfinite(one.weight) else Fraction(0) for one in sources.values()]
+        self._shares = dict(zip(sources, shares(weights), strict=True))
         if max_memory_share is not None and not 0 < max_memory_share <= 1:
             raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         super().__init__(
@@ -207,8 +209,3 @@ class _InARow:
         held_out = (batch for part in self._parts for batch in part.val_dataloader())
         for index, batch in enumerate(held_out):
             yield replace(batch, index=index)
-
-
-def _exact(weight: float) -> Fraction:
-    """The number as it was written: 0.1 is a tenth here, not the nearest float."""
-    return Fraction(str(weight)) if isfinite(weight) else Fraction(0)

@@ -46,17 +46,11 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Captioned:
-    """A file that is to be trained on.
+    """A file that is to be trained on."""
 
-    Args:
-        name: relative to the folder, with forward slashes; the sample's key follows from it.
-        path: where it is.
-        caption: its text.
-    """
-
-    name: str
-    path: Path
-    caption: str
+    name: str  #: relative to the folder, with forward slashes; the sample's key follows from it
+    path: Path  #: where it is
+    caption: str  #: its text
 
 
 class FileSet:
@@ -106,9 +100,6 @@ def media_files(root: Path) -> list[Path]:
     """Every video and picture in a folder and those below it, sorted by name.
 
     Hidden files and folders and unfinished downloads are passed over, as are links that lead out of the folder.
-
-    Raises:
-        UserError: there is no such folder, or nothing in it.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; give the folder that holds the videos")

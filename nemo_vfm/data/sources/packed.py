@@ -29,15 +29,10 @@ from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
 
 
 class Packs(NamedTuple):
-    """Samples that lie side by side in a batch.
+    """Samples that lie side by side in a batch."""
 
-    Args:
-        samples: one by one.
-        apart: see `PackedBatch`.
-    """
-
-    samples: tuple[Alike, ...]
-    apart: int = 0
+    samples: tuple[Alike, ...]  #: one by one
+    apart: int = 0  #: see `PackedBatch`
 
 
 @dataclass(frozen=True, slots=True)

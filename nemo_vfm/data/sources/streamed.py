@@ -76,7 +76,12 @@ class StreamedTars:
             )
         if not (max_ahead_gb > 0 and max_member_mb > 0):
             raise ValueError(f"max_ahead_gb ({max_ahead_gb}) and max_member_mb ({max_member_mb}) must be above 0")
-        self.tars, self.decoder = _placed(tars), decoder
+        alone = [tars] if isinstance(tars, str | Path) else tars
+        if not alone:
+            raise ValueError("tars is an empty list, expected at least one folder or tar")
+        if any(str(where).startswith("pipe:") for where in alone):
+            raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
+        self.tars, self.decoder = places(alone), decoder
         self.batch_size, self.bucket, self.num_workers = batch_size, bucket, num_workers
         self.shuffle_buffer, self.max_ahead_gb, self.max_member_mb = shuffle_buffer, max_ahead_gb, max_member_mb
         self.counts = None if counts is None else local(counts, "the file of counts")
@@ -228,35 +233,22 @@ def _told_apart(samples: list[Raw]) -> list[Raw]:
     ]
 
 
-def _placed(tars: Place | Sequence[Place]) -> tuple[Place, ...]:
-    alone = [tars] if isinstance(tars, str | Path) else tars
-    if not alone:
-        raise ValueError("tars is an empty list, expected at least one folder or tar")
-    if any(str(where).startswith("pipe:") for where in alone):
-        raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
-    return places(alone)
-
-
 def _tars_at(where: Place) -> list[Place]:
-    """The tars that one place names, those of a folder sorted.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The tars that one place names, those of a folder sorted."""
     named = [place(text) for text in expanded(str(where))]
     if all(one.name.endswith(".tar") for one in named):
         missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
         if missing:
             raise UserError(f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing")
         return named
-    found = [tar for folder in named for tar in _in_folder(folder)]
+    found = list[Place]()
+    for folder in named:
+        if isinstance(folder, Address):
+            names = (item.name for item in items(folder))
+            found += [folder / name for name in names if name.endswith(".tar") and "/" not in name]
+        else:
+            found += sorted(folder.glob("*.tar"))
     if not found:
         raise UserError(f"{where} holds no .tar")
     info(f"{where}: {len(found)} tars")
     return found
-
-
-def _in_folder(folder: Place) -> list[Place]:
-    if isinstance(folder, Address):
-        return [folder / item.name for item in items(folder) if item.name.endswith(".tar") and "/" not in item.name]
-    return sorted(folder.glob("*.tar"))

@@ -15,32 +15,21 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token that is found in a text as a whole, before the text is cut.
+    """A token that is found in a text as a whole, before the text is cut."""
 
-    Args:
-        content: its text.
-        number: its token, or None where the next free one is meant.
-        special: whether it says nothing when decoded.
-        settings: `lstrip`, `rstrip`, `single_word` and `normalized`, where they differ from the default.
-    """
-
-    content: str
-    number: int | None
-    special: bool
+    content: str  #: its text
+    number: int | None  #: its token, or None where the next free one is meant
+    special: bool  #: whether it says nothing when decoded
+    #: `lstrip`, `rstrip`, `single_word` and `normalized`, where they differ from the default
     settings: Mapping[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """What the files say.
+    """What the files say."""
 
-    Args:
-        roles: name such as eos_token -> the token's text.
-        added: in the order of their numbers.
-    """
-
-    roles: Mapping[str, str]
-    added: tuple[Added, ...]
+    roles: Mapping[str, str]  #: name such as eos_token -> the token's text
+    added: tuple[Added, ...]  #: in the order of their numbers
 
 
 def read(folder: Path) -> Special:

@@ -44,9 +44,6 @@ class Mixture:
         weights: by name, each above 0; their sum does not matter.
         seed: decides among sources that are equally due.
         before: rows that were taken from each source earlier, by another mixture; None is none.
-
-    Raises:
-        ValueError: a weight is not above 0, or there are more sources than ten thousand.
     """
 
     def __init__(self, weights: Mapping[str, Fraction], *, seed: int, before: Mapping[str, int] | None = None) -> None:
@@ -82,11 +79,7 @@ def short(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
     exact = {name: weight / total for name, weight in weights.items()}
     if lcm(*(share.denominator for share in exact.values())) <= MAX_CYCLE:
         return exact
-    return _rounded(exact)
-
-
-def _rounded(exact: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    """Ten-thousandths by the largest remainder, at least one each."""
+    # Ten-thousandths by the largest remainder, at least one each.
     parts = {name: max(1, int(share * ROUNDED)) for name, share in exact.items()}
     gains = sorted(exact, key=lambda name: (parts[name] - exact[name] * ROUNDED, name))
     for place in range(ROUNDED - sum(parts.values())):

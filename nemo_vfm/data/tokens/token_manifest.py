@@ -62,21 +62,13 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Args:
-        tokenizer: fingerprint of what made the tokens.
-        vocab_size: every token is below it; it decides how a token is stored.
-        end: the token after each document.
-        shards: in the order of the documents.
-        counts: how many documents were read and what became of them; as whoever wrote the folder counts.
-    """
-
-    tokenizer: str
-    vocab_size: int
-    end: int
-    shards: tuple[Shard, ...]
-    counts: Json
+    tokenizer: str  #: fingerprint of what made the tokens
+    vocab_size: int  #: every token is below it; it decides how a token is stored
+    end: int  #: the token after each document
+    shards: tuple[Shard, ...]  #: in the order of the documents
+    counts: Json  #: how many documents were read and what became of them; as whoever wrote the folder counts
 
     def dtype(self) -> np.dtype[np.unsignedinteger]:
         """How a token is stored."""
@@ -138,26 +130,22 @@ def _parsed(path: Path) -> Manifest:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes")
         content = json.loads(path.read_bytes())
-        return _checked(content)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
+            raise ValueError(f"its schema is {schema!r}, expected {SCHEMA!r}")
+        shards = tuple(_shard(shard) for shard in _typed(content, "shards", list))
+        vocab_size, end = _number(content, "vocab_size", 1, _LARGEST_VOCABULARY), _number(content, "end", 0)
+        found = Manifest(_typed(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
+        recorded = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
+        if recorded != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
+            raise ValueError(f"{recorded} does not fit its shards and vocabulary of {vocab_size:,}")
+        if not shards or len({shard.name for shard in shards}) < len(shards) or end >= vocab_size:
+            raise ValueError(f"{len(shards)} shards and end token {end} of {vocab_size:,} are impossible")
+        return found
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged ({type(error).__name__}: {error}); run the tokenizing step again"
         ) from error
-
-
-def _checked(content: Json) -> Manifest:
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        found = content.get("schema") if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"its schema is {found!r}, expected {SCHEMA!r}")
-    shards = tuple(_shard(shard) for shard in _typed(content, "shards", list))
-    vocab_size, end = _number(content, "vocab_size", 1, _LARGEST_VOCABULARY), _number(content, "end", 0)
-    found = Manifest(_typed(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
-    recorded = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
-    if recorded != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
-        raise ValueError(f"{recorded} does not fit its shards and vocabulary of {vocab_size:,}")
-    if not shards or len({shard.name for shard in shards}) < len(shards) or end >= vocab_size:
-        raise ValueError(f"{len(shards)} shards and end token {end} of {vocab_size:,} are impossible")
-    return found
 
 
 def _shard(content: Json) -> Shard:
@@ -190,21 +178,19 @@ _CHECKED_AT_ONCE = 1 << 24  # tokens
 
 @no_component
 class TokenFolder:
-    """The shards of one folder. Opening reads sizes alone; a page of a file is read when it is asked for.
-
-    Args:
-        folder: has `tokens.json`.
-
-    Raises:
-        UserError: it is none, or was not finished.
-        DataError: its manifest is damaged, or a file has another size than it says.
-    """
+    """The shards of one folder. Opening reads sizes alone; a page of a file is read when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest = folder, read_manifest(folder)
         self.dtype = self.manifest.dtype()
         for shard in self.manifest.shards:
-            _require_sizes(folder, shard, self.dtype)
+            for name, (size, _) in shard.files(self.dtype).items():
+                path = folder / name
+                if not path.is_file():
+                    raise DataError(
+                        f"{path} is missing, though tokens.json names it; copy the whole folder, or tokenize again"
+                    )
+                _require_size(path, path.stat().st_size, size)
         #: Each takes the number of a shard.
         self.tokens: Callable[[int], Tokens] = lru_cache(_MAPPED)(self._tokens)
         self._map: Callable[[int], mmap.mmap] = lru_cache(_MAPPED)(self._map_of)
@@ -254,31 +240,16 @@ class TokenFolder:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
 
     def verify(self) -> None:
-        """Read everything once.
-
-        Raises:
-            DataError: a file is not what was written, or does not make sense.
-        """
+        """Read everything once."""
         for number, shard in enumerate(self.manifest.shards):
             for name, (_, sha256) in shard.files(self.dtype).items():
                 if sha256_file(self.folder / name) != sha256:
                     raise DataError(f"{self.folder / name} does not match its checksum; run the tokenizing step again")
-            self._require_sense(number, shard)
-
-    def _require_sense(self, number: int, shard: Shard) -> None:
-        tokens, ends = self.tokens(number), self.ends(number)
-        most = max(int(tokens[at : at + _CHECKED_AT_ONCE].max()) for at in range(0, len(tokens), _CHECKED_AT_ONCE))
-        rising = int(ends[0]) > 0 and bool((ends[1:] > ends[:-1]).all())
-        if not rising or most >= self.manifest.vocab_size or (tokens[ends - 1] != self.manifest.end).any():
-            raise DataError(f"{self.folder / shard.name} has tokens outside its vocabulary; tokenize again")
-
-
-def _require_sizes(folder: Path, shard: Shard, dtype: np.dtype[np.unsignedinteger]) -> None:
-    for name, (size, _) in shard.files(dtype).items():
-        path = folder / name
-        if not path.is_file():
-            raise DataError(f"{path} is missing, though tokens.json names it; copy the whole folder, or tokenize again")
-        _require_size(path, path.stat().st_size, size)
+            tokens, ends = self.tokens(number), self.ends(number)
+            most = max(int(tokens[at : at + _CHECKED_AT_ONCE].max()) for at in range(0, len(tokens), _CHECKED_AT_ONCE))
+            rising = int(ends[0]) > 0 and bool((ends[1:] > ends[:-1]).all())
+            if not rising or most >= self.manifest.vocab_size or (tokens[ends - 1] != self.manifest.end).any():
+                raise DataError(f"{self.folder / shard.name} has tokens outside its vocabulary; tokenize again")
 
 
 def _require_size(path: Path, found: int, expected: int) -> None:

@@ -120,13 +120,7 @@ class Rows(Protocol):
 
 
 class StreamRows:
-    """Documents one after another, cut into rows wherever a row ends; a document sees those before it in its row.
-
-    Args:
-        stream: of documents.
-        size: tokens of a row.
-        seed, shuffle: see `Spans`.
-    """
+    """Documents one after another, cut into rows wherever a row ends; a document sees those before it in its row."""
 
     def __init__(self, stream: TokenStream, size: int, *, seed: int, shuffle: bool = True) -> None:
         self._stream, self._settings = stream, (size, seed, shuffle)
@@ -145,11 +139,6 @@ class DocumentRows:
     rows by `fill`, which leaves no room, and its rows are shuffled. What is cut, at a span's end or to fill a row,
     knows the token after it, so every token but a document's first is learnt once an epoch. The window in
     which an epoch ends holds the beginning of the next, too.
-
-    Args:
-        stream: of documents.
-        size: tokens of a row.
-        seed, shuffle: of spans and rows.
     """
 
     def __init__(self, stream: TokenStream, size: int, *, seed: int, shuffle: bool = True) -> None:
@@ -227,17 +216,11 @@ class HeldOutRows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which parts of documents lie in which row.
+    """Which parts of documents lie in which row."""
 
-    Args:
-        pieces: bin by bin.
-        borders: the first piece of each bin, and the end.
-        order: the bin that each row is.
-    """
-
-    pieces: Pieces
-    borders: Numbers
-    order: Numbers
+    pieces: Pieces  #: bin by bin
+    borders: Numbers  #: the first piece of each bin, and the end
+    order: Numbers  #: the bin that each row is
 
     def row(self, number: int) -> Pieces:
         """The parts of one row."""

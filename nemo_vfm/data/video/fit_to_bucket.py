@@ -20,11 +20,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
-    """The frames of a clip that a bucket takes: evenly spaced in time, from the middle of the clip.
-
-    Raises:
-        DataError: the clip is too short.
-    """
+    """The frames of a clip that a bucket takes: evenly spaced in time, from the middle of the clip."""
     return window_indices(num_frames, fps, bucket, max_windows=1)[0]
 
 
@@ -68,9 +64,6 @@ def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "au
     """A clip's frames in a bucket's shape, (T, H, W, 3), and their rate in frames per second.
 
     Of a clip with holes in its time stamps they are of the longest part without one.
-
-    Raises:
-        DataError: the clip is damaged or too short.
     """
     with open_video(source, decoder) as reader:
         info = reader.info()

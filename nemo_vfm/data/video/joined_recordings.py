@@ -15,21 +15,13 @@ _LONGEST_STEP = 1.5  # of the usual distance of two frames
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A packet of a frame that is to be shown.
+    """A packet of a frame that is to be shown."""
 
-    Args:
-        pts: when it is shown, in units of the stream's time base.
-        dts: when it is decoded.
-        is_keyframe: whether decoding can begin with it.
-        is_corrupt: whether the container says that its bytes are not whole.
-        place: the byte of the file where it begins; that of the one before it where nobody says.
-    """
-
-    pts: int | None
-    dts: int | None
-    is_keyframe: bool
-    is_corrupt: bool
-    place: int = 0
+    pts: int | None  #: when it is shown, in units of the stream's time base
+    dts: int | None  #: when it is decoded
+    is_keyframe: bool  #: whether decoding can begin with it
+    is_corrupt: bool  #: whether the container says that its bytes are not whole
+    place: int = 0  #: the byte of the file where it begins; that of the one before it where nobody says
 
 
 def without_gap(shown: Sequence[Shown]) -> list[Shown]:
@@ -54,15 +46,12 @@ LONG_STEP = 45_000  #: half a second
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """How the packets of a file are decoded that holds several recordings.
+    """How the packets of a file are decoded that holds several recordings."""
 
-    Args:
-        places: bytes of the file at which another recording, or a piece of one that is left out, begins, ascending.
-        shifts: of what comes before the first of these, and of each, what is added to its time stamps. None leaves its
-            packets out: they refer to a keyframe that is not there, and would be decoded with one of another recording.
-    """
-
+    #: bytes of the file at which another recording, or a piece of one that is left out, begins, ascending
     places: tuple[int, ...] = ()
+    #: of what comes before the first of these, and of each, what is added to its time stamps. None leaves its packets
+    #: out: they refer to a keyframe that is not there, and would be decoded with one of another recording
     shifts: tuple[int | None, ...] = (0,)
 
     def number(self, place: int) -> int:

@@ -41,9 +41,6 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     Args:
         paths: name -> file.
         index: where the facts are kept, written while the files are looked at; None keeps nothing.
-
-    Raises:
-        UserError: `index` is a file of another kind.
     """
     if index is not None:
         require_own(index, _BEGINNING, "an index of media files")

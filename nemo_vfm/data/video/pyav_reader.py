@@ -67,25 +67,15 @@ _SEEK_FRAMES = 4  # a seek costs about what decoding this many frames does (320x
 
 @dataclass(frozen=True, slots=True)
 class PacketIndex:
-    """What a walk over all packets of a file tells.
+    """What a walk over all packets of a file tells."""
 
-    Args:
-        info: see `VideoReader.info`.
-        keyframes: their indices, ascending.
-        stored: width and height of the decoder's frames.
-        is_counted: time stamps come twice, or are missing: frames go by their number.
-        marks: of each frame, whether half of its packet is missing.
-        places: bytes at which keyframes begin, by their indices, where that is how they are sought.
-        recordings: see `joined_recordings`.
-    """
-
-    info: VideoInfo
-    keyframes: list[int]
-    stored: tuple[int, int]
-    is_counted: bool
-    marks: bytes
-    places: dict[int, int]
-    recordings: Recordings
+    info: VideoInfo  #: see `VideoReader.info`
+    keyframes: list[int]  #: their indices, ascending
+    stored: tuple[int, int]  #: width and height of the decoder's frames
+    is_counted: bool  #: time stamps come twice, or are missing: frames go by their number
+    marks: bytes  #: of each frame, whether half of its packet is missing
+    places: dict[int, int]  #: bytes at which keyframes begin, by their indices, where that is how they are sought
+    recordings: Recordings  #: see `joined_recordings`
 
 
 #: Of the file that this process walked over last. One after another many ask for the same: every stretch of a long
