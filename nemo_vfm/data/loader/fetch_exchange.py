@@ -184,7 +184,10 @@ class Exchange:
         self.traffic.gathered += wanted.num_bytes - len(share)
         self.traffic.batches += 1
         failed = {number: text for head, _ in parts for number, text in head["failed"]}
-        return _unpacked(wanted, b"".join(data for _, data in parts), failed)
+        places, data = wanted.places, b"".join(data for _, data in parts)
+        ends = itertools.accumulate(span.size for span in wanted.spans)
+        spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
+        return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})
 
     def _cut(self, wanted: Plan, cut: Cut, report: "_Report") -> bytes:
         span, size = wanted.spans[cut.span], cut.end - cut.begin
@@ -232,9 +235,3 @@ def _parted(row: memoryview) -> tuple[dict[str, Json], memoryview]:
     """The inverse of `_Report.packed`."""
     end = 4 + int.from_bytes(row[:4], "little")
     return json.loads(bytes(row[4:end])), row[end:]
-
-
-def _unpacked(wanted: Plan, data: bytes, failed: Mapping[int, str]) -> FetchedBytes:
-    places, ends = wanted.places, itertools.accumulate(span.size for span in wanted.spans)
-    spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
-    return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})

@@ -23,10 +23,9 @@ from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.fetch_exchange import Exchange, Spanned, Traffic
 from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
-from nemo_vfm.data.shards.held_out import is_held_out, warn_that_none_is_held_out
-from nemo_vfm.data.shards.sample_census import Census
-from nemo_vfm.data.shards.sample_reader import Layout, Loading, Samples, loading
+from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.shards.shard_index import is_held_out, warn_that_none_is_held_out
 from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.parallel.ranks.gather import Gather
 

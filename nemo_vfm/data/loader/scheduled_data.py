@@ -59,7 +59,47 @@ class HeldOutBatches(Generic[Which]):
             yield batch
 
 
-class ScheduledData(ABC, Generic[Which]):
+class PositionedData:
+    """Training data whose first batch may follow any position of its parts: what `ResumableData` says of the recipe."""
+
+    size_name: ClassVar[str] = "batch_size"  #: the argument that says how large a global batch is
+
+    def __init__(self) -> None:
+        self._begins, self._places = 0, dict[str, int]()
+        self._first_batch = 0
+        self._started: object | None = None
+
+    def require_divisible(self, num_ranks: int) -> None:
+        """UserError where a global batch cannot be divided among so many data ranks."""
+        if (size := getattr(self, self.size_name)) % num_ranks:
+            raise UserError(f"{self.size_name} {size} is not divisible by {num_ranks} ranks")
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `HasBatchSizes`."""
+        return {self.size_name: getattr(self, self.size_name)}
+
+    def begins(self) -> int:
+        """See `ResumableData`."""
+        return self._begins
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `ResumableData`."""
+        found = copy.copy(self)
+        found._begins, found._places, found._started = first_batch, dict(places), None
+        return found
+
+    def batching(self) -> Json:
+        """See `ResumableData`."""
+        return {self.size_name: getattr(self, self.size_name)}
+
+    def batched(self, batching: Json) -> Self:
+        """See `ResumableData`."""
+        found = self.starting(self._begins, self._places)
+        setattr(found, self.size_name, batching[self.size_name])
+        return found
+
+
+class ScheduledData(PositionedData, ABC, Generic[Which]):
     """Training data that resumes at the exact sample: see `ResumableData`.
 
     Each kind takes its own settings, and says in `open` which samples are in a batch and how they are read.
@@ -71,18 +111,16 @@ class ScheduledData(ABC, Generic[Which]):
         max_memory_share: see `Batches`.
     """
 
-    size_name: ClassVar[str] = "batch_size"  #: the argument that says how large a global batch is
+    _started: ScheduledBatches[Which] | None
 
     def __init__(
         self, *, num_workers: int, max_bad_in_a_row: int, max_ahead_gb: float = 4.0,
         max_memory_share: float | None = None,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.num_workers, self.max_bad_in_a_row = num_workers, max_bad_in_a_row
         self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
-        self._begins, self._places = 0, dict[str, int]()
-        self._first_batch = 0
-        self._batches: ScheduledBatches[Which] | None = None
 
     @abstractmethod
     def open(self, seed: int) -> tuple[BatchSchedule[Which], SampleReader[Which]]:
@@ -91,11 +129,6 @@ class ScheduledData(ABC, Generic[Which]):
     @abstractmethod
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`."""
-
-    def require_divisible(self, num_ranks: int) -> None:
-        """UserError where a global batch cannot be divided among so many data ranks."""
-        if (size := getattr(self, self.size_name)) % num_ranks:
-            raise UserError(f"{self.size_name} {size} is not divisible by {num_ranks} ranks")
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
@@ -108,13 +141,13 @@ class ScheduledData(ABC, Generic[Which]):
         self.require_divisible(num_ranks)
         schedule, reader = self.open(seed)
         self._first_batch = first_batch
-        self._batches = ScheduledBatches(schedule.at(self._begins, self._places), reader, rank, num_ranks)
+        self._started = ScheduledBatches(schedule.at(self._begins, self._places), reader, rank, num_ranks)
 
     def by_number(self) -> ScheduledBatches[Which]:
         """This rank's batches; once it is started."""
-        if self._batches is None:
+        if self._started is None:
             raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
-        return self._batches
+        return self._started
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
@@ -136,31 +169,6 @@ class ScheduledData(ABC, Generic[Which]):
         schedule = self.by_number().schedule
         return round(Fraction(schedule.batches_per_epoch) * Fraction(schedule.mean_batch_size))
 
-    def batch_sizes(self) -> dict[str, int]:
-        """See `HasBatchSizes`."""
-        return {self.size_name: getattr(self, self.size_name)}
-
-    def begins(self) -> int:
-        """See `ResumableData`."""
-        return self._begins
-
     def position(self, index: int) -> dict[str, ReadPosition]:
         """See `ResumableData`."""
         return self.by_number().schedule.position(index)
-
-    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`."""
-        found = copy.copy(self)
-        found._begins, found._places, found._batches = first_batch, dict(places), None
-        return found
-
-    def batching(self) -> Json:
-        """See `ResumableData`."""
-        return {self.size_name: getattr(self, self.size_name)}
-
-    def batched(self, batching: Json) -> Self:
-        """See `ResumableData`."""
-        found = copy.copy(self)
-        setattr(found, self.size_name, batching[self.size_name])
-        found._batches = None
-        return found

@@ -12,14 +12,13 @@ from typing import NotRequired, TypedDict
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_folder import ShardFolder, folder_at
 from nemo_vfm.data.shards.tar_members import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
 
-SHARDS_SCHEMA = "nemo_vfm.shards/1"
-INDEX_SCHEMA = "nemo_vfm.shard_index/1"
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.tar")
 _MAX_INDEX_BYTES = 2 << 30
 _AT_ONCE = 16
@@ -182,3 +181,17 @@ def _parsed(path: Place, data: bytes) -> Json:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def is_held_out(entry: Entry, fraction: float) -> bool:
+    """By clip, not by sample: windows of one clip show the same, so they must not fall on both sides."""
+    return fraction > 0 and derive(0, "held out", str(entry.index.get("clip", entry.key))) < fraction * 2**63
+
+
+def warn_that_none_is_held_out() -> None:
+    """Said by data that were asked to hold samples out, and by who wants to measure them; one of both is enough."""
+    warn_once("no sample is held out, so there is no validation loss; raise data.val_fraction to get one")
+
+
+SHARDS_SCHEMA = "nemo_vfm.shards/1"
+INDEX_SCHEMA = "nemo_vfm.shard_index/1"

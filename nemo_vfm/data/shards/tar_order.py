@@ -18,7 +18,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.write_path import require_own
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.data.shards.sample_census import Census
+from nemo_vfm.data.shards.sample_reader import Census
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, samples_of
 
 COUNTS_SCHEMA = "nemo_vfm.tar_counts/2"  # 1 counted fewer names of members

@@ -187,8 +187,9 @@ class PackedLatents(ScheduledData[Packs]):
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`: packs of what is held out, one a batch, the same on every rank."""
+        reader = self.by_number().reader
         slices = [self._held_out.together([one]) for one in self._held_out.packs]
-        found = HeldOutBatches(self.by_number().reader, slices, self.max_bad_in_a_row)
+        found = HeldOutBatches(reader, slices, self.max_bad_in_a_row)
         return found if self.packed else _OneByOne(found)
 
     def _planned(self, reader: EntryReader, groups: Sequence[Group], seed: int) -> PackSchedule:

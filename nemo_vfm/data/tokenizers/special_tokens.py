@@ -43,8 +43,10 @@ def read(folder: Path) -> Special:
         older, numbers = {}, {}
     named = {**config, **older}
     try:
-        roles = {role: _text(named[role]) for role in _ROLES if named.get(role)}
-        decoder = {int(number): _added(entry, int(number)) for number, entry in _items(config, "added_tokens_decoder")}
+        given = {role: named[role] for role in _ROLES if named.get(role)}
+        roles = {role: str(one["content"] if isinstance(one, dict) else one) for role, one in given.items()}
+        numbered = (config.get("added_tokens_decoder") or {}).items()
+        decoder = {int(number): _added(entry, int(number)) for number, entry in numbered}
         for content, number in numbers.items():
             decoder.setdefault(int(number), Added(content, int(number), content in roles.values(), {}))
         listed = [decoder[number] for number in sorted(decoder)]
@@ -71,19 +73,11 @@ def _mapping(path: Path) -> dict[str, Json]:
     return found
 
 
-def _items(config: Mapping[str, Json], name: str) -> Iterator[tuple[str, Json]]:
-    yield from (config.get(name) or {}).items()
-
-
 def _extra(named: Mapping[str, Json]) -> Iterator[Added]:
     """transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens."""
     for name in ("additional_special_tokens", "extra_special_tokens"):
         entry = named.get(name) or []
         yield from (_added(one, None) for one in (entry.values() if isinstance(entry, dict) else entry))
-
-
-def _text(entry: Json) -> str:
-    return str(entry["content"] if isinstance(entry, dict) else entry)
 
 
 def _added(entry: Json, number: int | None) -> Added:
