@@ -76,8 +76,8 @@ def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int, int]:
     data.share_with(peers)
     data.start(seed=0, first_batch=0)
     source = data.by_number()
-    needed = sum(entry.members[name][1] for index in range(BATCHES) for entry in source.entries(index)
-                 for name in (LATENTS, TEXT))  # fmt: skip
+    entries = [one for index in range(BATCHES) for one in source.reader.entries(source.samples(index).ids)]
+    needed = sum(entry.members[name][1] for entry in entries for name in (LATENTS, TEXT))
     inner, inner_into = LocalShard.read, LocalShard.read_into
 
     def read(shard: LocalShard, offset: int, size: int) -> bytes:

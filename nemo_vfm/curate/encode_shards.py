@@ -30,10 +30,10 @@ from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.transform import image_to_bucket, resize_and_crop, window_indices
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import image_to_bucket, resize_and_crop, window_indices
 
 
 def training_windows(

@@ -4,7 +4,6 @@ Shape letter: M samples.
 """
 
 import bisect
-import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,12 +19,10 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
+from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
-from nemo_vfm.data.batching.faults import Fault, Faults
-from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
-from nemo_vfm.data.loader.batch_loader import Batches
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
+from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
@@ -39,7 +36,90 @@ from nemo_vfm.sparse.feature_batch import FeatureBatch
 _ROWS = "rows"  # the one part of the read position
 
 
-class FeatureTableData(TrainingData):
+@dataclass(frozen=True, slots=True)
+class TableSchedule:
+    """Which samples of the order a batch has, counted since the start of training; see `BatchSchedule`."""
+
+    order: RowOrder | TimeOrder
+    batch_size: int
+    digest: str  #: of the samples and their order
+    first: int = 0
+    before: int = 0  #: samples before batch `first`
+
+    @property
+    def batches_per_epoch(self) -> float:
+        """See `BatchSchedule`."""
+        return self.order.num_samples / self.batch_size
+
+    @property
+    def mean_batch_size(self) -> int:
+        """See `BatchSchedule`."""
+        return self.batch_size
+
+    def samples(self, index: int, rank: int, num_ranks: int) -> range:
+        """See `BatchSchedule.samples`."""
+        share = self.batch_size // num_ranks
+        first = self.place(index) + rank * share
+        return range(first, first + share)
+
+    def largest(self, num_ranks: int) -> list[range]:
+        """See `BatchSchedule.largest`: all are alike."""
+        return [range(self.batch_size // num_ranks)]
+
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData.position`; all samples are one part."""
+        return {_ROWS: ReadPosition(self.place(index), self.order.num_samples, self.digest)}
+
+    def at(self, first: int, places: Mapping[str, int]) -> Self:
+        """See `BatchSchedule.at`."""
+        return replace(self, first=first, before=places.get(_ROWS, 0))
+
+    def place(self, index: int) -> int:
+        """Samples before global batch `index`."""
+        return self.before + (index - self.first) * self.batch_size
+
+
+class TableSampleReader:
+    """Reads samples by their number since the start of training; see `SampleReader`.
+
+    Args:
+        reader: reads row groups.
+        rows: which samples of a row group are trained on.
+        order: of the samples.
+        ahead: whether the next window is read while one is used.
+    """
+
+    def __init__(self, reader: WindowReader, rows: TrainedRows, order: RowOrder | TimeOrder, *, ahead: bool) -> None:
+        self.reader, self.rows, self._order = reader, rows, order
+        self._windows = WindowCache(self._read, order.following if ahead else None)
+
+    def read(self, index: int, samples: range) -> Loaded:
+        """See `SampleReader.read`."""
+        spans = self._order.spans(samples.start, len(samples))
+        pieces = [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
+        return joined([batch for batch, _ in pieces], index), list(itertools.chain(*(faults for _, faults in pieces)))
+
+    def num_bytes(self, samples: range) -> int:
+        """See `SampleReader.num_bytes`: about what the table's mean sample fills."""
+        manifest = self.reader.table.manifest
+        values = sum(manifest.values[name].plain for name in self.reader.features) / manifest.num_rows
+        columns = 3 + len(self.reader.dense) + len(self.reader.labels) + len(self.reader.features)
+        return round(8 * (values + columns) * len(samples))
+
+    def is_light(self) -> bool:
+        """See `SampleReader.is_light`: threads read ahead, since batches are cut of what is in memory."""
+        return True
+
+    def _read(self, window: WindowId) -> TableWindow:
+        if isinstance(self._order, TimeOrder):
+            return self._order.read(window)
+        groups = self._order.row_groups(window)
+        stored = self.reader.stored(groups)
+        kept_M = torch.cat([self.rows.of(group) for group in groups]).nonzero().squeeze(1)
+        return self.reader.window(stored, self._order.arranged(window, kept_M, stored.samples.session_B))
+
+
+class FeatureTableData(ScheduledData[range]):
     """Samples of a feature table. Every sample that is not held out comes once an epoch, and batches cross epochs.
 
     Args:
@@ -106,32 +186,32 @@ class FeatureTableData(TrainingData):
         self.held_out = HeldOutShare(fraction=val_fraction) if val_fraction else held_out
         self.time_window, self.item_times = time_window, tuple(item_times)
         self.window_groups, self.block_rows = window_groups, block_rows
-        self.num_workers, self.verify = num_workers, verify
-        self.faults = Faults(max_in_a_row=max_bad_in_a_row)
-        self._begins = self._before = 0
-        self._started: _Started | None = None
+        self.verify = verify
+        super().__init__(num_workers=num_workers, max_bad_in_a_row=max_bad_in_a_row)
 
-    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
-        """See `TrainingData.start`.
+    def open(self, seed: int) -> tuple[TableSchedule, TableSampleReader]:
+        """See `ScheduledData.open`.
 
         Raises:
-            UserError: the folder is no table, lacks a column, or all is held out; or the batch size is not divisible
-                by the number of ranks.
+            UserError: the folder is no table, lacks a column, or all is held out.
             DataError: the table is damaged.
         """
-        if self.batch_size % num_ranks:
-            raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
-        assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
         reader = self._reader(self.folder)
         if isinstance(self.held_out, HeldOutShare) and self.held_out.feature is not None:
             _chosen("held_out", [self.held_out.feature], reader.table.schema.features)
-        rows = TrainedRows(reader.table, None if isinstance(self.held_out, HeldOutTable) else self.held_out, seed)
+        kept = None if isinstance(self.held_out, HeldOutTable) else self.held_out
+        rows = TrainedRows(reader.table, kept, seed)
         order = self._order(reader, rows)
         if isinstance(self.held_out, HeldOutTable):
             _require_same_ids(reader.table, self._reader(self.held_out.folder).table)
-        self._started = _Started(reader, rows, order, seed, first_batch, rank, num_ranks)
         grouped = {name: [*its] for name, its in reader.groups.items()}
         info(f"{self.folder}: {order.num_samples:,} samples to train on, groups stored once: {grouped or 'none'}")
+        how: tuple[object, ...] = (kept, seed, self.order, self.window_groups, self.block_rows)
+        if self.order == "time":
+            how = (kept, seed if isinstance(kept, HeldOutShare) else None, self.order)
+        digest = sha256_text(f"{reader.table.digest} {how}")[:16]
+        samples = TableSampleReader(reader, rows, order, ahead=self.num_workers > 0)
+        return TableSchedule(order, self.batch_size, digest), samples
 
     def no_samples(self) -> FeatureBatch:
         """See `HasColumns`."""
@@ -158,24 +238,13 @@ class FeatureTableData(TrainingData):
             )
         return found
 
-    def by_number(self) -> "TableBatches":
-        """This rank's batches; once it is started."""
-        opened, share = self._open(), self.batch_size // self._open().num_ranks
-        first = self._place(0) + opened.rank * share
-        return TableBatches(opened, batch_size=self.batch_size, share=share, first=first, ahead=self.num_workers > 0)
-
-    def train_dataloader(self) -> Iterable[Batch]:
-        """See `TrainingData.train_dataloader`."""
-        first = self._open().first_batch
-        return Batches(self.by_number(), first=first, num_workers=self.num_workers, faults=self.faults)
-
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`: in the order of the table; the last batch may be smaller."""
         return [] if self.held_out is None else self.held_out_batches()
 
     def held_out_batches(self) -> "OrderedBatches":
         """Those of `val_dataloader`, by number."""
-        opened = self._open()
+        opened = self._opened()[1]
         if isinstance(self.held_out, HeldOutTable):
             reader = self._reader(self.held_out.folder)
             return OrderedBatches(reader, _first_rows(reader.table, self.held_out.samples), self.batch_size)
@@ -192,68 +261,29 @@ class FeatureTableData(TrainingData):
 
     def ends_time_window(self, index: int) -> bool:
         """See `HasTimeWindows`."""
-        order, begin = self._by_time(), self._place(index)
-        return begin < order.num_samples and order.window_end(begin) <= self._place(index + 1)
+        schedule, order = self._by_time()
+        begin = schedule.place(index)
+        return begin < order.num_samples and order.window_end(begin) <= schedule.place(index + 1)
 
     def rest_of_time_window(self, index: int) -> Iterable[Batch]:
         """See `HasTimeWindows`: a later epoch trains on samples that were trained on, and has none."""
-        order, begin = self._by_time(), self._place(index + 1)
+        schedule, order = self._by_time()
+        begin = schedule.place(index + 1)
         end = order.window_end(begin) if begin < order.num_samples else begin
-        rest = TableBatches(self._open(), batch_size=self.batch_size, share=self.batch_size, first=0, ahead=False)
+        opened = self._opened()[1]
+        rest = TableSampleReader(opened.reader, opened.rows, order, ahead=False)
         for number, first in enumerate(range(begin, end, self.batch_size)):
-            yield joined([batch for batch, _ in rest.pieces(first, min(self.batch_size, end - first))], number)
+            yield rest.read(number, range(first, min(first + self.batch_size, end)))[0]
 
-    def batches_per_epoch(self) -> float:
-        """See `TrainingData.batches_per_epoch`."""
-        return self.num_train_samples() / self.batch_size
+    def _by_time(self) -> tuple[TableSchedule, TimeOrder]:
+        schedule = self._opened()[0]
+        assert isinstance(schedule.order, TimeOrder), f"windows of time need order: time, but the order is {self.order}"
+        return schedule, schedule.order
 
-    def num_train_samples(self) -> int:
-        """See `TrainingData.num_train_samples`."""
-        return self._open().order.num_samples
-
-    def batch_sizes(self) -> dict[str, int]:
-        """See `HasBatchSizes`."""
-        return {"batch_size": self.batch_size}
-
-    def begins(self) -> int:
-        """See `ResumableData`."""
-        return self._begins
-
-    def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `ResumableData`; all samples are one part."""
-        opened = self._open()
-        kept = None if isinstance(self.held_out, HeldOutTable) else self.held_out
-        how: tuple[object, ...] = (kept, opened.seed, self.order, self.window_groups, self.block_rows)
-        if self.order == "time":
-            how = (kept, opened.seed if isinstance(kept, HeldOutShare) else None, self.order)
-        digest = sha256_text(f"{opened.reader.table.digest} {how}")[:16]
-        place = self._place(index)
-        return {_ROWS: ReadPosition(place, opened.order.num_samples, digest)}
-
-    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`."""
-        found = copy.copy(self)
-        found._begins, found._before, found._started = first_batch, places[_ROWS], None
-        return found
-
-    def batching(self) -> Json:
-        """See `ResumableData`."""
-        return {"batch_size": self.batch_size}
-
-    def batched(self, batching: Json) -> Self:
-        """See `ResumableData`."""
-        found = copy.copy(self)
-        found.batch_size, found._started = batching["batch_size"], None
-        return found
-
-    def _place(self, index: int) -> int:
-        """Samples before global batch `index`."""
-        return self._before + (index - self._begins) * self.batch_size
-
-    def _by_time(self) -> TimeOrder:
-        order = self._open().order
-        assert isinstance(order, TimeOrder), f"windows of time need order: time, but the order is {self.order}"
-        return order
+    def _opened(self) -> tuple[TableSchedule, TableSampleReader]:
+        schedule, reader = self.by_number().schedule, self.by_number().reader
+        assert isinstance(schedule, TableSchedule) and isinstance(reader, TableSampleReader)
+        return schedule, reader
 
     def _reader(self, folder: Path) -> WindowReader:
         table = FeatureTable(local(folder, "the folder of the feature table"), cached_row_groups=0)
@@ -295,69 +325,6 @@ class FeatureTableData(TrainingData):
         return RowOrder(
             sizes, seed=rows.seed, order=self.order, window_groups=self.window_groups, block_rows=self.block_rows
         )
-
-    def _open(self) -> "_Started":
-        if self._started is None:
-            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
-        return self._started
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """What follows from the table, the seed and the rank."""
-
-    reader: WindowReader
-    rows: TrainedRows
-    order: RowOrder | TimeOrder
-    seed: int
-    first_batch: int
-    rank: int
-    num_ranks: int
-
-
-class TableBatches:
-    """Global batch g, or this rank's slice of it, by its number.
-
-    Args:
-        opened: the table and the order of its samples.
-        batch_size: samples of a global batch.
-        share: samples of this rank's slice.
-        first: where this rank's slice of batch 0 begins, or would.
-        ahead: whether the next window is read while one is used.
-    """
-
-    def __init__(self, opened: _Started, *, batch_size: int, share: int, first: int, ahead: bool) -> None:
-        self._reader, self._rows, self._order = opened.reader, opened.rows, opened.order
-        self._batch_size, self._share, self._first = batch_size, share, first
-        self._windows = WindowCache(self._read, opened.order.following if ahead else None)
-
-    def __getitem__(self, index: int) -> Loaded:
-        pieces = self.pieces(self._first + index * self._batch_size, self._share)
-        return joined([batch for batch, _ in pieces], index), list(itertools.chain(*(faults for _, faults in pieces)))
-
-    def pieces(self, first: int, count: int) -> list[tuple[FeatureBatch, list[Fault | None]]]:
-        """Samples first .. first + count since the start of training, window by window, and what is wrong with each."""
-        spans = self._order.spans(first, count)
-        return [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
-
-    def is_light(self) -> bool:
-        """See `ByNumber.is_light`: threads read ahead, since batches are cut of what is in memory."""
-        return True
-
-    def max_bytes(self) -> int:
-        """See `ByNumber.max_bytes`: about what the table's mean sample fills."""
-        manifest = self._reader.table.manifest
-        values = sum(manifest.values[name].plain for name in self._reader.features) / manifest.num_rows
-        columns = 3 + len(self._reader.dense) + len(self._reader.labels) + len(self._reader.features)
-        return round(8 * (values + columns) * self._share)
-
-    def _read(self, window: WindowId) -> TableWindow:
-        if isinstance(self._order, TimeOrder):
-            return self._order.read(window)
-        groups = self._order.row_groups(window)
-        stored = self._reader.stored(groups)
-        kept_M = torch.cat([self._rows.of(group) for group in groups]).nonzero().squeeze(1)
-        return self._reader.window(stored, self._order.arranged(window, kept_M, stored.samples.session_B))
 
 
 class OrderedBatches:

@@ -16,7 +16,7 @@ from nemo_vfm.core.errors import FolderInUse, UserError
 from nemo_vfm.core.types.job import PARTS, Job, JobShard, Outcome, Run, ShardedJob, needs_of
 from nemo_vfm.runtime.run_folder import open_folder
 from nemo_vfm.runtime.run_lock import holder
-from nemo_vfm.workflow import OneStep, PlannedStep, StepFingerprint, begin
+from nemo_vfm.workflow import OneStep, PlannedStep, begin
 from nemo_vfm.workflow.step_folder import StepFingerprint
 
 _PATIENCE_S, _POLL_S = 120.0, 0.5  # for the others, who claim the run folder at the same moment

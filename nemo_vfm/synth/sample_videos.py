@@ -29,7 +29,7 @@ from nemo_vfm.core.types.job import DevicePlan, JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
-from nemo_vfm.data.video.given_frames import given_frames
+from nemo_vfm.data.video.fit_to_bucket import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo

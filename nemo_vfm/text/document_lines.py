@@ -20,8 +20,7 @@ from typing import IO, Any, cast
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.folder_walk import files_below
-from nemo_vfm.data.shards.tar import index_tar
-from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE
+from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE, index_tar
 
 #: Ending -> how a file is read
 KINDS = {

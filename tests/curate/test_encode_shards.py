@@ -14,9 +14,9 @@ from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.encode_shards import EncodeShards
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.transform import frame_indices, video_to_bucket, window_indices
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import frame_indices, video_to_bucket, window_indices
 from tests.support.films import job, pan, write_film
 
 

@@ -22,7 +22,7 @@ from nemo_vfm.curate.score.text_overlay import TextOverlay
 from nemo_vfm.curate.score.ticker import Ticker
 from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.video_folder import VideoFolder
@@ -264,7 +264,7 @@ def test_images_of_16_bits_are_counted_and_said_where_they_become_8(tmp_path, ca
     for time in ("first", "again"):
         both(folder).run(Run(tmp_path / time))
         assert "2 images have 16 bits a channel" in " ".join(capsys.readouterr().err.split())
-    readers: list[Feed] = [ShardData(shards=tmp_path / "first/shards", batch_size=1, buckets=BUCKETS)]
+    readers: list[ListedData] = [ShardData(shards=tmp_path / "first/shards", batch_size=1, buckets=BUCKETS)]
     readers += [
         VideoFolder(path=folder, index=tmp_path / "index.json", batch_size=1, buckets=BUCKETS) for _ in range(2)
     ]

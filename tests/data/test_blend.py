@@ -18,12 +18,12 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.batching.weighted_turns import WeightedTurns
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.shared_fetch import UniqueBatches
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
-from nemo_vfm.data.sources.blend_schedule import BlendSchedule
 from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -37,7 +37,7 @@ from tests.data.test_shard_data import LONG, SMALL, contents
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 99))
 def test_no_source_is_ever_a_whole_batch_from_its_weight(weights: list[int], seed: int) -> None:
-    turns = BlendSchedule([Fraction(weight) for weight in weights], seed=seed)
+    turns = WeightedTurns([Fraction(weight) for weight in weights], seed=seed)
     counts = [0] * len(weights)
     limit = 1 - Fraction(1, max(2 * len(weights) - 2, 1)) if len(weights) > 1 else Fraction(0)
     for g in range(2 * turns.cycle):
@@ -48,7 +48,7 @@ def test_no_source_is_ever_a_whole_batch_from_its_weight(weights: list[int], see
 
 
 def test_the_seed_decides_among_equals() -> None:
-    assert len({BlendSchedule([Fraction(1)] * 3, seed=seed).turn(0)[0] for seed in range(20)}) == 3
+    assert len({WeightedTurns([Fraction(1)] * 3, seed=seed).turn(0)[0] for seed in range(20)}) == 3
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 0.123456789])

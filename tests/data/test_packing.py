@@ -15,9 +15,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.training_data import TrainingData
-from nemo_vfm.data.batching.pack_collate import side_by_side
-from nemo_vfm.data.batching.packing import Pack, pack, packing
-from nemo_vfm.data.sources.blend import Blend, Blendable, Source
+from nemo_vfm.data.batching.packing import Pack, pack, packing, side_by_side
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
+from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards
@@ -120,7 +120,7 @@ def keys_of(data: PackedLatents, count: int) -> list[tuple[str, ...]]:
 
 def test_packed_latents_are_training_data_that_a_blend_takes(latent_shards: LatentShards) -> None:
     data = packed(latent_shards(SHAPES * 4), packs=2)
-    assert isinstance(data, Blendable) and isinstance(data, TrainingData) and data.batch_sizes() == {"packs": 2}
+    assert isinstance(data, ScheduledData) and isinstance(data, TrainingData) and data.batch_sizes() == {"packs": 2}
     blend = Blend(sources={"all": Source(data)})
     blend.start(seed=0, first_batch=0)
     assert next(iter(blend.train_dataloader())).sizes_THW
@@ -156,8 +156,8 @@ def test_every_sample_comes_once_an_epoch_and_any_resume_gives_the_tail(
     folder = latent_shards(SHAPES * 8)
     data = packed(folder, num_workers=workers)
     whole = contents(data, 40)
-    each = data.packing().num_packs
-    assert data.batches_per_epoch() == each and data.mean_batch_size() == data.num_train_samples() / each
+    each = len(data.by_number().schedule.packs)  # type: ignore[attr-defined]
+    assert data.batches_per_epoch() == each
     for epoch in range(40 // each):
         keys = [key for row in whole[epoch * each : (epoch + 1) * each] for key in row[1]]  # type: ignore[attr-defined]
         assert len(keys) == len(set(keys)) == data.num_train_samples()

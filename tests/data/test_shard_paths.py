@@ -6,9 +6,8 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.data.shards.braces import expanded
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
-from nemo_vfm.data.shards.shard_paths import folders_of, named_shards
+from nemo_vfm.data.shards.shard_paths import expanded, folders_of, named_shards
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards

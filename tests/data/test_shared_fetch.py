@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.data.loader.fetch_plan import Plan, Span, plan
+from nemo_vfm.data.loader.fetch_exchange import Plan, Span, plan
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.sources.shard_data import ShardData

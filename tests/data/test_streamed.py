@@ -20,14 +20,12 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
-from nemo_vfm.data.shards.tar import index_tar
-from nemo_vfm.data.shards.tar_counts import TarCounts
-from nemo_vfm.data.shards.tar_members import TarMembers
-from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.shards.tar_members import TarMembers, index_tar
+from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import PlacedTar
 from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -327,7 +325,7 @@ def test_what_training_does_not_see_is_counted_and_said(
         del files["d.seg.PNG"]  # there it is a picture of its own
         for name, content in files.items():
             (tmp_path / name).write_bytes(content)
-        data: Feed | StreamedTars = VideoFolder(path=tmp_path, batch_size=1, buckets=Buckets(buckets=both))
+        data: ListedData | StreamedTars = VideoFolder(path=tmp_path, batch_size=1, buckets=Buckets(buckets=both))
     else:
         tar(tmp_path / "a.tar", *(member(name, content) for name, content in files.items()))
         data = StreamedTars(tars=tmp_path, batch_size=1, bucket=size)

@@ -16,7 +16,7 @@ import nemo_vfm.data
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.shards.shard_paths import named_shards
-from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_members import index_tar
 from nemo_vfm.data.shards.tar_stream import PlacedTar, samples_of
 
 Member = tuple[tarfile.TarInfo, bytes]

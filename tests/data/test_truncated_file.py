@@ -1,6 +1,6 @@
 """Tests that frames after a gap in a truncated file are not used."""
 
-from nemo_vfm.data.video.truncated_file import Shown, without_gap
+from nemo_vfm.data.video.joined_recordings import Shown, without_gap
 
 
 def packets(*stamps: int) -> list[Shown]:

@@ -18,9 +18,8 @@ from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.curate.encode_shards import training_windows
-from nemo_vfm.data.batching import transform
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -28,9 +27,10 @@ from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.table_file import rows_of
 from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.sources.video_table import VideoTable
+from nemo_vfm.data.video import fit_to_bucket as transform
 from nemo_vfm.data.video import media_info
 from nemo_vfm.data.video.decode import Decoder, open_video
-from nemo_vfm.data.video.given_frames import given_frames
+from nemo_vfm.data.video.fit_to_bucket import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
 from tests.support.awkward import film
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, films: list[bytes]) -> Path:
     return root
 
 
-def take(data: Feed, count: int, *, first: int = 0, rank: int = 0, num_ranks: int = 1) -> list[Batch]:
+def take(data: ListedData, count: int, *, first: int = 0, rank: int = 0, num_ranks: int = 1) -> list[Batch]:
     data.start(seed=1, first_batch=first, rank=rank, num_ranks=num_ranks)
     return list(islice(data.train_dataloader(), count))
 
@@ -77,7 +77,7 @@ def data_of(folder: Path, **changes: object) -> VideoFolder:
     return VideoFolder(**({"path": folder, "buckets": SHAPES, "batch_size": 2} | changes))  # type: ignore[arg-type]
 
 
-def captions(data: Feed) -> dict[str, str]:
+def captions(data: ListedData) -> dict[str, str]:
     return {key: caption for batch in take(data, 12) for key, caption in zip(batch.keys, batch.captions, strict=True)}
 
 

@@ -15,9 +15,9 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.loader import worker_memory
+from nemo_vfm.data.loader import worker_processes
 from nemo_vfm.data.loader.batch_loader import Batches
-from nemo_vfm.data.loader.worker_memory import own_bytes, part_of
+from nemo_vfm.data.loader.worker_processes import own_bytes, part_of
 from nemo_vfm.data.shards import sample_reader
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -159,7 +159,7 @@ def test_a_workers_part_is_of_what_the_machine_or_the_container_has(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(worker_memory, "_LIMITS", (limit,))
+    monkeypatch.setattr(worker_processes, "_LIMITS", (limit,))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert part_of(1.0, 1) == psutil.virtual_memory().total
     limit.write_text("max\n")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch.multiprocessing
 
-from nemo_vfm.data.loader.worker_watch import WorkerWatch
+from nemo_vfm.data.loader.worker_processes import WorkerWatch
 
 FORK = multiprocessing.get_context("fork")
 

@@ -9,7 +9,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import videos_of
 from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
-from nemo_vfm.data.batching.pack_collate import side_by_side
+from nemo_vfm.data.batching.packing import side_by_side
 from nemo_vfm.diffusion.denoising_task import Denoise, empty_like
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted

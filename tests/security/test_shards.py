@@ -30,15 +30,15 @@ from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Changed
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.loader.batch_loader import Batches
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter, verify
-from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_members import index_tar
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.video_folder import VideoFolder
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 from tests.data.conftest import mp4
 
 SHAPE = (2, 1, 2, 2)
@@ -64,7 +64,7 @@ def films(folder: Path, count: int = 4) -> Path:
     return folder
 
 
-def take(data: Feed | StreamedTars, count: int) -> list[Batch]:
+def take(data: ListedData | StreamedTars, count: int) -> list[Batch]:
     data.start(seed=0, first_batch=0)
     return list(islice(data.train_dataloader(), count))
 
@@ -133,7 +133,7 @@ def test_formats_that_can_hold_code_are_never_decoded(suffix: str, streamed: boo
     members = [("a.mp4", mp4()), (f"a.{suffix}", evil), ("a.txt", b"x"), (f"b.{suffix}", evil)]
     foreign(tmp_path / "t/a.tar", *members)
     if streamed:
-        data: Feed | StreamedTars = StreamedTars(tars=tmp_path / "t", batch_size=1, bucket=ONE.buckets["only"])
+        data: ListedData | StreamedTars = StreamedTars(tars=tmp_path / "t", batch_size=1, bucket=ONE.buckets["only"])
     else:
         data = ShardData(shards=tmp_path / "t", batch_size=1, buckets=ONE)
     assert "a" in {key for batch in take(data, 2) for key in batch.keys}

@@ -11,7 +11,7 @@ from nemo_vfm.config import RecipeError
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.shards.tar_counts import TarCounts
+from nemo_vfm.data.shards.tar_order import TarCounts
 from nemo_vfm.data.video.media_info import facts_of_files
 from tests.security.test_paths import tree_below
 from tests.support.recipe_folder import PARTS, ROOT, Kitchen

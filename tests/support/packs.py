@@ -8,7 +8,7 @@ import torch
 
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
-from nemo_vfm.data.batching.pack_collate import side_by_side
+from nemo_vfm.data.batching.packing import side_by_side
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import EDM
 from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted

@@ -20,7 +20,7 @@ import pytest
 from nemo_vfm.core.errors import NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
-from nemo_vfm.data.tokens.token_folder import TokenFolder
+from nemo_vfm.data.tokens.token_manifest import TokenFolder
 from nemo_vfm.text.document_lines import Span, files_of, lines, portions
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.repository import ROOT

@@ -10,7 +10,7 @@ import pytest
 from nemo_vfm import workflow
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Needs, Outcome, Run
-from nemo_vfm.workflow import OneStep, StepFingerprint, Workflow
+from nemo_vfm.workflow import OneStep, Workflow
 from nemo_vfm.workflow.step_folder import StepFingerprint, _read_marker
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow

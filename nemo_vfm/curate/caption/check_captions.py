@@ -23,10 +23,10 @@ from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.sample_members import IMAGES
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.shards.shard_folder import folder_at
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 
 Vectors = NDArray[np.float32]  # (N, D)
 MIN_CLIPS = 8

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from nemo_vfm.curate.sink.sink_layout import Written, clips
-from nemo_vfm.data.batching.held_out import is_held_out
 from nemo_vfm.data.shards.energon_index import write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_index import is_held_out
 
 
 class Energon:

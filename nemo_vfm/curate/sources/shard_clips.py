@@ -20,13 +20,13 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import ClipRecord
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.clip_id import Clip, is_key, key_of
 from nemo_vfm.data.shards.sample_members import is_image, json_among, media_among
 from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.shards.shard_index import read_shards_json
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 
 _SIDE_PX = 256
 

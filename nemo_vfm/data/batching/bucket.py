@@ -1,7 +1,7 @@
 """Assigns a clip to the bucket whose shape it is trained in, or gives the reason why none fits."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,16 +82,18 @@ class Buckets:
         """The bucket nearest in aspect ratio, of those the largest, that needs no invented pixels or frames."""
         if not is_frame_rate(fps):
             return Assigned(None, "impossible frame rate")
-        fits, reason = dict(self.buckets), ""
-        for why, keep in (
-            ("no bucket for images" if num_frames == 1 else "only buckets for images", _same_kind),
-            ("frame rate below every bucket", _fast_enough),
-            ("too short for every bucket", _long_enough),
-            ("too small for every bucket", _large_enough),
-            ("cropped too much by every bucket (max_crop)", _enough_left),
-        ):
-            reason = why
-            fits = {name: bucket for name, bucket in fits.items() if keep(bucket, width, height, num_frames, fps)}
+        fits, is_image = dict(self.buckets), num_frames == 1
+        checks: list[tuple[str, Callable[[Bucket], bool]]] = [
+            ("no bucket for images" if is_image else "only buckets for images",
+             lambda bucket: (bucket.num_frames == 1) == is_image),
+            ("frame rate below every bucket", lambda bucket: is_image or bucket.stride(fps) >= 1),
+            ("too short for every bucket", lambda bucket: num_frames >= bucket.frames_needed(fps)),
+            ("too small for every bucket", lambda bucket: width >= bucket.width and height >= bucket.height),
+            ("cropped too much by every bucket (max_crop)",
+             lambda bucket: bucket.crop(width, height) <= bucket.max_crop),
+        ]  # fmt: skip
+        for reason, is_fit in checks:
+            fits = {name: bucket for name, bucket in fits.items() if is_fit(bucket)}
             if not fits:
                 return Assigned(None, reason)
         aspect = math.log(width / height)
@@ -105,23 +107,3 @@ class Buckets:
                 ),
             )
         )
-
-
-def _same_kind(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
-    return (bucket.num_frames == 1) == (num_frames == 1)
-
-
-def _fast_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
-    return num_frames == 1 or bucket.stride(fps) >= 1
-
-
-def _long_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
-    return num_frames >= bucket.frames_needed(fps)
-
-
-def _large_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
-    return width >= bucket.width and height >= bucket.height
-
-
-def _enough_left(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
-    return bucket.crop(width, height) <= bucket.max_crop

@@ -15,43 +15,26 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What buckets ask of a clip.
+    """What buckets ask of a clip."""
 
-    Args:
-        key: the clip's id.
-        width: pixels.
-        height: pixels.
-        num_frames: frames.
-        fps: frames per second.
-        microseconds: how long it lasts.
-    """
-
-    key: str
-    width: int
-    height: int
+    key: str  #: the clip's id
+    width: int  #: pixels
+    height: int  #: pixels
     num_frames: int
     fps: float
-    microseconds: int
+    microseconds: int  #: how long it lasts
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The bucket that a clip comes nearest to, and what it lacks there.
+    """The bucket that a clip comes nearest to, and what it lacks there."""
 
-    Args:
-        bucket: its name; None where no bucket is for such clips at all.
-        ratio: how many times more the clip would need of what it lacks most, above 1.
-        frames: how many more frames it would need.
-        pixels: how many more pixels, of width and of height.
-        fps: the least frame rate it would need; None where its own is enough.
-        crop: the share of its picture that would be cut away; None where that is no more than the bucket allows.
-    """
-
-    bucket: str | None
-    ratio: float = float("inf")
-    frames: int = 0
-    pixels: tuple[int, int] = (0, 0)
-    fps: float | None = None
+    bucket: str | None  #: its name; None where no bucket is for such clips at all
+    ratio: float = float("inf")  #: how many times more the clip would need of what it lacks most, above 1
+    frames: int = 0  #: how many more frames it would need
+    pixels: tuple[int, int] = (0, 0)  #: how many more pixels, of width and of height
+    fps: float | None = None  #: the least frame rate it would need; None where its own is enough
+    #: the share of its picture that would be cut away; None where that is no more than the bucket allows
     crop: float | None = None
 
     def __str__(self) -> str:

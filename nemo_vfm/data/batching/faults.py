@@ -27,8 +27,7 @@ class Fault:
 class Faults:
     """Counts bad samples in the order of training, whichever worker met them.
 
-    Args:
-        max_in_a_row: as many bad samples one after another stop the run: the data is broken, not a sample.
+    `max_in_a_row` of them one after another stop the run: the data is broken, not a sample.
     """
 
     def __init__(self, *, max_in_a_row: int) -> None:
@@ -39,11 +38,7 @@ class Faults:
         self._told: set[tuple[str, str]] = set()  # keys of streamed tars are equal in several
 
     def count(self, found: Sequence[Fault | None]) -> None:
-        """Take note of one batch, a fault or None a sample.
-
-        Raises:
-            DataError: `max_in_a_row` samples in a row were bad; it names shard and key of the last.
-        """
+        """Take note of one batch, a fault or None a sample."""
         for fault in found:
             self._in_a_row = 0 if fault is None else self._in_a_row + 1
             if fault is None:

@@ -1,42 +1,41 @@
-"""Packs samples into sequences within a budget of tokens, given their lengths.
+"""Packs samples into sequences within a budget of tokens, and lays their latents side by side.
 
 A pack is one sequence of samples of any resolution and length, for attention over variable lengths. Packs are planned
 window by window. The next `lookahead` samples are sorted by length, and each goes into the first pack with room
 (first-fit-decreasing). So a window's packs depend only on the lengths in that window.
+
+Shape letters: B batch, L text tokens, X positions, C channels.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.latent_rows import rows_of
+from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 
 LOOKAHEAD = 4096  # samples: the last pack of a window stays as full as it is, so a window should give many packs
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Samples side by side in one sequence.
+    """Samples side by side in one sequence."""
 
-    Args:
-        samples: their positions in the list of lengths, in the list's order.
-        lengths: tokens of each.
-    """
-
-    samples: tuple[int, ...]
-    lengths: tuple[int, ...]
+    samples: tuple[int, ...]  #: their positions in the list of lengths, in the list's order
+    lengths: tuple[int, ...]  #: tokens of each
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How well packs are filled.
+    """How well packs are filled."""
 
-    Args:
-        num_packs: how many there are.
-        tokens: of all samples.
-        efficiency: tokens over packs times budget, above 0 and at most 1.
-    """
-
-    num_packs: int
-    tokens: int
-    efficiency: float
+    num_packs: int  #: how many there are
+    tokens: int  #: of all samples
+    efficiency: float  #: tokens over packs times budget, above 0 and at most 1
 
 
 def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> list[Pack]:
@@ -59,7 +58,7 @@ def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> 
     for first in range(0, len(lengths), lookahead):
         bins = _first_fit(lengths[first : first + lookahead], budget)
         groups = sorted(sorted(first + place for place in group) for group in bins)
-        found += [_pack(group, lengths) for group in groups]
+        found += [Pack(tuple(group), tuple(lengths[place] for place in group)) for group in groups]
     return found
 
 
@@ -67,10 +66,6 @@ def packing(packs: Sequence[Pack], budget: int) -> Packing:
     """How well the budget is used."""
     tokens = sum(sum(pack.lengths) for pack in packs)
     return Packing(len(packs), tokens, tokens / (budget * len(packs)) if packs else 1.0)
-
-
-def _pack(group: Sequence[int], lengths: Sequence[int]) -> Pack:
-    return Pack(tuple(group), tuple(lengths[place] for place in group))
 
 
 def _first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -111,3 +106,42 @@ class _Rooms:
                 break
             most[node] = room
         return bin_
+
+
+def side_by_side(index: int, parts: Sequence[VideoBatch]) -> PackedBatch:
+    """The samples of all parts, in their order; texts take the length of the longest, hidden by their masks.
+
+    Raises:
+        UserError: a part holds no latents, others of another number of channels, or only some have embedded texts.
+    """
+    latents = [part.latents_BCTHW for part in parts if part.latents_BCTHW is not None]
+    if len(latents) < len(parts):
+        raise UserError("packing needs cached latents; run the encode step on these shards first")
+    if len({one.shape[1] for one in latents}) > 1:
+        raise UserError(f"samples of {sorted({one.shape[1] for one in latents})} channels cannot share a pack")
+    text_BLD, mask_BL = _texts(parts)
+    return PackedBatch(
+        index=index,
+        keys=tuple(key for part in parts for key in part.keys),
+        captions=tuple(caption for part in parts for caption in part.captions),
+        weight_B=torch.cat([part.weight_B for part in parts]),
+        fps_B=torch.cat([part.fps_B for part in parts]),
+        text_BLD=text_BLD,
+        text_mask_BL=mask_BL,
+        labels=tuple(label for part in parts for label in part.labels),
+        latents_XC=torch.cat([rows_of(one) for one in latents]),
+        sizes_THW=tuple((one.shape[2], one.shape[3], one.shape[4]) for one in latents for _ in range(len(one))),
+    )
+
+
+def _texts(parts: Sequence[VideoBatch]) -> tuple[Tensor | None, Tensor | None]:
+    pairs = [(p.text_BLD, p.text_mask_BL) for p in parts if p.text_BLD is not None and p.text_mask_BL is not None]
+    if not pairs:
+        return None, None
+    if len(pairs) < len(parts):
+        raise UserError(
+            f"{len(pairs)} of {len(parts)} samples of a pack have embedded texts; embed all of them or none"
+        )
+    longest = max(text.shape[1] for text, _ in pairs)
+    texts = [F.pad(text, (0, 0, 0, longest - text.shape[1])) for text, _ in pairs]
+    return torch.cat(texts), torch.cat([F.pad(mask, (0, longest - mask.shape[1])) for _, mask in pairs])

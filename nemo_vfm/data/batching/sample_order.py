@@ -13,26 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types.training_data import ReadPosition
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Samples that may share a batch: all have one shape.
+    """Samples that may share a batch: all have one shape."""
 
-    Args:
-        name: of the bucket; the shuffle depends on it, not on which other groups there are.
-        samples: positions in the list of entries.
-        batch_size: samples of a global batch.
-    """
-
-    name: str
-    samples: tuple[int, ...]
-    batch_size: int
+    name: str  #: of the bucket; the shuffle depends on it, not on which other groups there are
+    samples: tuple[int, ...]  #: positions in the list of entries
+    batch_size: int  #: samples of a global batch
 
     def __post_init__(self) -> None:
         if not self.samples or self.batch_size < 1:
@@ -42,24 +37,32 @@ class Group:
             )
 
 
+class Alike(NamedTuple):
+    """Samples of one shape, by their places in the list of entries."""
+
+    ids: tuple[int, ...]
+    like: int  #: a sample of their group, whose shape all of it have
+
+
 class Order:
-    """Which samples make up global batch g; a pure function of (seed, g) and the groups.
+    """Which samples make up global batch g; a pure function of (seed, g) and the groups. See `BatchSchedule`.
 
     Args:
         groups: the samples by shape.
         seed: of the shuffles.
         shuffle: False keeps the order of the shards, group after group.
+        digests: a hash of each group's samples and their order, by name.
         first: number of the first global batch.
         places: samples of each group, by name, that were read before it; None is none.
     """
 
     def __init__(
-        self, groups: Sequence[Group], *, seed: int, shuffle: bool = True, first: int = 0,
-        places: Mapping[str, int] | None = None,
+        self, groups: Sequence[Group], *, seed: int, shuffle: bool = True, digests: Mapping[str, str] | None = None,
+        first: int = 0, places: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         if not groups:
             raise ValueError("expected at least one group of samples, got none")
-        self.groups, self._seed, self._shuffle = tuple(groups), seed, shuffle
+        self.groups, self._seed, self._shuffle, self._digests = tuple(groups), seed, shuffle, digests or {}
         self._first, self._places = first, dict(places or {})
         self._begins = [self._places.get(group.name, 0) for group in groups]
         self.batches_per_epoch = sum((Fraction(len(g.samples), g.batch_size) for g in groups), Fraction(0))
@@ -68,11 +71,37 @@ class Order:
         self._batches = lru_cache(maxsize=2)(self._batches_uncached)
 
     def __getstate__(self) -> dict[str, Any]:
-        how = {"seed": self._seed, "shuffle": self._shuffle, "first": self._first, "places": self._places}
-        return {"groups": self.groups, "how": how}
+        return {"groups": self.groups, "how": self._how() | {"first": self._first, "places": self._places}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["groups"], **state["how"])  # type: ignore[misc]
+
+    def _how(self) -> dict[str, Any]:
+        return {"seed": self._seed, "shuffle": self._shuffle, "digests": self._digests}
+
+    @property
+    def mean_batch_size(self) -> Fraction:
+        """Samples of a global batch, on average."""
+        return sum(len(group.samples) for group in self.groups) / self.batches_per_epoch
+
+    def at(self, first: int, places: Mapping[str, int]) -> Self:
+        """See `BatchSchedule.at`; its parts are the groups."""
+        return type(self)(self.groups, **self._how(), first=first, places=places)
+
+    def samples(self, index: int, rank: int, num_ranks: int) -> Alike:
+        """See `BatchSchedule.samples`."""
+        group, samples = self.batch(index)
+        share = len(samples) // num_ranks
+        return Alike(tuple(samples[rank * share : (rank + 1) * share]), group.samples[0])
+
+    def largest(self, num_ranks: int) -> list[Alike]:
+        """See `BatchSchedule.largest`: one of each group."""
+        return [Alike(g.samples[:1] * (g.batch_size // num_ranks), g.samples[0]) for g in self.groups]
+
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData.position`."""
+        places = self.places(index)
+        return {g.name: ReadPosition(places[g.name], len(g.samples), self._digests[g.name]) for g in self.groups}
 
     def batch(self, index: int) -> tuple[Group, list[int]]:
         """The group and the samples of global batch `index`, in order."""
@@ -80,7 +109,8 @@ class Order:
         which, number = self._batches(epoch)[index - self.batches_before(epoch)]
         group = self.groups[which]
         first = self._begins[which] + number * group.batch_size
-        return group, [self._sample(which, place) for place in range(first, first + group.batch_size)]
+        places = (divmod(place, len(group.samples)) for place in range(first, first + group.batch_size))
+        return group, [self._samples(which, epoch)[position] for epoch, position in places]
 
     def places(self, index: int) -> dict[str, int]:
         """How many samples of each group are read before global batch `index`."""
@@ -110,11 +140,7 @@ class Order:
     def _number(self, which: int, epoch: int) -> int:
         """How many batches of a group begin before an epoch does, from this order's beginning on."""
         group = self.groups[which]
-        return max(0, _ceil_div(epoch * len(group.samples) - self._begins[which], group.batch_size))
-
-    def _sample(self, which: int, place: int) -> int:
-        epoch, position = divmod(place, len(self.groups[which].samples))
-        return self._samples(which, epoch)[position]
+        return max(0, -(-(epoch * len(group.samples) - self._begins[which]) // group.batch_size))
 
     def _samples_uncached(self, which: int, epoch: int) -> list[int]:
         group = self.groups[which]
@@ -133,7 +159,3 @@ class Order:
             return list(range(count))
         numbers: list[int] = torch.randperm(count, generator=generator(self._seed, "order", *names)).tolist()
         return numbers
-
-
-def _ceil_div(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)

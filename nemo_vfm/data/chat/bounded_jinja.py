@@ -5,6 +5,7 @@ a loop, a macro that calls itself twice. So every operator that makes a text or 
 and macro is counted here, and weighed before it is done (`template_limits`).
 """
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -239,7 +240,7 @@ def without_generation_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     """A rendering without the marks of `{% generation %}`, and where each began and ended."""
     spans, begun, kept = list[tuple[int, int]](), list[int](), list[str]()
     place = 0
-    for part in _parts(text):
+    for part in filter(None, re.split(f"({re.escape(_BEGINS)}|{re.escape(_ENDS)})", text)):
         if part == _BEGINS:
             begun.append(place)
         elif part == _ENDS:
@@ -249,11 +250,3 @@ def without_generation_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
             kept.append(part)
             place += len(part)
     return "".join(kept), spans
-
-
-def _parts(text: str) -> list[str]:
-    return [one for half in text.split(_BEGINS) for one in (_BEGINS, *_with(half.split(_ENDS), _ENDS))][1:]
-
-
-def _with(parts: list[str], between: str) -> list[str]:
-    return [one for part in parts for one in (between, part)][1:]

@@ -22,10 +22,6 @@ def template_of(folder: Path, name: str = "default") -> str:
     Args:
         folder: of a tokenizer.
         name: of the one that is meant, where there are several.
-
-    Raises:
-        UserError: there is none of this name.
-        DataError: a file is damaged or too long.
     """
     found = _templates(folder)
     if name not in found:
@@ -65,14 +61,7 @@ def _read(path: Path, most: int) -> str:
 
 
 class ChatTemplate:
-    """A template that was read.
-
-    Args:
-        text: jinja.
-
-    Raises:
-        DataError: it is not.
-    """
+    """A template that was read."""
 
     def __init__(self, text: str) -> None:
         self.text, self.environment = text, BoundedEnvironment()
@@ -95,9 +84,6 @@ class ChatTemplate:
             add_generation_prompt: end with what begins the assistant's turn.
             special: bos_token and the like.
             variables: further ones.
-
-        Raises:
-            DataError: the template refuses the messages, fails, or goes beyond a limit.
         """
         own = {"messages": list(messages), "tools": tools, "documents": None,
                "add_generation_prompt": add_generation_prompt, **special}  # fmt: skip

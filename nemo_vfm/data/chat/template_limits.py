@@ -82,11 +82,7 @@ class Limits:
 
 
 def require_letters(letters: int) -> None:
-    """Refuse a text of so many letters.
-
-    Raises:
-        TemplateTooLong: they are too many.
-    """
+    """Refuse a text of so many letters."""
     if letters > MOST_LETTERS:
         raise TemplateTooLong(f"the chat template made a text of more than {MOST_LETTERS:,} characters")
 
@@ -149,11 +145,7 @@ def drawn(value: Any) -> Any:
 
 
 def require_small(arguments: Iterable[Any]) -> None:
-    """Refuse large numbers as arguments.
-
-    Raises:
-        TemplateTooLong: there is one.
-    """
+    """Refuse large numbers as arguments."""
     for one in arguments:
         if isinstance(one, int) and abs(one) > _MOST_ARGUMENT:
             raise TemplateTooLong(f"the chat template calls something with a number above {_MOST_ARGUMENT:,}")

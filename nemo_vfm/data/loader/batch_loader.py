@@ -4,95 +4,19 @@ The batch number is its only state.
 """
 
 import itertools
-import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-
-from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
-from nemo_vfm.data.batching.collate import collate
-from nemo_vfm.data.batching.faults import Fault, Faults
-from nemo_vfm.data.batching.sample_order import Group, Order
-from nemo_vfm.data.loader.worker_memory import part_of
-from nemo_vfm.data.loader.worker_processes import by_processes
-from nemo_vfm.data.shards.sample_reader import Layout, Loading
-from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.loader.worker_processes import by_processes, part_of
 
 _AHEAD = 4  # batches a worker reads ahead
-
-
-class BatchReader:
-    """Reads the samples of a list of entries into a batch.
-
-    Args:
-        loading: how one sample is read.
-        entries: of the whole folder.
-    """
-
-    def __init__(self, loading: Loading, entries: Sequence[Entry]) -> None:
-        self._loading, self._entries = loading, entries
-
-    def is_light(self) -> bool:
-        """See `Loading.is_light`."""
-        return self._loading.is_light()
-
-    def read(self, index: int, group: Group, samples: Sequence[int]) -> tuple[VideoBatch, list[Fault | None]]:
-        """One batch; a sample that cannot be read becomes a fault."""
-        return collate(index, self.entries(samples), self._loading.load, self.layout(group))
-
-    def entries(self, samples: Sequence[int]) -> list[Entry]:
-        """The samples, by their places in the list."""
-        return [self._entries[sample] for sample in samples]
-
-    def layout(self, group: Group) -> Layout:
-        """What every sample of a group looks like."""
-        return self._loading.layout(self._entries[group.samples[0]])
-
-    def sample_bytes(self, group: Group) -> int:
-        """What one sample of a group fills in a batch."""
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.layout(group).values())
-
-
-class GlobalBatches(Dataset[Loaded]):
-    """Global batch g, or this rank's slice of it, by its number.
-
-    Args:
-        reader: reads samples.
-        order: which samples.
-        rank: which slice.
-        num_ranks: of how many.
-    """
-
-    def __init__(self, reader: BatchReader, order: Order, *, rank: int, num_ranks: int) -> None:
-        self._reader, self._order, self._rank, self._num_ranks = reader, order, rank, num_ranks
-
-    def is_light(self) -> bool:
-        """See `Loading.is_light`."""
-        return self._reader.is_light()
-
-    def __getitem__(self, index: int) -> Loaded:
-        return self._reader.read(index, *self._slice(index))
-
-    def entries(self, index: int) -> list[Entry]:
-        """What batch g is made of."""
-        return self._reader.entries(self._slice(index)[1])
-
-    def _slice(self, index: int) -> tuple[Group, list[int]]:
-        group, samples = self._order.batch(index)
-        share = len(samples) // self._num_ranks
-        return group, samples[self._rank * share : (self._rank + 1) * share]
-
-    def max_bytes(self) -> int:
-        """See `ByNumber.max_bytes`."""
-        shares = ((group, group.batch_size // self._num_ranks) for group in self._order.groups)
-        return max(self._reader.sample_bytes(group) * share for group, share in shares)
 
 
 def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int, int]:
@@ -122,7 +46,7 @@ class Batches:
         faults: counts bad samples.
         max_ahead_bytes: what batches read ahead may fill; the one in use is not counted.
         timeout_s: a worker silent for longer than this stops the run.
-        max_memory_share: of the machine's memory, what its workers may grow by; see `worker_memory.py`.
+        max_memory_share: of the machine's memory, what its workers may grow by; see `worker_processes.py`.
     """
 
     def __init__(

@@ -1,40 +1,137 @@
 """Fetches the bytes of a batch: this rank's share from storage, the other shares from its peers.
 
 What a rank learns about its share (a damaged tar, a store that does not answer) travels with the share. So all ranks
-do the same, and none waits for a peer that has given up.
+do the same, and none waits for a peer that has given up. Every rank computes the whole plan from the index alone,
+without communication.
 """
 
+import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.errors import DataError, LostRank, NemoVfmError, StoreError
+from nemo_vfm.core.errors import DataError, LostRank, StoreError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
-from nemo_vfm.data.loader.fetch_plan import Cut, Place, Plan, Spanned, plan
+from nemo_vfm.data.shards.read_in_place import ReadsInPlace
+from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, json_among, media_among, texts_among
+from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.parallel.ranks.gather import Gather
+
+#: A shard, an offset in it and a size.
+Place = tuple[str, int, int]
+
+
+@runtime_checkable
+class Spanned(Samples, ReadsInPlace, Protocol):
+    """Samples whose bytes can be asked for by offset."""
+
+    def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
+        """(offset, size) of what `read_all` would ask for."""
+        ...
+
+    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
+        """So many bytes of the sample's tar from an offset on."""
+        ...
+
+    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+        """The bytes of a member, once they are whole; DataError where they are not those that were written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of one sample that lie side by side."""
+
+    entry: Entry  #: whose they are
+    offset: int  #: in its tar
+    size: int  #: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The part of a span that one rank fetches."""
+
+    span: int  #: its number in the plan
+    begin: int  #: first byte, counted from the span's own beginning
+    end: int  #: the byte after the last
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one batch needs."""
+
+    index: int  #: number of the batch
+    spans: tuple[Span, ...]  #: in the order of its samples; none comes twice
+
+    @property
+    def places(self) -> list[Place]:
+        """Of the spans, in order."""
+        return [(span.entry.shard, span.offset, span.size) for span in self.spans]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all spans."""
+        return sum(span.size for span in self.spans)
+
+    def share(self, rank: int, num_ranks: int) -> list[Cut]:
+        """What one rank fetches: the `rank`-th of `num_ranks` equal pieces."""
+        total = self.num_bytes
+        return list(_between(self.spans, total * rank // num_ranks, total * (rank + 1) // num_ranks))
+
+    def fingerprint(self) -> str:
+        """The same on every rank that means the same bytes: those of another copy may lie in the same places."""
+        meant = [(span.entry.key, span.entry.crcs, place) for span, place in zip(self.spans, self.places, strict=True)]
+        return hashlib.sha256(repr(meant).encode()).hexdigest()[:16]
+
+
+def plan(index: int, entries: Sequence[Entry], samples: Spanned) -> Plan:
+    """The plan of a batch; a sample that comes twice in it is fetched once."""
+    found: dict[Place, Span] = {}
+    for entry in entries:
+        for extensions in _reads(entry):
+            for offset, size in samples.spans(entry, extensions):
+                found.setdefault((entry.shard, offset, size), Span(entry, offset, size))
+    return Plan(index, tuple(found.values()))
+
+
+def _reads(entry: Entry) -> list[tuple[str, ...]]:
+    """The groups of members that loading this entry reads. Each rank reads any other member itself, and counts it."""
+    members = entry.members
+    reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
+    media = media_among(members)
+    if not reads and media is not None:
+        reads.append((media,))
+    texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
+    facts = json_among(members) if "fps" not in entry.index else None
+    return reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]
+
+
+def _between(spans: Sequence[Span], begin: int, end: int) -> Iterator[Cut]:
+    """The parts of spans between two places of their common line."""
+    at = 0
+    for number, span in enumerate(spans):
+        first, last = max(begin, at), min(end, at + span.size)
+        if first < last:
+            yield Cut(number, first - at, last - at)
+        at += span.size
+
 
 _AT_ONCE = 8  # spans that one rank asks for at a time: an object store answers them side by side
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What this rank moved.
+    """What this rank moved."""
 
-    Args:
-        fetched: bytes asked of the storage as its share.
-        gathered: bytes received from the other ranks.
-        alone: bytes asked of the storage beside the plan; 0 where the plan knows all that is read.
-        batches: exchanged.
-    """
-
-    fetched: int = 0
-    gathered: int = 0
-    alone: int = 0
-    batches: int = 0
+    fetched: int = 0  #: bytes asked of the storage as its share
+    gathered: int = 0  #: bytes received from the other ranks
+    alone: int = 0  #: bytes asked of the storage beside the plan; 0 where the plan knows all that is read
+    batches: int = 0  #: exchanged
 
     def __str__(self) -> str:
         return (
@@ -45,25 +142,15 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBytes:
-    """The bytes of one batch.
+    """The bytes of one batch."""
 
-    Args:
-        spans: place -> bytes.
-        failed: place -> why it could not be fetched, by whichever rank.
-    """
-
-    spans: Mapping[Place, bytes]
+    spans: Mapping[Place, bytes]  #: place -> bytes
+    #: place -> why it could not be fetched, by whichever rank
     failed: Mapping[Place, str] = field(default_factory=dict)
 
 
 class Exchange:
-    """Fetches this rank's share of a batch and gathers the others'.
-
-    Args:
-        samples: where the bytes lie.
-        peers: the ranks that need the same samples.
-        traffic: counts.
-    """
+    """Fetches this rank's share of a batch and gathers the others'."""
 
     def __init__(self, samples: Spanned, peers: Gather, traffic: Traffic) -> None:
         self._samples, self._peers, self.traffic = samples, peers, traffic
@@ -87,7 +174,8 @@ class Exchange:
 
     def _held(self, wanted: Plan) -> FetchedBytes:
         rank, num_ranks = self._peers.rank(), self._peers.num_ranks()
-        own, share = self._fetched(wanted, wanted.share(rank, num_ranks))
+        own = _Report()
+        share = b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, own), wanted.share(rank, num_ranks)))
         parts = [_parted(row) for row in self._peers.all_gather(own.packed(wanted, share))]
         self._check(wanted, [head for head, _ in parts])
         if own.error is not None:
@@ -96,12 +184,10 @@ class Exchange:
         self.traffic.gathered += wanted.num_bytes - len(share)
         self.traffic.batches += 1
         failed = {number: text for head, _ in parts for number, text in head["failed"]}
-        return _unpacked(wanted, b"".join(data for _, data in parts), failed)
-
-    def _fetched(self, wanted: Plan, cuts: Sequence[Cut]) -> "tuple[_Report, bytes]":
-        """This rank's bytes, zeros where there is nothing, and what to tell the others."""
-        report = _Report()
-        return report, b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, report), cuts))
+        places, data = wanted.places, b"".join(data for _, data in parts)
+        ends = itertools.accumulate(span.size for span in wanted.spans)
+        spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
+        return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})
 
     def _cut(self, wanted: Plan, cut: Cut, report: "_Report") -> bytes:
         span, size = wanted.spans[cut.span], cut.end - cut.begin
@@ -118,7 +204,9 @@ class Exchange:
     def _check(self, wanted: Plan, heads: Sequence[dict[str, Json]]) -> None:
         for rank, head in enumerate(heads):
             if head["error"] is not None and rank != self._peers.rank():
-                raise _of_kind(str(head["kind"]), f"rank {rank}, which shares its data with this rank: {head['error']}")
+                stores = ("StoreUnreachable", "StoreDenied", "StoreError")
+                kind = Changed if head["kind"] == "Changed" else StoreError if head["kind"] in stores else LostRank
+                raise kind(f"rank {rank}, which shares its data with this rank: {head['error']}")
             if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
                 raise LostRank(
                     f"rank {rank} reads batch {head['index']}, but this one reads {wanted.index}, or other samples "
@@ -128,15 +216,10 @@ class Exchange:
 
 @dataclass(slots=True)
 class _Report:
-    """What became of one rank's share.
+    """What became of one rank's share."""
 
-    Args:
-        failed: (number of a span, why): its sample is bad.
-        error: why the whole run has to stop.
-    """
-
-    failed: list[tuple[int, str]] = field(default_factory=list)
-    error: Exception | None = None
+    failed: list[tuple[int, str]] = field(default_factory=list)  #: (number of a span, why): its sample is bad
+    error: Exception | None = None  #: why the whole run has to stop
 
     def packed(self, wanted: Plan, share: bytes) -> bytes:
         """The report before the bytes: 4 bytes of length, JSON, the share."""
@@ -152,15 +235,3 @@ def _parted(row: memoryview) -> tuple[dict[str, Json], memoryview]:
     """The inverse of `_Report.packed`."""
     end = 4 + int.from_bytes(row[:4], "little")
     return json.loads(bytes(row[4:end])), row[end:]
-
-
-def _unpacked(wanted: Plan, data: bytes, failed: Mapping[int, str]) -> FetchedBytes:
-    places, ends = wanted.places, itertools.accumulate(span.size for span in wanted.spans)
-    spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
-    return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})
-
-
-def _of_kind(kind: str, text: str) -> NemoVfmError:
-    kinds: dict[str, type[NemoVfmError]] = {"Changed": Changed, "StoreUnreachable": StoreError,
-                                            "StoreDenied": StoreError, "StoreError": StoreError}  # fmt: skip
-    return kinds.get(kind, LostRank)(text)

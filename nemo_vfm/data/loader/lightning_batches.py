@@ -66,7 +66,13 @@ class LightningBatches:
         begin = self._first // length * length if length else 0
         for batch in self._from(begin):
             if batch.index >= self._first:
-                yield self._slice(batch)
+                pieces = batch.cut(self._num_ranks)
+                if len(pieces) < self._num_ranks:
+                    raise UserError(
+                        f"{self._name} yields a batch of {len(batch)} samples, which cannot be divided among "
+                        f"{self._num_ranks} data ranks"
+                    )
+                yield pieces[self._rank]
 
     def _from(self, index: int) -> Iterator[Batch]:
         assert self._loader is not None
@@ -89,13 +95,6 @@ class LightningBatches:
             raise UserError(f"{self._name} yields a {type(found).__name__}, but training takes nemo_vfm.core.types."
                             f"Batch; the job LightningFit takes batches of any kind")  # fmt: skip
         return None if found is None else replace(found, index=index)
-
-    def _slice(self, batch: Batch) -> Batch:
-        pieces = batch.cut(self._num_ranks)
-        if len(pieces) < self._num_ranks:
-            raise UserError(f"{self._name} yields a batch of {len(batch)} samples, which cannot be divided among "
-                            f"{self._num_ranks} data ranks")  # fmt: skip
-        return pieces[self._rank]
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`; none where the module has no such loader."""

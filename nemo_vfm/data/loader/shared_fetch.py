@@ -11,7 +11,7 @@ One thread of each rank does all exchanges, in the order of the batches, so the 
 import itertools
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
@@ -19,23 +19,17 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.batch_source import Loaded
+from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
-from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Traffic
-from nemo_vfm.data.loader.fetch_plan import Spanned
+from nemo_vfm.data.loader.batch_loader import within
+from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Spanned, Traffic
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import LocalShard
 
 
 class HeldSamples:
-    """Samples that are read from what was gathered, where there is something, and else from where they lie.
-
-    Args:
-        inner: where they lie.
-        traffic: counts what is read beside the plan.
-    """
+    """Samples that are read from what was gathered, where there is something, and else from where they lie."""
 
     def __init__(self, inner: Spanned, traffic: Traffic) -> None:
         self.inner, self._traffic, self._here = inner, traffic, threading.local()
@@ -65,11 +59,7 @@ class HeldSamples:
         return self.read_all(entry, (extension,))[0]
 
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
-        """See `Samples.read_all`.
-
-        Raises:
-            DataError: whichever rank was to fetch it could not.
-        """
+        """See `Samples.read_all`."""
         held: FetchedBytes | None = getattr(self._here, "held", None)
         if held is None:
             return self.inner.read_all(entry, extensions)
@@ -117,6 +107,7 @@ class UniqueBatches:
 
     Args:
         dataset: gives this rank's batches; its samples are read through `samples`.
+        entries: what a batch is made of, by its number.
         samples: what the dataset reads from.
         exchange: fetches and gathers.
         first: number of the first batch.
@@ -126,10 +117,11 @@ class UniqueBatches:
     """
 
     def __init__(
-        self, dataset: GlobalBatches, samples: HeldSamples, exchange: Exchange, *, first: int, num_workers: int,
-        faults: Faults, max_ahead_bytes: int = 4 << 30,
+        self, dataset: ByNumber, entries: Callable[[int], Sequence[Entry]], samples: HeldSamples, exchange: Exchange, *,
+        first: int, num_workers: int, faults: Faults, max_ahead_bytes: int = 4 << 30,
     ) -> None:  # fmt: skip
-        self._dataset, self._samples, self._exchange, self._first = dataset, samples, exchange, first
+        self._dataset, self._entries, self._samples, self._exchange = dataset, entries, samples, exchange
+        self._first = first
         self._faults, self._num_workers, self._ahead = faults, num_workers, 0
         if num_workers:
             self._num_workers, self._ahead = within(max_ahead_bytes, dataset.max_bytes(), num_workers)
@@ -148,7 +140,7 @@ class UniqueBatches:
             yield self._load(index, self._held(index))
 
     def _held(self, index: int) -> FetchedBytes:
-        return self._exchange.held(index, self._dataset.entries(index))
+        return self._exchange.held(index, self._entries(index))
 
     def _load(self, index: int, held: FetchedBytes) -> Loaded:
         self._samples.hold(held)

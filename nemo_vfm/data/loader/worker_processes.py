@@ -8,11 +8,15 @@ program happens to be, even in the middle of a checkpoint. A worker that is kill
 in the pipe. One that is stopped never hands over the memory of a batch that it has announced.
 """
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -22,8 +26,97 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import warn
 from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
-from nemo_vfm.data.loader.worker_memory import own_bytes
-from nemo_vfm.data.loader.worker_watch import WorkerWatch
+
+_STATM = Path("/proc/self/statm")
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_LEAST_BYTES = 512 << 20  # decoders and allocators keep so much without any leak
+
+
+def part_of(share: float | None, num_workers: int) -> int | None:
+    """What each of a rank's workers may grow by, in bytes; None where nothing is limited.
+
+    Ranks on one machine share it, as many as torchrun's LOCAL_WORLD_SIZE says.
+    """
+    if share is None or not num_workers:
+        return None
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    workers = num_workers * (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]  # what a container may use of it
+    memory = min([total, *(int(limit) for limit in limits if limit.isdecimal())])
+    return max(_LEAST_BYTES, int(share * memory / workers))
+
+
+def own_bytes() -> int:
+    """Memory that this process holds and shares with no file; 0 on systems that do not tell (all but Linux).
+
+    Only what it takes since it began counts: a fork begins with its parent's pages. Batches that wait for the trainer
+    are in shared memory, which `max_ahead_gb` limits.
+    """
+    try:
+        _, resident, shared = _STATM.read_bytes().split()[:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+_JOIN_S = 2.0
+
+
+class WorkerWatch:
+    """Looks after workers for as long as a batch of theirs is waited for, and closes their pipe once one dies or hangs.
+
+    The reader is woken by the end of the pipe, and not by an exception of the signal's handler. That would be raised
+    wherever the reader is, even between the opening of a file and the object that closes it.
+    """
+
+    def __init__(self, queue: Any, workers: Sequence[BaseProcess]) -> None:
+        self._queue, self._workers = queue, workers
+        self.died = ""  # which one did, and how: the first that was found
+
+    @contextmanager
+    def while_waiting(self, most_s: float) -> Iterator[None]:
+        """Whoever waits in the block finds the end of the pipe: at a death, also an earlier one, and after `most_s`."""
+        clock = threading.Timer(most_s, self.kill)
+        clock.daemon = True
+        is_main = threading.current_thread() is threading.main_thread()  # only there do signals arrive
+        before = signal.getsignal(signal.SIGCHLD)
+        clock.start()
+        try:
+            if is_main:
+                signal.signal(signal.SIGCHLD, self._look)
+            self._look()
+            yield
+        finally:
+            clock.cancel()
+            if is_main:
+                signal.signal(signal.SIGCHLD, before)
+
+    def kill(self) -> None:
+        """End them all, and their pipe; one that is stopped or hangs would hear nothing else."""
+        for worker in self._workers:
+            worker.kill()
+        # Both of our ends become empty files: a read that a signal interrupts goes on in the one, and finds its end.
+        # A read that no signal reaches, as in another thread, ends with the last that can write: us.
+        with suppress(OSError):  # closed before, or no file can be opened: the next look after a silence finds it
+            ends = self._queue._reader.fileno(), self._queue._writer.fileno()
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for end in ends:
+                os.dup2(nothing, end, inheritable=False)
+            os.close(nothing)
+
+    def clear(self) -> None:
+        """Take away what they left: one killed between making shared memory and taking its name away leaves it."""
+        for worker in self._workers:
+            worker.join(_JOIN_S)
+            for left in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):  # noqa: S108
+                left.unlink(missing_ok=True)
+
+    def _look(self, *_: object) -> None:
+        if not self.died and (dead := [worker for worker in self._workers if not worker.is_alive()]):
+            self.died = f"process {dead[0].pid} exited unexpectedly with code {dead[0].exitcode}"
+            self.kill()
+
 
 _LOOK_S = 2.0  # how often a silent worker is looked after
 _LEAST_BATCHES = 8  # that a worker reads before it is replaced: each time, training waits for about one
@@ -45,10 +138,6 @@ def by_processes(
         timeout_s: none of them may be silent for longer.
         max_growth_bytes: once one has grown by more they finish what they have begun, and others take their places;
             None lets them grow.
-
-    Raises:
-        DataError: a worker died or was silent for too long.
-        NemoVfmError: what reading a batch raised.
     """
     numbers, was_reported = _From(first), False
     while True:
@@ -158,11 +247,7 @@ class _Sent(Dataset[Answer]):
 
 
 class _From(Sampler[int]):
-    """first, first + 1, ... until it is stopped; then, where it stopped, on.
-
-    Args:
-        first: the first number.
-    """
+    """first, first + 1, ... until it is stopped; then, where it stopped, on."""
 
     def __init__(self, first: int) -> None:
         self.next, self.stopped = first, False

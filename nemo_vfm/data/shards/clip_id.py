@@ -30,23 +30,14 @@ def key_of(name: str, identity: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A span of one source, named without reference to file names or decoders.
+    """A span of one source, named without reference to file names or decoders."""
 
-    Args:
-        source_id: sha256 of the source's bytes, hexadecimal.
-        first_frame: index of the first frame, in presentation order.
-        last_frame: index after the last frame.
-        pts_start: presentation time stamp of the first frame, in units of `time_base`.
-        pts_end: time stamp at which the last frame ends.
-        time_base: seconds a unit of pts.
-    """
-
-    source_id: str
-    first_frame: int
-    last_frame: int
-    pts_start: int
-    pts_end: int
-    time_base: Fraction
+    source_id: str  #: sha256 of the source's bytes, hexadecimal
+    first_frame: int  #: index of the first frame, in presentation order
+    last_frame: int  #: index after the last frame
+    pts_start: int  #: presentation time stamp of the first frame, in units of `time_base`
+    pts_end: int  #: time stamp at which the last frame ends
+    time_base: Fraction  #: seconds a unit of pts
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_frame < self.last_frame:

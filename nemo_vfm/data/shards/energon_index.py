@@ -21,8 +21,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sync, write_bytes, write_text
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.shards.shard_index import Entry
-from nemo_vfm.data.shards.tar import padding
-from nemo_vfm.data.shards.tar_members import BLOCK
+from nemo_vfm.data.shards.tar_members import BLOCK, padding
 
 #: What the files say they were written by: the release whose reader they were tested with.
 ENERGON_VERSION = "7.4.1"
@@ -46,17 +45,11 @@ _INDICES = (
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """One tar.
+    """One tar."""
 
-    Args:
-        name: of the file.
-        entries: its samples, in the tar's order.
-        begins: where each sample's first header lies, and where the last one's last member ends.
-    """
-
-    name: str
-    entries: Sequence[Entry]
-    begins: Sequence[int]
+    name: str  #: of the file
+    entries: Sequence[Entry]  #: its samples, in the tar's order
+    begins: Sequence[int]  #: where each sample's first header lies, and where the last one's last member ends
 
 
 def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | None = None) -> dict[str, int]:

@@ -85,12 +85,7 @@ class _Read:
 
 
 class ReaderInPlace:
-    """Reads samples of shapes that it has learned.
-
-    Args:
-        samples: where they lie.
-        extensions: their members that hold safetensors.
-    """
+    """Reads samples of shapes that it has learned."""
 
     def __init__(self, samples: ReadsInPlace, extensions: Sequence[str]) -> None:
         self._samples, self._extensions = samples, extensions
@@ -108,11 +103,7 @@ class ReaderInPlace:
             self._known[key] = members
 
     def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, Stored] | DataError | OSError | None]:
-        """The tensors of each sample, now in its rows; None where it is not like one that was learned.
-
-        Raises:
-            Changed: a tar was written to since it was listed.
-        """
+        """The tensors of each sample, now in its rows; None where it is not like one that was learned."""
         shape = _shape(entries[0])
         reads = [self._planned(entry, shape, rows, place) for place, entry in enumerate(entries)]
         planned = [read for read in reads if read is not None]

@@ -25,17 +25,11 @@ _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.float16: n
 
 
 class Stored(NamedTuple):
-    """A tensor where it lies.
+    """A tensor where it lies."""
 
-    Args:
-        dtype: of the numbers.
-        shape: of the tensor.
-        data: its bytes, (n,) uint8; read-only.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    data: NDArray[np.uint8]
+    dtype: torch.dtype  #: of the numbers
+    shape: tuple[int, ...]  #: of the tensor
+    data: NDArray[np.uint8]  #: its bytes, (n,) uint8; read-only
 
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite. In numpy, one thread: torch's would wait for each other in a worker."""
@@ -62,11 +56,7 @@ def stored_tensors(data: bytes) -> dict[str, Stored]:
 
 
 def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, Stored]] | None:
-    """What precedes the tensors of a file, and they in file order; None where something lies between them.
-
-    Raises:
-        DataError: see `stored_tensors`.
-    """
+    """What precedes the tensors of a file, and they in file order; None where something lies between them."""
     header, places = _parsed(data)
     order = sorted(places, key=lambda name: places[name][2:])
     edges = [0, *(edge for name in order for edge in places[name][2:]), len(data) - len(header)]

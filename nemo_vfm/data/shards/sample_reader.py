@@ -4,11 +4,12 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -16,11 +17,11 @@ import torch
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError, UserError
 from nemo_vfm.core.frame_rate import is_frame_rate
+from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Changed, Fault
-from nemo_vfm.data.batching.transform import image_size, image_to_bucket, video_to_bucket
 from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
 from nemo_vfm.data.shards.sample_members import (
@@ -31,10 +32,15 @@ from nemo_vfm.data.shards.sample_members import (
     json_among,
     media_among,
     texts_among,
+    unread_among,
 )
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import Decoder, open_video
+from nemo_vfm.data.video.fit_to_bucket import image_size, image_to_bucket, video_to_bucket
+from nemo_vfm.data.video.image_file import is_deep, said_of_deep
 
+_MAX_KINDS = 8
+_PNG_HEAD_BYTES = 32
 _MAX_TEXT_BYTES = 1 << 20  # a caption; and what a .json says of one sample: a million keys took 1.5 s to parse
 
 #: What a batch of a group is made of: tensor's name -> dtype and shape of one sample.
@@ -43,19 +49,12 @@ Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample, read.
+    """One sample, read."""
 
-    Args:
-        tensors: by name: latents, text and mask, or video.
-        caption: its text, empty where it has none.
-        fps: frames per second of what was read.
-        labels: the numbers and words that the sample's index and json give, by name.
-    """
-
-    tensors: Mapping[str, Stored]
-    caption: str
-    fps: float
-    labels: Mapping[str, float | str] = field(default_factory=dict)
+    tensors: Mapping[str, Stored]  #: by name: latents, text and mask, or video
+    caption: str  #: empty where it has none
+    fps: float  #: of what was read
+    labels: Mapping[str, float | str] = field(default_factory=dict)  #: the numbers and words of its index and json
 
 
 class Samples(Protocol):
@@ -197,13 +196,7 @@ class CachedLatents:
 
 
 class Media:
-    """Video and image files, decoded and cut to their bucket as they are asked for; and their text embeddings, if any.
-
-    Args:
-        shards: the opened folder.
-        buckets: the shapes.
-        decoder: who reads the videos.
-    """
+    """Video and image files, decoded and cut to their bucket on the way; and their text embeddings, if any."""
 
     def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
         self._shards, self._buckets, self._decoder = shards, buckets, decoder
@@ -282,11 +275,7 @@ def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loadi
 
 
 def _have_text(shards: Samples) -> bool:
-    """Whether all samples have text embeddings.
-
-    Raises:
-        UserError: some have and some have not.
-    """
+    """Whether all samples have text embeddings."""
     found = {TEXT in entry.members for entry in shards.entries}
     if len(found) > 1:
         raise UserError(f"only some samples in {shards.folder} have a {TEXT}; encode the captions of all, or of none")
@@ -374,3 +363,68 @@ def _latents(tensors: Mapping[str, Stored]) -> Stored:
     if stored is None or len(stored.shape) != 4 or not stored.dtype.is_floating_point:
         raise DataError(f"{LATENTS} must hold floating 'latents' of shape (C, T, H, W)")
     return stored
+
+
+@runtime_checkable
+class _Spanned(Protocol):
+    """Samples of which a part can be read."""
+
+    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
+        """See `ShardSet.read_span`."""
+        ...
+
+
+class Census:
+    """Counts what training will not see of samples: captions, members that nothing reads, depths beyond 8 bits.
+
+    What their index says is believed, so that those in a store cost no request.
+    """
+
+    def __init__(self) -> None:
+        self._samples, self._without_caption, self._deep = 0, 0, 0
+        self._unread: Counter[str] = Counter()
+        self._kinds: dict[tuple[str, ...], tuple[str | None, list[str]]] = {}  # samples of a tar are much alike
+
+    def add(self, samples: Samples, entry: Entry) -> None:
+        """Count one."""
+        names = tuple(entry.members)
+        if names not in self._kinds:
+            self._kinds[names] = media_among(names), unread_among(names)
+        media, unread = self._kinds[names]
+        self._samples += 1
+        self._without_caption += not _has_caption(samples, entry)
+        for name in unread:
+            self._unread[name] += 1
+        if media is not None and is_image(media):
+            self._deep += bool(entry.index.get("is_deep")) if "fps" in entry.index else _is_deep(samples, entry, media)
+
+    def tell(self, where: str) -> None:
+        """Say it, of the samples in `where`; nothing where there are none."""
+        if not self._samples:
+            return
+        say = warn if self._without_caption else info
+        say(f"{self._without_caption:,} of {self._samples:,} samples in {where} have no caption")
+        if self._unread:
+            kinds = [f"{count:,} .{name}" for name, count in self._unread.most_common(_MAX_KINDS)]
+            more = len(self._unread) - len(kinds)
+            others = f" and {more:,} other kinds" if more else ""
+            warn(f"members in {where} that are not read: {', '.join(kinds)}{others}")
+        if self._deep:
+            warn(said_of_deep(self._deep))
+
+
+def _has_caption(samples: Samples, entry: Entry) -> bool:
+    try:
+        return bool(caption_of(samples, entry))
+    except DataError:
+        return False
+
+
+def _is_deep(samples: Samples, entry: Entry, extension: str) -> bool:
+    offset, size = entry.members[extension]
+    try:
+        if isinstance(samples, _Spanned):
+            return is_deep(samples.read_span(entry, offset, min(size, _PNG_HEAD_BYTES)))
+        return is_deep(samples.read(entry, extension))
+    except DataError:
+        return False

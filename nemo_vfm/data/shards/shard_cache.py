@@ -60,7 +60,11 @@ class ShardCache:
         with self._locks.setdefault(sha256, threading.Lock()):  # threads of one process do not fetch it twice
             while not (self._has(path, sha256, num_bytes) and self._mark_used(path)):
                 self._make_room(num_bytes, path)
-                self._download(address, path, sha256)
+                try:
+                    object_store.download(address, path, sha256=sha256)
+                except DataError as error:
+                    warn(f"{error}; retrying once")
+                    object_store.download(address, path, sha256=sha256)
                 if self._mark_used(path):
                     break
         return path
@@ -83,14 +87,6 @@ class ShardCache:
             return True
         warn(f"{path} was damaged on this disk and is fetched again")
         return False
-
-    @staticmethod
-    def _download(address: Address, path: Path, sha256: str) -> None:
-        try:
-            object_store.download(address, path, sha256=sha256)
-        except DataError as error:
-            warn(f"{error}; retrying once")
-            object_store.download(address, path, sha256=sha256)
 
     def _make_room(self, num_bytes: int, wanted: Path) -> None:
         """Delete the shards that were not used for longest. Another process may delete them at the same time."""

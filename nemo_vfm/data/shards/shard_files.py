@@ -41,8 +41,7 @@ from nemo_vfm.data.shards.shard_index import (
     listed_entries,
     read_shards_json,
 )
-from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, header, padding
-from nemo_vfm.data.shards.tar_members import BLOCK, REFUSED_EXTENSIONS
+from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
 
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 
@@ -79,7 +78,11 @@ class ShardWriter:
         # The marker goes first: a folder half replaced must not look finished.
         for path in [folder / "shards.json", *sorted(p for p in folder.iterdir() if _OURS.fullmatch(p.name))]:
             path.unlink(missing_ok=True)
-        _remove_energon_files(folder)
+        # What `energon.py` wrote beside shards that are no more: energon would read the new ones by the old offsets.
+        meta = folder / ".nv-meta"
+        if meta.is_dir() and not meta.is_symlink():
+            (folder / "energon.yaml").unlink(missing_ok=True)
+            shutil.rmtree(meta)
 
     def __enter__(self) -> Self:
         return self
@@ -379,14 +382,6 @@ def _gaps(places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], int] | 
     ends = [0, *[offset + size for offset, size in places]]
     gaps = tuple(offset - end for (offset, _), end in zip(places, ends, strict=False))
     return (gaps, ends[-1]) if all(0 <= gap <= _WORTH_READING for gap in gaps) else None
-
-
-def _remove_energon_files(folder: Path) -> None:
-    """What `energon.py` wrote beside shards that are no more: energon would read the new ones by the old offsets."""
-    meta = folder / ".nv-meta"
-    if meta.is_dir() and not meta.is_symlink():
-        (folder / "energon.yaml").unlink(missing_ok=True)
-        shutil.rmtree(meta)
 
 
 def verify(folder: Path) -> list[str]:

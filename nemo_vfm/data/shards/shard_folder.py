@@ -50,14 +50,7 @@ class ShardFolder(Protocol):
 
 
 class LocalFolder:
-    """A folder on a disk.
-
-    Args:
-        path: where.
-
-    Raises:
-        UserError: there is no such folder.
-    """
+    """A folder on a disk."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
@@ -110,11 +103,7 @@ class LocalShard:
             os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `OpenShard.read`. One that was renamed over is still the one that was opened.
-
-        Raises:
-            Changed: its bytes are others than when it was listed.
-        """
+        """See `OpenShard.read`. One that was renamed over is still the one that was opened."""
         self.require_unchanged()
         return os.pread(self._descriptor, size, offset)
 
@@ -134,9 +123,6 @@ class StoredFolder:
     Args:
         address: where.
         cache: keeps whole shards; None keeps none.
-
-    Raises:
-        StoreError: there is no such bucket, or it does not answer.
     """
 
     def __init__(self, address: Address, cache: ShardCache | None) -> None:

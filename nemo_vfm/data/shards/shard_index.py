@@ -12,15 +12,13 @@ from typing import NotRequired, TypedDict
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_folder import ShardFolder, folder_at
-from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, index_tar
-from nemo_vfm.data.shards.tar_members import REFUSED_EXTENSIONS
+from nemo_vfm.data.shards.tar_members import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
 
-SHARDS_SCHEMA = "nemo_vfm.shards/1"
-INDEX_SCHEMA = "nemo_vfm.shard_index/1"
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.tar")
 _MAX_INDEX_BYTES = 2 << 30
 _AT_ONCE = 16
@@ -28,21 +26,13 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One sample of a folder of shards.
+    """One sample of a folder of shards."""
 
-    Args:
-        key: the clip's id.
-        shard: the tar's name.
-        members: extension -> (offset, size) in the tar.
-        index: the numbers and texts the writer put into the index.
-        crcs: CRC-32 of each member, in their order; empty where nobody wrote them down.
-    """
-
-    key: str
-    shard: str
-    members: Mapping[str, tuple[int, int]]
-    index: Mapping[str, Json] = field(default_factory=dict)
-    crcs: tuple[int, ...] = ()
+    key: str  #: the clip's id
+    shard: str  #: the tar's name
+    members: Mapping[str, tuple[int, int]]  #: extension -> (offset, size) in the tar
+    index: Mapping[str, Json] = field(default_factory=dict)  #: the numbers and texts the writer put into the index
+    crcs: tuple[int, ...] = ()  #: CRC-32 of each member, in their order; empty where nobody wrote them down
 
     def crc(self, extension: str) -> int:
         """What the bytes of a member were when they were written, in 32 bits."""
@@ -79,10 +69,6 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     """The samples of tars that came without our index; of all in the folder, or of those named.
 
     Samples of one key in several tars are told apart by the tar: `0.tar/KEY` and `1.tar/KEY`.
-
-    Raises:
-        UserError: there is no tar.
-        DataError: a tar cannot be read.
     """
     paths = sorted(folder.glob("*.tar")) if only is None else [folder / name for name in sorted(only)]
     if missing := [path for path in paths if not path.is_file()]:
@@ -103,11 +89,7 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
 
 
 def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[Entry]:
-    """The samples that `shards.json` and the indices name, each checked against its tar's size.
-
-    Raises:
-        DataError: an index is damaged, or does not belong to its tar.
-    """
+    """The samples that `shards.json` and the indices name, each checked against its tar's size."""
     entries: dict[str, Entry] = {}
     for found in _read_indices(place, folder, shards):
         for entry in found:
@@ -199,3 +181,17 @@ def _parsed(path: Place, data: bytes) -> Json:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def is_held_out(entry: Entry, fraction: float) -> bool:
+    """By clip, not by sample: windows of one clip show the same, so they must not fall on both sides."""
+    return fraction > 0 and derive(0, "held out", str(entry.index.get("clip", entry.key))) < fraction * 2**63
+
+
+def warn_that_none_is_held_out() -> None:
+    """Said by data that were asked to hold samples out, and by who wants to measure them; one of both is enough."""
+    warn_once("no sample is held out, so there is no validation loss; raise data.val_fraction to get one")
+
+
+SHARDS_SCHEMA = "nemo_vfm.shards/1"
+INDEX_SCHEMA = "nemo_vfm.shard_index/1"

@@ -1,4 +1,4 @@
-"""Reads any WebDataset tar from front to back: its regular files, by key and extension.
+"""Reads any WebDataset tar from front to back, its regular files by key and extension; and writes tar headers.
 
 Whoever reads tars reads them by this: from a disk or a stream, with an index or without. Nothing is ever extracted: a
 name in a tar is text to us, never a path. tarfile and webdataset would unpack a compressed tar of any size, fill memory
@@ -9,8 +9,9 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from nemo_vfm.core.errors import DataError
@@ -52,19 +53,12 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file in a tar that may be read.
+    """A file in a tar that may be read."""
 
-    Args:
-        key: of its sample.
-        extension: all after the first dot of the file's name, in lower case.
-        offset: of its bytes in the tar.
-        size: bytes.
-    """
-
-    key: str
-    extension: str
-    offset: int
-    size: int
+    key: str  #: of its sample
+    extension: str  #: all after the first dot of the file's name, in lower case
+    offset: int  #: of its bytes in the tar
+    size: int  #: bytes
 
 
 def key_and_extension(name: str) -> tuple[str, str] | None:
@@ -101,9 +95,6 @@ class TarMembers:
         name: how messages call it.
         max_member_bytes: larger members are passed over without being held.
         skip: moves the source on by so many bytes; None reads them.
-
-    Raises:
-        Unreadable: while it is iterated over, where the source is no tar.
     """
 
     def __init__(
@@ -149,7 +140,10 @@ class TarMembers:
             else:
                 info.name, info.size = name or info.name, info.size if size is None else size
                 if sparse or info.type == tarfile.GNUTYPE_SPARSE:
-                    self._skip_sparse(block, info)
+                    # The old kind has its map in blocks between header and bytes.
+                    more = info.type == tarfile.GNUTYPE_SPARSE and block[_SPARSE_MORE]
+                    while more and (extension := self._exactly(BLOCK)) is not None:
+                        more = extension[_SPARSE_LAST]
                     info.sparse = b""  # what `issparse` asks
                 yield info
                 name, size, sparse = None, None, False
@@ -191,12 +185,6 @@ class TarMembers:
                 size = int(value)
             sparse = sparse or key.startswith("GNU.sparse")
         return name, size, sparse
-
-    def _skip_sparse(self, block: bytes, info: tarfile.TarInfo) -> None:
-        """The old kind has its map in blocks between header and bytes."""
-        more = info.type == tarfile.GNUTYPE_SPARSE and block[_SPARSE_MORE]
-        while more and (extension := self._exactly(BLOCK)) is not None:
-            more = extension[_SPARSE_LAST]
 
     def _exactly(self, size: int) -> bytes | None:
         """So many bytes; None where the tar ends before."""
@@ -244,3 +232,67 @@ def _records(data: bytes) -> Iterator[tuple[str, str]]:
         if equals:
             yield key.decode(errors="replace"), value.decode(errors="surrogateescape")
         position += length
+
+
+MAX_MEMBER_BYTES = 4 << 30
+
+
+@dataclass(slots=True)
+class TarIndex:
+    """What a tar holds."""
+
+    #: key -> extension -> (offset, size), in the tar's order
+    samples: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)  #: reason -> how many members were left out for it
+
+
+def header(name: str, size: int) -> bytes:
+    """The 512 bytes before a member: no time, owner or machine in them, so equal members give equal bytes."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime, info.mode = size, 0, 0o644
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def padding(size: int) -> bytes:
+    """The zeros after a member of this size."""
+    return bytes(-size % BLOCK)
+
+
+def index_tar(path: Path) -> TarIndex:
+    """List the samples of anyone's WebDataset tar by reading its headers.
+
+    Links, devices, sparse files, names with `..` or a leading slash, repeated names and formats that are code are
+    left out and counted; a tar that ends early gives the members that are whole. The members of a sample need not be
+    side by side, but a second sample of the same key is left out.
+
+    Raises:
+        DataError: this is not an uncompressed tar.
+    """
+    index, end = TarIndex(), path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            members = TarMembers(
+                file, str(path), max_member_bytes=MAX_MEMBER_BYTES, skip=lambda size: file.seek(min(size, end), 1)
+            )
+            index.skipped = members.skipped
+            places = ((one.key, one.extension, (one.offset, one.size)) for one in members if _is_whole(one, end, index))
+            for key, found in neighbours(places, index.skipped):
+                known = index.samples.setdefault(key, found)
+                if known is not found and known.keys() & found.keys():
+                    index.skipped["a duplicate key"] += len(found)
+                elif known is not found:
+                    known.update(found)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except Unreadable:
+        if not index.samples:
+            raise
+        index.skipped["unreadable header"] += 1
+    return index
+
+
+def _is_whole(member: Member, end: int, index: TarIndex) -> bool:
+    if member.offset + member.size > end:
+        index.skipped["cut off by the tar's end"] += 1
+        return False
+    return True

@@ -47,17 +47,11 @@ class Tar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One sample, not decoded; by itself it is the set of samples that decoding asks for.
+    """One sample, not decoded; by itself it is the set of samples that decoding asks for."""
 
-    Args:
-        key: as in the tar.
-        tar: the tar's name.
-        members: extension -> bytes.
-    """
-
-    key: str
-    tar: str
-    members: Mapping[str, bytes]
+    key: str  #: as in the tar
+    tar: str  #: the tar's name
+    members: Mapping[str, bytes]  #: extension -> bytes
 
     @property
     def folder(self) -> str:
@@ -91,11 +85,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTar:
-    """A tar here or in an object store.
-
-    Args:
-        where: its place.
-    """
+    """A tar here or in an object store."""
 
     where: Place
 
@@ -141,13 +131,7 @@ class _Chunks:
 
 
 def samples_of(tar: Tar, *, max_member_bytes: int) -> Iterator[Raw]:
-    """The samples of one tar, in its order. One that is no tar gives none, and is told.
-
-    Raises:
-        UserError: there is no such tar.
-        DataError: it cannot be read to its end.
-        StoreError: the store does not answer.
-    """
+    """The samples of one tar, in its order. One that is no tar gives none, and is told."""
     keys: set[str] = set()
     try:
         with closing(tar.open()) as stream:

@@ -10,7 +10,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import Address, Place, places
 from nemo_vfm.data.batching.bucket import Buckets
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_paths import named_shards
@@ -19,7 +19,7 @@ from nemo_vfm.data.video.decode import Decoder
 
 @needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
-class ShardData(Feed):
+class ShardData(ListedData):
     """Batches from folders of shards: cached latents, or videos and images cut to buckets.
 
     The samples of global batch g are a function of the shards, the seed and g: not of workers, ranks or resumes.

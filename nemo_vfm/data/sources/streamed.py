@@ -4,14 +4,12 @@ It has three costs against indexed shards. An epoch shuffles the tars, but withi
 samples. Every rank reads all bytes. A resume reads up to its position, except for tars whose count is known.
 """
 
-import copy
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
@@ -20,23 +18,22 @@ from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, local, place, places
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.batching.raw_collate import RawReader
 from nemo_vfm.data.loader.batch_loader import within
-from nemo_vfm.data.shards.braces import expanded
-from nemo_vfm.data.shards.tar_counts import TarCounts
-from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.loader.collate import RawReader
+from nemo_vfm.data.loader.scheduled_data import PositionedData
+from nemo_vfm.data.shards.shard_paths import expanded
+from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
 from nemo_vfm.data.video.decode import Decoder
 
 
 @needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
-class StreamedTars:
+class StreamedTars(PositionedData):
     """Batches of one shape from tars that are streamed: the way for tars of others in an object store.
 
     The samples of global batch g are a function of the tars, the seed and g, as with `ShardData`; workers are threads.
@@ -55,6 +52,8 @@ class StreamedTars:
         max_member_mb: larger members of a tar are left out, in MB (10^6 bytes).
         decoder: reads videos: PyAV, decord or torchcodec; `auto` is PyAV, which also reads what another cannot.
     """
+
+    _started: tuple[TarOrder, RawReader] | None
 
     def __init__(
         self,
@@ -77,15 +76,18 @@ class StreamedTars:
             )
         if not (max_ahead_gb > 0 and max_member_mb > 0):
             raise ValueError(f"max_ahead_gb ({max_ahead_gb}) and max_member_mb ({max_member_mb}) must be above 0")
-        self.tars, self.decoder = _placed(tars), decoder
+        alone = [tars] if isinstance(tars, str | Path) else tars
+        if not alone:
+            raise ValueError("tars is an empty list, expected at least one folder or tar")
+        if any(str(where).startswith("pipe:") for where in alone):
+            raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
+        self.tars, self.decoder = places(alone), decoder
         self.batch_size, self.bucket, self.num_workers = batch_size, bucket, num_workers
         self.shuffle_buffer, self.max_ahead_gb, self.max_member_mb = shuffle_buffer, max_ahead_gb, max_member_mb
         self.counts = None if counts is None else local(counts, "the file of counts")
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
-        self._order: TarOrder | None = None
-        self._reader: RawReader | None = None
-        self._first_batch, self._rank, self._num_ranks = 0, 0, 1
-        self._begins, self._place = 0, 0
+        super().__init__()
+        self._rank, self._num_ranks = 0, 1
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
@@ -93,13 +95,12 @@ class StreamedTars:
         Raises:
             UserError: a tar is missing, or batch_size is not divisible by the number of ranks.
         """
-        if self.batch_size % num_ranks:
-            raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
+        self.require_divisible(num_ranks)
         tars = self._listed()
         limit = int(self.max_member_mb * 1e6)
-        self._order = TarOrder(tars, TarCounts(self.counts), self.shuffle_buffer, seed=seed, max_member_bytes=limit)
+        order = TarOrder(tars, TarCounts(self.counts), self.shuffle_buffer, seed=seed, max_member_bytes=limit)
         first = (sample for tar in tars for sample in samples_of(tar, max_member_bytes=limit))
-        self._reader = RawReader(self.bucket, itertools.islice(first, 100), self.decoder)
+        self._started = order, RawReader(self.bucket, itertools.islice(first, 100), self.decoder)
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
         warn(
             f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} samples are "
@@ -107,35 +108,10 @@ class StreamedTars:
             f"shards to avoid this"
         )
 
-    def batch_sizes(self) -> dict[str, int]:
-        """See `HasBatchSizes`."""
-        return {"batch_size": self.batch_size}
-
-    def begins(self) -> int:
-        """See `ResumableData`."""
-        return self._begins
-
     def position(self, index: int) -> dict[str, ReadPosition]:
         """See `ResumableData`; it is of one part."""
-        order = self._started()[0]
-        place = self._place + (index - self._begins) * self.batch_size
-        return {"tars": ReadPosition(place, order.known_total() or 0, order.digest())}
-
-    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`."""
-        found = copy.copy(self)
-        found._begins, found._place, found._order = first_batch, places.get("tars", 0), None
-        return found
-
-    def batching(self) -> dict[str, int]:
-        """See `ResumableData`."""
-        return {"batch_size": self.batch_size}
-
-    def batched(self, batching: Json) -> Self:
-        """See `ResumableData`."""
-        found = copy.copy(self)
-        found.batch_size, found._order = batching["batch_size"], None
-        return found
+        order = self._open()[0]
+        return {"tars": ReadPosition(self._place(index), order.known_total() or 0, order.digest())}
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
@@ -155,7 +131,7 @@ class StreamedTars:
         Raises:
             UserError: some tar was never read to its end, so nobody knows.
         """
-        total = self._started()[0].known_total()
+        total = self._open()[0].known_total()
         if total is None:
             raise UserError(
                 "the number of samples is unknown until the tars have been read once; give the duration in steps, "
@@ -166,15 +142,19 @@ class StreamedTars:
     def _listed(self) -> list[Tar]:
         return [PlacedTar(tar) for where in self.tars for tar in _tars_at(where)]
 
-    def _started(self) -> tuple[TarOrder, RawReader]:
-        if self._order is None or self._reader is None:
+    def _place(self, index: int) -> int:
+        """Samples before global batch `index`."""
+        return self._places.get("tars", 0) + (index - self._begins) * self.batch_size
+
+    def _open(self) -> tuple[TarOrder, RawReader]:
+        if self._started is None:
             raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
-        return self._order, self._reader
+        return self._started
 
     def _slices(self) -> Iterator[tuple[int, list[Raw]]]:
         """This rank's samples of batches first_batch, first_batch + 1, ..., not decoded."""
-        order, share = self._started()[0], self.batch_size // self._num_ranks
-        samples = order.samples(self._place + (self._first_batch - self._begins) * self.batch_size)
+        order, share = self._open()[0], self.batch_size // self._num_ranks
+        samples = order.samples(self._place(self._first_batch))
         for index in itertools.count(self._first_batch):
             whole = _told_apart(list(itertools.islice(samples, self.batch_size)))
             yield index, whole[self._rank * share : (self._rank + 1) * share]
@@ -192,11 +172,11 @@ class _Batches:
             yield batch
 
     def _loaded(self) -> Iterator[Loaded]:
-        reader = self._data._started()[1]
+        reader = self._data._open()[1]
         return (reader.read(*one) for one in self._data._slices())
 
     def _read_ahead(self) -> Iterator[Loaded]:
-        data, reader = self._data, self._data._started()[1]
+        data, reader = self._data, self._data._open()[1]
         share = data.batch_size // data._num_ranks
         count, ahead = within(int(data.max_ahead_gb * 1e9), share * reader.sample_bytes(), data.num_workers)
         line = ThreadPoolExecutor(1, thread_name_prefix="stream")
@@ -229,35 +209,22 @@ def _told_apart(samples: list[Raw]) -> list[Raw]:
     ]
 
 
-def _placed(tars: Place | Sequence[Place]) -> tuple[Place, ...]:
-    alone = [tars] if isinstance(tars, str | Path) else tars
-    if not alone:
-        raise ValueError("tars is an empty list, expected at least one folder or tar")
-    if any(str(where).startswith("pipe:") for where in alone):
-        raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
-    return places(alone)
-
-
 def _tars_at(where: Place) -> list[Place]:
-    """The tars that one place names, those of a folder sorted.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The tars that one place names, those of a folder sorted."""
     named = [place(text) for text in expanded(str(where))]
     if all(one.name.endswith(".tar") for one in named):
         missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
         if missing:
             raise UserError(f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing")
         return named
-    found = [tar for folder in named for tar in _in_folder(folder)]
+    found = list[Place]()
+    for folder in named:
+        if isinstance(folder, Address):
+            names = (item.name for item in items(folder))
+            found += [folder / name for name in names if name.endswith(".tar") and "/" not in name]
+        else:
+            found += sorted(folder.glob("*.tar"))
     if not found:
         raise UserError(f"{where} holds no .tar")
     info(f"{where}: {len(found)} tars")
     return found
-
-
-def _in_folder(folder: Place) -> list[Place]:
-    if isinstance(folder, Address):
-        return [folder / item.name for item in items(folder) if item.name.endswith(".tar") and "/" not in item.name]
-    return sorted(folder.glob("*.tar"))

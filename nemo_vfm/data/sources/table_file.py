@@ -17,15 +17,10 @@ _SEPARATORS = ",;\t"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table.
+    """One row of a table."""
 
-    Args:
-        place: which one, as in "row 3 (line 4) of captions.csv".
-        values: by column.
-    """
-
-    place: str
-    values: Mapping[str, Json]
+    place: str  #: which one, as in "row 3 (line 4) of captions.csv"
+    values: Mapping[str, Json]  #: by column
 
     def text(self, column: str) -> str:
         """A text, empty where there is none.

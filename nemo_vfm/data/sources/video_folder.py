@@ -8,11 +8,10 @@ from nemo_vfm.core.storage.folder_walk import text_name
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Buckets
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_members import caption_in
 from nemo_vfm.data.shards.sample_reader import Samples
-from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
-from nemo_vfm.data.sources.sidecar_files import texts_beside
+from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files, texts_beside
 from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
@@ -21,7 +20,7 @@ _MAX_CAPTION_BYTES = 1 << 20
 
 @needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
-class VideoFolder(Feed):
+class VideoFolder(ListedData):
     """Batches straight from a folder of videos and pictures, decoded and cut to buckets as they are asked for.
 
     The same guarantees as `ShardData`. A long video gives one sample, from its middle: curation cuts it into clips.

@@ -9,7 +9,7 @@ from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Buckets
-from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet
 from nemo_vfm.data.sources.table_file import check_suffix, rows_of
@@ -19,7 +19,7 @@ from nemo_vfm.data.video.media_info import facts_of_files
 
 @needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
-class VideoTable(Feed):
+class VideoTable(ListedData):
     """Batches straight from the videos and pictures that a table names, decoded and cut to buckets on the way.
 
     The same guarantees as `ShardData`. A file may be named more than once, with other captions; a row that is there

@@ -15,12 +15,7 @@ _MOST_BYTES = 1 << 30
 
 
 class SentencePiece:
-    """A model of SentencePiece.
-
-    Args:
-        made: the library's object.
-        name: of the folder.
-    """
+    """A model of SentencePiece."""
 
     def __init__(self, made: Json, name: str) -> None:
         self._made, self._name = made, name

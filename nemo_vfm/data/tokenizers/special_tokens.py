@@ -15,32 +15,21 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A token that is found in a text as a whole, before the text is cut.
+    """A token that is found in a text as a whole, before the text is cut."""
 
-    Args:
-        content: its text.
-        number: its token, or None where the next free one is meant.
-        special: whether it says nothing when decoded.
-        settings: `lstrip`, `rstrip`, `single_word` and `normalized`, where they differ from the default.
-    """
-
-    content: str
-    number: int | None
-    special: bool
+    content: str  #: its text
+    number: int | None  #: its token, or None where the next free one is meant
+    special: bool  #: whether it says nothing when decoded
+    #: `lstrip`, `rstrip`, `single_word` and `normalized`, where they differ from the default
     settings: Mapping[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """What the files say.
+    """What the files say."""
 
-    Args:
-        roles: name such as eos_token -> the token's text.
-        added: in the order of their numbers.
-    """
-
-    roles: Mapping[str, str]
-    added: tuple[Added, ...]
+    roles: Mapping[str, str]  #: name such as eos_token -> the token's text
+    added: tuple[Added, ...]  #: in the order of their numbers
 
 
 def read(folder: Path) -> Special:
@@ -54,8 +43,10 @@ def read(folder: Path) -> Special:
         older, numbers = {}, {}
     named = {**config, **older}
     try:
-        roles = {role: _text(named[role]) for role in _ROLES if named.get(role)}
-        decoder = {int(number): _added(entry, int(number)) for number, entry in _items(config, "added_tokens_decoder")}
+        given = {role: named[role] for role in _ROLES if named.get(role)}
+        roles = {role: str(one["content"] if isinstance(one, dict) else one) for role, one in given.items()}
+        numbered = (config.get("added_tokens_decoder") or {}).items()
+        decoder = {int(number): _added(entry, int(number)) for number, entry in numbered}
         for content, number in numbers.items():
             decoder.setdefault(int(number), Added(content, int(number), content in roles.values(), {}))
         listed = [decoder[number] for number in sorted(decoder)]
@@ -82,19 +73,11 @@ def _mapping(path: Path) -> dict[str, Json]:
     return found
 
 
-def _items(config: Mapping[str, Json], name: str) -> Iterator[tuple[str, Json]]:
-    yield from (config.get(name) or {}).items()
-
-
 def _extra(named: Mapping[str, Json]) -> Iterator[Added]:
     """transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens."""
     for name in ("additional_special_tokens", "extra_special_tokens"):
         entry = named.get(name) or []
         yield from (_added(one, None) for one in (entry.values() if isinstance(entry, dict) else entry))
-
-
-def _text(entry: Json) -> str:
-    return str(entry["content"] if isinstance(entry, dict) else entry)
 
 
 def _added(entry: Json, number: int | None) -> Added:

@@ -30,13 +30,7 @@ _BYTES = _alphabet()
 
 
 class HuggingFace:
-    """A tokenizer of the `tokenizers` library, without the truncation and padding that its file may ask for.
-
-    Args:
-        made: the library's object.
-        roles: name such as eos_token -> the token's text.
-        name: of the folder.
-    """
+    """A tokenizer of the `tokenizers` library, without the truncation and padding that its file may ask for."""
 
     def __init__(self, made: Json, roles: Mapping[str, str], name: str) -> None:
         self._made, self._roles, self._name = made, roles, name

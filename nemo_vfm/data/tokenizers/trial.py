@@ -21,14 +21,7 @@ _WRONG = 3
 
 
 def require_sound(path: Path) -> None:
-    """Load a tokenizer, encode and decode with it, in a process of its own.
-
-    Args:
-        path: tokenizer.json or tokenizer.model.
-
-    Raises:
-        DataError: it fails there.
-    """
+    """Load a tokenizer, encode and decode with it, in a process of its own."""
     size = path.stat().st_size
     memory, cpu_s = int(_MEMORY_GB * 1e9) + _BYTES_PER_BYTE * size, _CPU_S + _CPU_S_PER_MB * (size >> 20)
     root = str(Path(__file__).resolve().parents[3])

@@ -9,11 +9,7 @@ T = TypeVar("T")
 
 
 class Memo(Generic[T]):
-    """What was computed last; another process begins with none.
-
-    Args:
-        most: how many are kept.
-    """
+    """What was computed last; another process begins with none."""
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, threading.Lock()

@@ -16,19 +16,12 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FilledRow:
-    """Parts of documents, row by row.
+    """Parts of documents, row by row."""
 
-    Args:
-        rows: which row each part is in, ascending.
-        documents: which document it is of.
-        begins: where in the document it begins.
-        lengths: its tokens.
-    """
-
-    rows: Numbers
-    documents: Numbers
-    begins: Numbers
-    lengths: Numbers
+    rows: Numbers  #: which row each part is in, ascending
+    documents: Numbers  #: which document it is of
+    begins: Numbers  #: where in the document it begins
+    lengths: Numbers  #: its tokens
 
 
 def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
@@ -40,20 +33,16 @@ def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
         size: tokens of a row.
     """
     assert int(lengths.sum()) <= num_rows * size, "more tokens than fit into the rows"
-    documents, begins, tokens = _cut(lengths, size)
+    # Documents longer than a row as rows and a rest: which document, where it begins, how many tokens.
+    counts = -(-lengths // size)
+    documents = np.repeat(np.arange(len(lengths)), counts)
+    begins = (np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
+    tokens = np.minimum(lengths[documents] - begins, size)
     placed, rooms, left = _best_fit(tokens, num_rows, size)
     parts = [(row, int(documents[part]), int(begins[part]), int(tokens[part])) for part, row in placed]
     parts += _poured([(int(documents[part]), int(begins[part]), int(tokens[part])) for part in left], rooms)
     table = np.array(parts, np.int64).reshape(-1, 4)
     return FilledRow(*table[np.argsort(table[:, 0], kind="stable")].T)
-
-
-def _cut(lengths: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Documents longer than a row as rows and a rest: which document, where it begins, how many tokens."""
-    counts = -(-lengths // size)
-    documents = np.repeat(np.arange(len(lengths)), counts)
-    begins = (np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
-    return documents, begins, np.minimum(lengths[documents] - begins, size)
 
 
 def _best_fit(
@@ -63,7 +52,8 @@ def _best_fit(
     rooms: dict[int, list[int]] = {size: list(range(num_rows - 1, -1, -1))}
     there = 1 << size if num_rows else 0  # bit r: there is a row with room r
     placed, left = [], []
-    for part, length in _longest_first(tokens):
+    order = np.argsort(-tokens, kind="stable")
+    for part, length in zip(order.tolist(), tokens[order].tolist(), strict=True):
         enough = there >> length
         if not enough:
             left.append(part)
@@ -76,11 +66,6 @@ def _best_fit(
         rooms.setdefault(room - length, []).append(row)
         there |= 1 << room - length
     return placed, rooms, left
-
-
-def _longest_first(tokens: Numbers) -> list[tuple[int, int]]:
-    order = np.argsort(-tokens, kind="stable")
-    return list(zip(order.tolist(), tokens[order].tolist(), strict=True))
 
 
 def _poured(left: list[tuple[int, int, int]], rooms: dict[int, list[int]]) -> list[tuple[int, int, int, int]]:

@@ -4,11 +4,12 @@ Shape letters: B rows, S tokens of a row.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import lcm
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -22,14 +23,71 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.sample_batches import TokenBatch
-from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
+from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
-from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.loader.batch_loader import Batches
-from nemo_vfm.data.tokens.mixture import Mixture
-from nemo_vfm.data.tokens.token_folder import TokenFolder
+from nemo_vfm.data.batching.weighted_turns import MAX_CYCLE, WeightedTurns
+from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
+from nemo_vfm.data.tokens.token_manifest import TokenFolder
 from nemo_vfm.data.tokens.token_rows import DocumentRows, HeldOutRows, Rows, StreamRows
 from nemo_vfm.data.tokens.token_stream import Numbers, TokenStream
+
+ROUNDED = 10_000
+
+
+class Mixture:
+    """Sources in turns, by their weights, like the batches of a blend (`weighted_turns.py`).
+
+    After n rows the count of every source is less than one row from its share of n. Shares with no short cycle, such as
+    those that follow from sizes, are rounded to ten-thousandths first.
+
+    Args:
+        weights: by name, each above 0; their sum does not matter.
+        seed: decides among sources that are equally due.
+        before: rows that were taken from each source earlier, by another mixture; None is none.
+    """
+
+    def __init__(self, weights: Mapping[str, Fraction], *, seed: int, before: Mapping[str, int] | None = None) -> None:
+        self.shares = short(weights)
+        self._names, self._turns = list(weights), WeightedTurns(list(self.shares.values()), seed=seed)
+        self._before = [(before or {}).get(name, 0) for name in self._names]
+
+    def after(self, before: Mapping[str, int]) -> "Mixture":
+        """The same sources in the same turns, where so many rows of each were taken earlier."""
+        found = copy.copy(self)
+        found._before = [before.get(name, 0) for name in self._names]
+        return found
+
+    def turn(self, row: int) -> tuple[int, int]:
+        """Which source, and which of its own rows."""
+        which, number = self._turns.turn(row)
+        return which, self._before[which] + number
+
+    def taken(self, rows: int) -> dict[str, int]:
+        """How many rows of each source there are, once so many were taken: `before` of the next mixture."""
+        each = (self._before[which] + self._turns.count(which, rows) for which in range(len(self._names)))
+        return dict(zip(self._names, each, strict=True))
+
+
+def short(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Weights over their sum, rounded where they would repeat after too many rows; none becomes 0."""
+    if not weights or min(weights.values()) <= 0 or len(weights) > ROUNDED:
+        weights_text = ", ".join(f"{name} {float(weight):g}" for name, weight in weights.items())
+        raise ValueError(
+            f"sources need weights above 0, at most {ROUNDED:,} of them; got {weights_text[:500] or 'none'}"
+        )
+    total = sum(weights.values())
+    exact = {name: weight / total for name, weight in weights.items()}
+    if lcm(*(share.denominator for share in exact.values())) <= MAX_CYCLE:
+        return exact
+    # Ten-thousandths by the largest remainder, at least one each.
+    parts = {name: max(1, int(share * ROUNDED)) for name, share in exact.items()}
+    gains = sorted(exact, key=lambda name: (parts[name] - exact[name] * ROUNDED, name))
+    for place in range(ROUNDED - sum(parts.values())):
+        parts[gains[place]] += 1
+    while sum(parts.values()) > ROUNDED:  # what the smallest were given beyond their own
+        parts[max(parts, key=lambda name: (parts[name], name))] -= 1
+    return {name: Fraction(part, ROUNDED) for name, part in parts.items()}
+
 
 Packing = Literal["stream", "documents"]
 
@@ -48,7 +106,85 @@ class TokenSource:
     weight: float | None = None
 
 
-class TokenData(TrainingData):
+Turns = Sequence[tuple[int, int]]  #: (place of its source, number of the row there) of each row
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReader:
+    """Reads rows of tokens; see `SampleReader`. Threads read ahead, since there is nothing to decode."""
+
+    rows: Sequence[tuple[str, Rows]]  #: of each source; its name is part of the keys
+    size: int  #: tokens of a row
+
+    def read(self, index: int, samples: Turns) -> Loaded:
+        """See `SampleReader.read`."""
+        tokens_BS, labels_BS = (np.empty((len(samples), self.size), np.int64) for _ in range(2))
+        documents = _read(self.rows, samples, tokens_BS, labels_BS)
+        batch = TokenBatch(
+            index=index,
+            keys=tuple(f"{self.rows[which][0]}-{number:09d}" for which, number in samples),
+            weight_B=torch.ones(len(samples)),
+            tokens_BS=torch.from_numpy(tokens_BS),
+            labels_BS=torch.from_numpy(labels_BS),
+            documents=documents,
+        )
+        return batch, [None] * len(samples)
+
+    def num_bytes(self, samples: Turns) -> int:
+        """See `SampleReader.num_bytes`."""
+        return 2 * 8 * len(samples) * self.size
+
+    def is_light(self) -> bool:
+        """See `SampleReader.is_light`."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSchedule:
+    """Which source each row of a batch is of, and which of its rows; see `BatchSchedule`."""
+
+    mixture: Mixture
+    num_tokens: Mapping[str, int]  #: of an epoch of each source
+    digests: Mapping[str, str]  #: of all that says which tokens a row of a source has
+    batch_size: int
+    size: int  #: tokens of a row
+    first: int = 0  #: number of the mixture's first batch
+
+    @property
+    def batches_per_epoch(self) -> float:
+        """Until the source that takes longest has given each of its tokens once; others come again meanwhile."""
+        rows = (count / self.size / float(self.mixture.shares[name]) for name, count in self.num_tokens.items())
+        return max(rows) / self.batch_size
+
+    @property
+    def mean_batch_size(self) -> float:
+        """See `BatchSchedule`."""
+        return float(self.batch_size)
+
+    def samples(self, index: int, rank: int, num_ranks: int) -> Turns:
+        """See `BatchSchedule.samples`."""
+        share = self.batch_size // num_ranks
+        first = (index - self.first) * self.batch_size + rank * share
+        return [self.mixture.turn(row) for row in range(first, first + share)]
+
+    def largest(self, num_ranks: int) -> list[Turns]:
+        """See `BatchSchedule.largest`: all are alike."""
+        return [self.samples(self.first, 0, num_ranks)]
+
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData.position`; its parts are the sources."""
+        taken = self.mixture.taken((index - self.first) * self.batch_size)
+        return {
+            name: ReadPosition(taken[name], count // self.size, self.digests[name])
+            for name, count in self.num_tokens.items()
+        }
+
+    def at(self, first: int, places: Mapping[str, int]) -> Self:
+        """See `BatchSchedule.at`: the turns restart, and each source continues from its position."""
+        return replace(self, first=first, mixture=self.mixture.after(places))
+
+
+class TokenData(ScheduledData[Turns]):
     """Sequences of tokens from folders, each row of one source.
 
     Row n of the training, and so global batch g, is a function of the folders, the weights, the seed and the number:
@@ -95,11 +231,9 @@ class TokenData(TrainingData):
         self.sources, self.sequence_length, self.batch_size = dict(sources), sequence_length, batch_size
         self.folders = {name: local(source.folder, f"the folder of source {name}") for name, source in sources.items()}
         self.packing, self.weigh, self.val_fraction, self.shuffle = packing, weigh, val_fraction, shuffle
-        self.num_workers, self.verify, self.tokenizer = num_workers, verify, tokenizer
+        self.verify, self.tokenizer = verify, tokenizer
+        super().__init__(num_workers=num_workers, max_bad_in_a_row=1)  # none is: unreadable tokens stop the run
         self._opened: dict[str, TokenFolder] | None = None
-        self._before, self._begins = dict[str, int](), 0
-        self._started: _Started | None = None
-        self.faults = Faults(max_in_a_row=1)  #: none: tokens that cannot be read stop the run
 
     def samples_per_batch(self) -> int:
         """See `ResumablePhases`."""
@@ -123,39 +257,13 @@ class TokenData(TrainingData):
             packing=self.packing, weigh=self.weigh, val_fraction=self.val_fraction, shuffle=self.shuffle,
             num_workers=self.num_workers, verify=self.verify, tokenizer=self.tokenizer,
         )  # fmt: skip
-        found._before = dict(read)
+        found._places = dict(read)
         return found
 
     def read_after(self, batches: int, *, seed: int) -> dict[str, int]:
         """See `ResumablePhases`."""
-        return self._before | self._mixture(self._streams(), seed).taken(batches * self.batch_size)
-
-    def begins(self) -> int:
-        """See `ResumableData`."""
-        return self._begins
-
-    def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `ResumableData`; its parts are the sources."""
-        opened = self._open()
-        rows = opened.mixture.taken((index - self._begins) * self.batch_size)
-        return {
-            name: ReadPosition(
-                rows[name], stream.num_tokens // self.sequence_length, self._digest(name, opened.by.seed)
-            )
-            for name, stream in opened.streams.items()
-        }
-
-    def _digest(self, name: str, seed: int) -> str:
-        """Of all that says which tokens a row of a source has."""
-        files = self._folders()[name].manifest.shards
-        how = (seed, name, self.packing, self.shuffle, self.val_fraction, self.sequence_length)
-        return sha256_text(f"{how} {[shard.tokens_sha256 for shard in files]}")[:16]
-
-    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`: the order of the blend restarts, and each source continues from its position."""
-        found = copy.copy(self)
-        found._begins, found._before, found._started = first_batch, dict(places), None
-        return found
+        mixture = Mixture(self._weights(self._streams()), seed=derive(seed, "tokens"), before=self._places)
+        return self._places | mixture.taken(batches * self.batch_size)
 
     def batching(self) -> Json:
         """See `ResumableData`."""
@@ -168,40 +276,35 @@ class TokenData(TrainingData):
         found.weigh = batching["weigh"]
         return found
 
-    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
-        """See `TrainingData.start`.
+    def open(self, seed: int) -> tuple[TokenSchedule, TokenReader]:
+        """See `ScheduledData.open`.
 
         Raises:
-            UserError: a folder is none or not finished, has another tokenizer, or is shorter than a row; or the batch
-                size is not divisible by the number of ranks.
+            UserError: a folder is none or not finished, has another tokenizer, or is shorter than a row.
             DataError: a folder is damaged.
         """
-        if self.batch_size % num_ranks:
-            raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
-        assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
-        by = _By(seed, first_batch, rank, num_ranks)
         streams = self._streams()
         for name, stream in streams.items():
-            self._require_enough(name, stream)
-        mixture = self._mixture(streams, seed)
-        rows = {name: self._rows(stream, derive(seed, "source", name)) for name, stream in streams.items()}
-        self._started = _Started(streams, mixture, rows, by)
+            if stream.num_tokens < self.sequence_length:
+                raise UserError(
+                    f"source {name} has {stream.num_tokens:,} tokens to train on, fewer than one sequence of "
+                    f"{self.sequence_length:,}; lower sequence_length or val_fraction, or drop the source"
+                )
+        mixture = Mixture(self._weights(streams), seed=derive(seed, "tokens"))
+        kind = DocumentRows if self.packing == "documents" else StreamRows
+        rows: list[tuple[str, Rows]] = [
+            (name, kind(stream, self.sequence_length, seed=derive(seed, "source", name), shuffle=self.shuffle))
+            for name, stream in streams.items()
+        ]
+        digests = dict[str, str]()
         for name, stream in streams.items():
-            share = float(mixture.shares[name])
+            share, files = float(mixture.shares[name]), self._folders()[name].manifest.shards
             info(f"{name}: {stream.num_tokens:,} tokens of {stream.num_documents:,} documents, {share:.2%} of the rows")
-
-    def by_number(self) -> "TokenBatches":
-        """This rank's batches; once it is started."""
-        opened = self._open()
-        return TokenBatches(
-            opened.mixture, opened.rows, self.sequence_length, self.batch_size, opened.by.rank, opened.by.ranks,
-            self._begins,
-        )  # fmt: skip
-
-    def train_dataloader(self) -> Iterable[Batch]:
-        """See `TrainingData.train_dataloader`."""
-        first = self._open().by.first_batch
-        return Batches(self.by_number(), first=first, num_workers=self.num_workers, faults=self.faults)
+            how = (seed, name, self.packing, self.shuffle, self.val_fraction, self.sequence_length)
+            digests[name] = sha256_text(f"{how} {[shard.tokens_sha256 for shard in files]}")[:16]
+        num_tokens = {name: stream.num_tokens for name, stream in streams.items()}
+        schedule = TokenSchedule(mixture, num_tokens, digests, self.batch_size, self.sequence_length)
+        return schedule, TokenReader(rows, self.sequence_length)
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`: of every source, in its order; the last batch of one may be smaller."""
@@ -214,46 +317,19 @@ class TokenData(TrainingData):
         for name, stream in sides.items():
             if stream.num_tokens < 2:
                 warn(f"no document of {name} is held out; raise data.val_fraction, which is {self.val_fraction:g}")
-        rows = {name: HeldOutRows(s, self.sequence_length, documents=self._apart()) for name, s in sides.items()}
-        return _HeldOut(rows, self.sequence_length, self.batch_size)
-
-    def batches_per_epoch(self) -> float:
-        """Until the source that takes longest has given each of its tokens once; others come again meanwhile."""
-        opened = self._open()
-        rows = (
-            s.num_tokens / self.sequence_length / float(opened.mixture.shares[n]) for n, s in opened.streams.items()
-        )
-        return max(rows) / self.batch_size
-
-    def num_train_samples(self) -> int:
-        """Rows in such an epoch."""
-        return round(self.batches_per_epoch() * self.batch_size)
-
-    def batch_sizes(self) -> dict[str, int]:
-        """See `HasBatchSizes`."""
-        return {"batch_size": self.batch_size}
-
-    def mean_batch_size(self) -> float:
-        """See `Blendable.mean_batch_size`."""
-        return float(self.batch_size)
-
-    def reads_ahead(self) -> bool:
-        """See `Blendable.reads_ahead`."""
-        return self.num_workers > 0
-
-    def _apart(self) -> bool:
-        return self.packing == "documents"
-
-    def _rows(self, stream: TokenStream, seed: int) -> Rows:
-        kind = DocumentRows if self._apart() else StreamRows
-        return kind(stream, self.sequence_length, seed=seed, shuffle=self.shuffle)
+        documents = self.packing == "documents"
+        held_out = {name: HeldOutRows(s, self.sequence_length, documents=documents) for name, s in sides.items()}
+        slices = [
+            [(which, number) for number in range(first, min(first + self.batch_size, rows.num_rows))]
+            for which, rows in enumerate(held_out.values())
+            for first in range(0, rows.num_rows, self.batch_size)
+        ]
+        named = [(f"{name}-held-out", rows) for name, rows in held_out.items()]
+        return HeldOutBatches(TokenReader(named, self.sequence_length), slices, self.max_bad_in_a_row)
 
     def _streams(self) -> dict[str, TokenStream]:
         folders = self._folders()
         return {name: TokenStream(folder, val_fraction=self.val_fraction) for name, folder in folders.items()}
-
-    def _mixture(self, streams: Mapping[str, TokenStream], seed: int) -> Mixture:
-        return Mixture(self._weights(streams), seed=derive(seed, "tokens"), before=self._before)
 
     def _weights(self, streams: Mapping[str, TokenStream]) -> dict[str, Fraction]:
         """What the rows of each source count, all rows being equally long."""
@@ -286,92 +362,9 @@ class TokenData(TrainingData):
                     f"{wanted[:16]} with {first.vocab_size:,}; tokenize all sources with the model's tokenizer"
                 )
 
-    def _require_enough(self, name: str, stream: TokenStream) -> None:
-        if stream.num_tokens < self.sequence_length:
-            raise UserError(
-                f"source {name} has {stream.num_tokens:,} tokens to train on, fewer than one sequence of "
-                f"{self.sequence_length:,}; lower sequence_length or val_fraction, or drop the source"
-            )
-
-    def _open(self) -> "_Started":
-        if self._started is None:
-            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
-        return self._started
-
-
-class _By(NamedTuple):
-    seed: int
-    first_batch: int
-    rank: int
-    ranks: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """What follows from the seed and the rank."""
-
-    streams: Mapping[str, TokenStream]
-    mixture: Mixture
-    rows: Mapping[str, Rows]
-    by: _By
-
-
-class TokenBatches:
-    """Global batch g, or this rank's slice of it, by its number.
-
-    Args:
-        mixture: which source each row is of.
-        rows: of each source.
-        sequence_length: tokens of a row.
-        batch_size: rows of a global batch.
-        rank: which slice.
-        num_ranks: of how many.
-        begins: the number of the mixture's first batch.
-    """
-
-    def __init__(
-        self,
-        mixture: Mixture,
-        rows: Mapping[str, Rows],
-        sequence_length: int,
-        batch_size: int,
-        rank: int,
-        num_ranks: int,
-        begins: int = 0,
-    ) -> None:
-        self._mixture, self._rows, self._size, self._begins = mixture, list(rows.items()), sequence_length, begins
-        self._batch_size, self._share, self._rank = batch_size, batch_size // num_ranks, rank
-
-    def __getitem__(self, index: int) -> Loaded:
-        first = (index - self._begins) * self._batch_size + self._rank * self._share
-        turns = [self._mixture.turn(row) for row in range(first, first + self._share)]
-        return batch_of(index, self._rows, turns, self._size), [None] * self._share
-
-    def is_light(self) -> bool:
-        """See `ByNumber.is_light`: threads read ahead, since there is nothing to decode."""
-        return True
-
-    def max_bytes(self) -> int:
-        """See `ByNumber.max_bytes`."""
-        return 2 * 8 * self._share * self._size
-
-
-def batch_of(index: int, rows: list[tuple[str, Rows]], turns: list[tuple[int, int]], size: int) -> TokenBatch:
-    """Rows of several sources, each given as (source, number), in this order."""
-    tokens_BS, labels_BS = (np.empty((len(turns), size), np.int64) for _ in range(2))
-    documents = _read(rows, turns, tokens_BS, labels_BS)
-    return TokenBatch(
-        index=index,
-        keys=tuple(f"{rows[which][0]}-{number:09d}" for which, number in turns),
-        weight_B=torch.ones(len(turns)),
-        tokens_BS=torch.from_numpy(tokens_BS),
-        labels_BS=torch.from_numpy(labels_BS),
-        documents=documents,
-    )
-
 
 def _read(
-    rows: list[tuple[str, Rows]], turns: list[tuple[int, int]], tokens_BS: Numbers, labels_BS: Numbers
+    rows: Sequence[tuple[str, Rows]], turns: Turns, tokens_BS: Numbers, labels_BS: Numbers
 ) -> tuple[tuple[int, ...], ...]:
     sources, numbers = (np.array(column) for column in zip(*turns, strict=True))
     if (sources == sources[0]).all():
@@ -385,18 +378,3 @@ def _read(
         for place, lengths in zip(ours.tolist(), found, strict=False):
             documents[place] = lengths
     return tuple(documents) if any(documents) else ()
-
-
-class _HeldOut:
-    """The same batches at every iteration: one source after another."""
-
-    def __init__(self, rows: Mapping[str, HeldOutRows], size: int, batch_size: int) -> None:
-        self._rows, self._size, self._batch_size = list(rows.items()), size, batch_size
-
-    def __iter__(self) -> Iterator[Batch]:
-        index, named = 0, [(f"{name}-held-out", rows) for name, rows in self._rows]
-        for which, (_, rows) in enumerate(self._rows):
-            for first in range(0, rows.num_rows, self._batch_size):
-                numbers = range(first, min(first + self._batch_size, rows.num_rows))
-                yield batch_of(index, list(named), [(which, number) for number in numbers], self._size)
-                index += 1

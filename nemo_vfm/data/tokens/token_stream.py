@@ -11,25 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.tokens.token_folder import TokenFolder
-from nemo_vfm.data.tokens.token_manifest import Tokens
+from nemo_vfm.data.tokens.token_manifest import TokenFolder, Tokens
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Documents, or parts of them, that lie in a part of a stream.
+    """Documents, or parts of them, that lie in a part of a stream."""
 
-    Args:
-        starts: position of the first token of each.
-        lengths: tokens of each.
-        whole: whether its last token is the document's last.
-    """
-
-    starts: Numbers
-    lengths: Numbers
-    whole: NDArray[np.bool_]
+    starts: Numbers  #: position of the first token of each
+    lengths: Numbers  #: tokens of each
+    whole: NDArray[np.bool_]  #: whether its last token is the document's last
 
     @staticmethod
     def joined(parts: "list[Pieces]") -> "Pieces":
@@ -83,9 +76,6 @@ class TokenStream:
         Args:
             starts: positions of their first tokens, below `num_tokens`.
             lengths: tokens of each; together as many as `out` has room for.
-
-        Raises:
-            DataError: a token is not in the vocabulary.
         """
         shards, begins, counts = self._located(starts, lengths)
         at, tokens, columns = 0, self.folder.tokens, (starts, lengths, shards, begins, counts)
@@ -102,9 +92,6 @@ class TokenStream:
 
         Args:
             starts: positions of the rows' first tokens.
-
-        Raises:
-            DataError: a token is not in the vocabulary.
         """
         size = tokens_BS.shape[1] + 1
         shards, begins, counts = self._located(starts, np.full(len(starts), size))

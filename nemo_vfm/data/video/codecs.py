@@ -28,23 +28,14 @@ NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg2video"})
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """One way to make an mp4.
+    """One way to make an mp4."""
 
-    Args:
-        codec: FFmpeg's name.
-        quality: FFmpeg's name of the option that takes crf, and its largest value.
-        preset: FFmpeg's name of the option for speed; None where it has none that we set.
-        presets: our words for speed, which are x264's -> its own.
-        more: further options.
-        has_vectors: whether a decoder of its films gives motion vectors.
-    """
-
-    codec: str
-    quality: tuple[str, int]
-    preset: str | None
-    presets: Mapping[str, str]
+    codec: str  #: FFmpeg's name
+    quality: tuple[str, int]  #: FFmpeg's name of the option that takes crf, and its largest value
+    preset: str | None  #: FFmpeg's name of the option for speed; None where it has none that we set
+    presets: Mapping[str, str]  #: our words for speed, which are x264's -> its own
     more: Mapping[str, str]
-    has_vectors: bool
+    has_vectors: bool  #: whether a decoder of its films gives motion vectors
 
     def options(self, crf: int, preset: str) -> dict[str, str]:
         """What is given to FFmpeg."""
@@ -110,11 +101,7 @@ def why_not(name: EncoderName) -> str | None:
 
 
 def open_encoder(stream: av.VideoStream) -> None:
-    """Begin to encode with all that was set; the process stays scheduled as it was.
-
-    Raises:
-        av.error.FFmpegError: it cannot be opened, or not so.
-    """
+    """Begin to encode with all that was set; the process stays scheduled as it was."""
     with realtime_guard.kept():
         stream.codec_context.open(strict=False)
 

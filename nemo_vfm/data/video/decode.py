@@ -40,42 +40,25 @@ _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video",
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What a video holds, upright and in square pixels.
+    """What a video holds, upright and in square pixels."""
 
-    Args:
-        num_frames: frames that can be shown, counted from the packets and not from the container's word.
-        fps: mean frames per second, without holes.
-        width: square pixels, after rotation, of the first frame.
-        height: the same.
-        codec: FFmpeg's name of the codec, such as h264.
-        duration_s: from the first frame until the last one ends, holes included.
-        rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
-        time_base: seconds a unit of pts.
-        pts: presentation time stamp of each frame, ascending.
-        missing_frames: more that should be there and cannot be shown: the file was cut short, or begins between
-            keyframes.
-        is_square: whether pixels are square as they are stored.
-        is_interlaced: whether its first frame is stored interlaced.
-        before_keyframe: of the missing frames, those that are there and cannot be decoded, since the keyframe that they
-            refer to is not.
-        holes: the frames before which the time stamps leave a hole, ascending; see `holes_in`.
-        transfer: what the values of its first frame mean as it is stored: frames are given in SDR in any case.
-    """
-
-    num_frames: int
-    fps: float
-    width: int
-    height: int
-    codec: str
-    duration_s: float
-    rotation_deg: int
-    time_base: Fraction
-    pts: tuple[int, ...]
+    num_frames: int  #: frames that can be shown, counted from the packets and not from the container's word
+    fps: float  #: mean frames per second, without holes
+    width: int  #: square pixels, after rotation, of the first frame
+    height: int  #: the same
+    codec: str  #: FFmpeg's name of the codec, such as h264
+    duration_s: float  #: from the first frame until the last one ends, holes included
+    rotation_deg: int  #: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270
+    time_base: Fraction  #: seconds a unit of pts
+    pts: tuple[int, ...]  #: presentation time stamp of each frame, ascending
+    #: more that should be there and cannot be shown: the file was cut short, or begins between keyframes
     missing_frames: int = 0
-    is_square: bool = True
-    is_interlaced: bool = False
+    is_square: bool = True  #: whether pixels are square as they are stored
+    is_interlaced: bool = False  #: whether its first frame is stored interlaced
+    #: of the missing frames, those that are there and cannot be decoded, since the keyframe that they refer to is not
     before_keyframe: int = 0
-    holes: tuple[int, ...] = ()
+    holes: tuple[int, ...] = ()  #: the frames before which the time stamps leave a hole, ascending; see `holes_in`
+    #: what the values of its first frame mean as it is stored: frames are given in SDR in any case
     transfer: Transfer = "sdr"
 
     @property
@@ -203,11 +186,7 @@ def name_of(source: Path | bytes) -> str:
 
 
 def check_indices(indices: Sequence[int], info: VideoInfo) -> None:
-    """Refuse frames that are not there, and more than memory should hold.
-
-    Raises:
-        UserError: as said above.
-    """
+    """Refuse frames that are not there, and more than memory should hold."""
     outside = [index for index in indices if not 0 <= index < info.num_frames]
     if outside:
         raise UserError(f"frame {outside[0]} does not exist; the video has frames 0 to {info.num_frames - 1}")
@@ -220,11 +199,7 @@ def check_indices(indices: Sequence[int], info: VideoInfo) -> None:
 
 
 def check_size(width: int, height: int, name: str) -> None:
-    """Refuse pictures that no camera makes before memory is spent on them.
-
-    Raises:
-        DataError: width times height is zero or above MAX_FRAME_PX.
-    """
+    """Refuse pictures that no camera makes before memory is spent on them."""
     if not width * height:  # which is also what a decoder says that was told not to make larger ones
         raise DataError(
             f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or without a size; smaller ones were expected"

@@ -31,19 +31,12 @@ _NO_FRAME = frozenset({0xC4, 0xC8, 0xCC})  # Huffman tables, reserved, arithmeti
 
 @dataclass(frozen=True, slots=True)
 class StillImage:
-    """One image, decoded.
+    """One image, decoded."""
 
-    Args:
-        data: the file.
-        format: by its bytes, not by its name.
-        picture_HWC: RGB, 8 bits, turned upright, HDR tone-mapped; transparency is ignored.
-        is_upright: whether it is stored as it is shown.
-    """
-
-    data: bytes
-    format: ImageFormat
-    picture_HWC: NDArray[np.uint8]
-    is_upright: bool
+    data: bytes  #: the file
+    format: ImageFormat  #: by its bytes, not by its name
+    picture_HWC: NDArray[np.uint8]  #: RGB, 8 bits, turned upright, HDR tone-mapped; transparency is ignored
+    is_upright: bool  #: whether it is stored as it is shown
 
     @property
     def width(self) -> int:

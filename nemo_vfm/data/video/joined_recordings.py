@@ -1,7 +1,8 @@
-"""Finds where recordings were written behind each other into one MPEG file, and puts them on one clock.
+"""Finds where a file was cut off, or recordings were written behind each other into it, by its packets' times.
 
 Each has a clock of its own, so time stamps may go back where the next one begins, and frames would be shown out of
-order. Packets come in decoding order; all have the clock of MPEG systems, 90 kHz.
+order. Packets come in decoding order; all have the clock of MPEG systems, 90 kHz. In a truncated file, some frames may
+be present that are shown after others that are missing: they would make the picture jump, so they are left out.
 """
 
 from bisect import bisect_right
@@ -9,22 +10,48 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from nemo_vfm.data.video.truncated_file import Shown
+_LONGEST_STEP = 1.5  # of the usual distance of two frames
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A packet of a frame that is to be shown."""
+
+    pts: int | None  #: when it is shown, in units of the stream's time base
+    dts: int | None  #: when it is decoded
+    is_keyframe: bool  #: whether decoding can begin with it
+    is_corrupt: bool  #: whether the container says that its bytes are not whole
+    place: int = 0  #: the byte of the file where it begins; that of the one before it where nobody says
+
+
+def without_gap(shown: Sequence[Shown]) -> list[Shown]:
+    """In the order of showing, up to the first frame that is missing; all where time stamps are."""
+    whole = [packet for packet in shown if not packet.is_corrupt]
+    stamps = sorted(packet.pts for packet in whole if packet.pts is not None)
+    last = whole[-1].dts if whole else None
+    if len(stamps) < len(whole) or len(stamps) < 2 or last is None:
+        return whole
+    usual = sorted(after - before for before, after in pairwise(stamps))[(len(stamps) - 1) // 2]
+    # What is missing is decoded later than the last, and so shown later.
+    end = next(
+        (after for before, after in pairwise(stamps)
+         if after > last and after - before > _LONGEST_STEP * usual),
+        stamps[-1] + 1,
+    )  # fmt: skip
+    return [packet for packet in whole if packet.pts is not None and packet.pts < end]
+
 
 LONG_STEP = 45_000  #: half a second
 
 
 @dataclass(frozen=True, slots=True)
 class Recordings:
-    """How the packets of a file are decoded that holds several recordings.
+    """How the packets of a file are decoded that holds several recordings."""
 
-    Args:
-        places: bytes of the file at which another recording, or a piece of one that is left out, begins, ascending.
-        shifts: of what comes before the first of these, and of each, what is added to its time stamps. None leaves its
-            packets out: they refer to a keyframe that is not there, and would be decoded with one of another recording.
-    """
-
+    #: bytes of the file at which another recording, or a piece of one that is left out, begins, ascending
     places: tuple[int, ...] = ()
+    #: of what comes before the first of these, and of each, what is added to its time stamps. None leaves its packets
+    #: out: they refer to a keyframe that is not there, and would be decoded with one of another recording
     shifts: tuple[int | None, ...] = (0,)
 
     def number(self, place: int) -> int:

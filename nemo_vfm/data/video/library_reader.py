@@ -28,13 +28,7 @@ _inherited: list[Any] = []
 
 
 class LibraryReader:
-    """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's.
-
-    Args:
-        source: a path, or the file's bytes.
-        base: the same video, opened by PyAV.
-        library: who reads.
-    """
+    """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's."""
 
     def __init__(self, source: Path | bytes, base: PyAVReader, library: Library) -> None:
         self._source, self._base, self._library = source, base, library

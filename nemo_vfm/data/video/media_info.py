@@ -12,8 +12,8 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.write_path import require_own
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
-from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
+from nemo_vfm.data.video.fit_to_bucket import image_size
 from nemo_vfm.data.video.image_file import is_deep
 
 FACTS_SCHEMA = "nemo_vfm.file_facts/3"
@@ -41,9 +41,6 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     Args:
         paths: name -> file.
         index: where the facts are kept, written while the files are looked at; None keeps nothing.
-
-    Raises:
-        UserError: `index` is a file of another kind.
     """
     if index is not None:
         require_own(index, _BEGINNING, "an index of media files")

@@ -32,11 +32,16 @@ from nemo_vfm.data.video.decode import (
     holes_in,
     name_of,
 )
-from nemo_vfm.data.video.deinterlace import progressive
-from nemo_vfm.data.video.joined_recordings import Recordings, joints_of, on_one_clock, with_bytes_lost
-from nemo_vfm.data.video.square_pixels import square_size
+from nemo_vfm.data.video.deinterlace import progressive, square_size
+from nemo_vfm.data.video.joined_recordings import (
+    Recordings,
+    Shown,
+    joints_of,
+    on_one_clock,
+    with_bytes_lost,
+    without_gap,
+)
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
-from nemo_vfm.data.video.truncated_file import Shown, without_gap
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
 _FORMATS = (
@@ -62,25 +67,15 @@ _SEEK_FRAMES = 4  # a seek costs about what decoding this many frames does (320x
 
 @dataclass(frozen=True, slots=True)
 class PacketIndex:
-    """What a walk over all packets of a file tells.
+    """What a walk over all packets of a file tells."""
 
-    Args:
-        info: see `VideoReader.info`.
-        keyframes: their indices, ascending.
-        stored: width and height of the decoder's frames.
-        is_counted: time stamps come twice, or are missing: frames go by their number.
-        marks: of each frame, whether half of its packet is missing.
-        places: bytes at which keyframes begin, by their indices, where that is how they are sought.
-        recordings: see `joined_recordings`.
-    """
-
-    info: VideoInfo
-    keyframes: list[int]
-    stored: tuple[int, int]
-    is_counted: bool
-    marks: bytes
-    places: dict[int, int]
-    recordings: Recordings
+    info: VideoInfo  #: see `VideoReader.info`
+    keyframes: list[int]  #: their indices, ascending
+    stored: tuple[int, int]  #: width and height of the decoder's frames
+    is_counted: bool  #: time stamps come twice, or are missing: frames go by their number
+    marks: bytes  #: of each frame, whether half of its packet is missing
+    places: dict[int, int]  #: bytes at which keyframes begin, by their indices, where that is how they are sought
+    recordings: Recordings  #: see `joined_recordings`
 
 
 #: Of the file that this process walked over last. One after another many ask for the same: every stretch of a long

@@ -9,9 +9,9 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import read_bytes
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 from nemo_vfm.explain.clip.curation_folder import Curation, plain, read_plain
 from nemo_vfm.explain.shards.sample_pictures import Frame, frames_of
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path
-from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.safetensors_views import stored_tensors
 from nemo_vfm.data.shards.sample_members import LATENTS, is_image, media_among
 from nemo_vfm.data.shards.sample_reader import Samples, facts_of
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import decode_image
 
 Pixels = NDArray[np.uint8]
 _CELL_PX, _GAP_PX, _LABEL_PX = 320, 6, 22

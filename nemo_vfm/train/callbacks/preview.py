@@ -13,7 +13,7 @@ from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.data.video.given_frames import given_frames
+from nemo_vfm.data.video.fit_to_bucket import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.train.train_state import TrainState

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from nemo_vfm.data.tokens.mixture import Mixture, short
+from nemo_vfm.data.tokens.token_data import Mixture, short
 
 
 def furthest(mixture: Mixture, shares: dict[str, Fraction], rows: int) -> Fraction:

@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nemo_vfm.data.tokens.shuffle import shuffled
-from nemo_vfm.data.tokens.spans import Spans
+from nemo_vfm.data.tokens.token_rows import Spans, shuffled
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 1000, 1 << 14, (1 << 14) + 1, 70_000])

@@ -14,11 +14,11 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
-from nemo_vfm.data.sources.blend import Blendable
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens import token_rows
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
-from nemo_vfm.data.tokens.token_folder import TokenFolder
+from nemo_vfm.data.tokens.token_manifest import TokenFolder
 from nemo_vfm.data.tokens.token_stream import TokenStream
 from nemo_vfm.data.tokens.token_writer import write_tokens
 from tests.data.tokens.conftest import lengths, numbered
@@ -53,7 +53,7 @@ def stream_of(sizes: list[int]) -> list[int]:
 
 def test_it_is_what_training_and_blends_ask_for(token_folder):
     data = data_of(token_folder(lengths(60)))
-    assert isinstance(data, TrainingData) and isinstance(data, HasBatchSizes) and isinstance(data, Blendable)
+    assert isinstance(data, TrainingData) and isinstance(data, HasBatchSizes) and isinstance(data, ScheduledData)
     (batch,) = batches(data, 1)
     assert batch.tokens_BS.dtype == batch.labels_BS.dtype == torch.int64 and batch.tokens_BS.is_contiguous()
     assert isinstance(batch, TokenBatch) and batch.weight_B.tolist() == [1.0] * 4
@@ -209,7 +209,7 @@ def test_without_weights_all_sources_are_through_together(token_folder):
     data = blended(token_folder, {"web": None, "books": None, "code": None})
     data.start(seed=0, first_batch=0)
     read = data.read_after(5000, seed=0)
-    epochs = {n: read[n] * 16 / stream.num_tokens for n, stream in data._started.streams.items()}
+    epochs = {n: read[n] * 16 / count for n, count in data.by_number().schedule.num_tokens.items()}
     assert max(epochs.values()) / min(epochs.values()) < 1.01
 
 

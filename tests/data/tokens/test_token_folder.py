@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
-from nemo_vfm.data.tokens import token_folder as folder_module
+from nemo_vfm.data.tokens import token_manifest as folder_module
 from nemo_vfm.data.tokens import token_writer
-from nemo_vfm.data.tokens.token_folder import TokenFolder
-from nemo_vfm.data.tokens.token_manifest import dtype_for, read_manifest
+from nemo_vfm.data.tokens.token_manifest import TokenFolder, dtype_for, read_manifest
 from nemo_vfm.data.tokens.token_stream import TokenStream
 from nemo_vfm.data.tokens.token_writer import ShardFiles, write_tokens
 

@@ -10,9 +10,9 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.batching.transform import decode_image, video_to_bucket
 from nemo_vfm.data.video import decode
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.fit_to_bucket import decode_image, video_to_bucket
 from nemo_vfm.data.video.image_file import is_deep, open_image
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.tone_map import tone_mapped

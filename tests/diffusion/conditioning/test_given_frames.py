@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.data.batching.pack_collate import side_by_side
+from nemo_vfm.data.batching.packing import side_by_side
 from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
 from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
 from nemo_vfm.diffusion.denoising_task import Denoise

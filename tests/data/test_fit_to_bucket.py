@@ -9,7 +9,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.batching.transform import (
+from nemo_vfm.data.video.fit_to_bucket import (
     decode_image,
     frame_indices,
     image_size,

@@ -1,4 +1,4 @@
-"""Turns a clip's bytes into the frames of its bucket: sampled in time, resized, cropped.
+"""Turns clips and pictures into frames of one size: sampled in time, resized, cropped.
 
 Shape letters: T frames, H height, W width, C colour channels.
 """
@@ -9,21 +9,18 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.frame_count import PixelFrames
+from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frames
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.video.decode import Decoder, check_size, open_video
-from nemo_vfm.data.video.image_file import rgb_pixels
+from nemo_vfm.data.video.image_file import open_image, rgb_pixels
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
-    """The frames of a clip that a bucket takes: evenly spaced in time, from the middle of the clip.
-
-    Raises:
-        DataError: the clip is too short.
-    """
+    """The frames of a clip that a bucket takes: evenly spaced in time, from the middle of the clip."""
     return window_indices(num_frames, fps, bucket, max_windows=1)[0]
 
 
@@ -67,9 +64,6 @@ def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "au
     """A clip's frames in a bucket's shape, (T, H, W, 3), and their rate in frames per second.
 
     Of a clip with holes in its time stamps they are of the longest part without one.
-
-    Raises:
-        DataError: the clip is damaged or too short.
     """
     with open_video(source, decoder) as reader:
         info = reader.info()
@@ -149,3 +143,29 @@ def _tiny(suffix: str, split: int) -> tuple[bytes, bytes]:
     """A file of 2x1 pixels in two parts, between which tags may stand."""
     data = cv2.imencode(suffix, np.zeros((1, 2, 3), np.uint8))[1].tobytes()
     return data[:split], data[split:]
+
+
+def given_frames(path: Path, count: PixelFrames, *, width: int, height: int) -> Frames:
+    """Frames of a size, (T, H, W, 3): scaled until they cover it, the middle cut out.
+
+    Raises:
+        UserError: there is no such file, or it has fewer frames.
+        DataError: it is damaged.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}, from which a prompt takes its first frames")
+    after = ""
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        try:
+            frames = open_image(path).picture_HWC[None]
+        except DataError as error:
+            raise DataError(f"{path} {error}") from error
+    else:
+        with open_video(path) as reader:
+            first, stop = reader.info().parts()[-1]
+            after = " after the last gap in its timestamps" if first else ""
+            frames = reader.read(range(max(first, stop - count.count), stop))
+    if len(frames) < count.count:
+        raise UserError(f"{path} has {len(frames)} frames{after}, but {count} are needed; lower given_frames, or use "
+                        f"a longer clip")  # fmt: skip
+    return resize_and_crop(frames, width, height)

@@ -15,7 +15,7 @@ from nemo_vfm.core.seed import derive
 MAX_CYCLE = 100_000
 
 
-class BlendSchedule:
+class WeightedTurns:
     """Which source each global batch is of. After a cycle, the weights' common denominator, all begins anew.
 
     Args:
@@ -49,7 +49,7 @@ def shares(weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Weights over their sum.
 
     Raises:
-        ValueError: see `BlendSchedule`.
+        ValueError: see `WeightedTurns`.
     """
     if not weights or min(weights) <= 0:
         raise ValueError(f"every source needs a weight above 0, got {', '.join(map(str, map(float, weights)))}")

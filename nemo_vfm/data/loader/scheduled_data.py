@@ -1,0 +1,174 @@
+"""Makes training data of a schedule and a reader: starting, resuming, reading ahead and validation, for any of them."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Generic, Self
+
+from torch.utils.data import Dataset
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition
+from nemo_vfm.data.batching.batch_source import BatchSchedule, Loaded, SampleReader, Which
+from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.loader.batch_loader import Batches
+
+
+@dataclass(eq=False)
+class ScheduledBatches(Dataset[Loaded], Generic[Which]):
+    """Global batch g, or one rank's slice of it, by its number; see `ByNumber`."""
+
+    schedule: BatchSchedule[Which]
+    reader: SampleReader[Which]
+    rank: int = 0
+    num_ranks: int = 1
+
+    def samples(self, index: int) -> Which:
+        """Which they are."""
+        return self.schedule.samples(index, self.rank, self.num_ranks)
+
+    def __getitem__(self, index: int) -> Loaded:
+        return self.reader.read(index, self.samples(index))
+
+    def is_light(self) -> bool:
+        """See `ByNumber.is_light`."""
+        return self.reader.is_light()
+
+    def max_bytes(self) -> int:
+        """See `ByNumber.max_bytes`."""
+        return max(map(self.reader.num_bytes, self.schedule.largest(self.num_ranks)))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutBatches(Generic[Which]):
+    """The same batches at every iteration."""
+
+    reader: SampleReader[Which]
+    slices: Iterable[Which]
+    max_bad_in_a_row: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        faults = Faults(max_in_a_row=self.max_bad_in_a_row)
+        for index, samples in enumerate(self.slices):
+            batch, found = self.reader.read(index, samples)
+            faults.count(found)
+            yield batch
+
+
+class PositionedData:
+    """Training data whose first batch may follow any position of its parts: what `ResumableData` says of the recipe."""
+
+    size_name: ClassVar[str] = "batch_size"  #: the argument that says how large a global batch is
+
+    def __init__(self) -> None:
+        self._begins, self._places = 0, dict[str, int]()
+        self._first_batch = 0
+        self._started: object | None = None
+
+    def require_divisible(self, num_ranks: int) -> None:
+        """UserError where a global batch cannot be divided among so many data ranks."""
+        if (size := getattr(self, self.size_name)) % num_ranks:
+            raise UserError(f"{self.size_name} {size} is not divisible by {num_ranks} ranks")
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `HasBatchSizes`."""
+        return {self.size_name: getattr(self, self.size_name)}
+
+    def begins(self) -> int:
+        """See `ResumableData`."""
+        return self._begins
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `ResumableData`."""
+        found = copy.copy(self)
+        found._begins, found._places, found._started = first_batch, dict(places), None
+        return found
+
+    def batching(self) -> Json:
+        """See `ResumableData`."""
+        return {self.size_name: getattr(self, self.size_name)}
+
+    def batched(self, batching: Json) -> Self:
+        """See `ResumableData`."""
+        found = self.starting(self._begins, self._places)
+        setattr(found, self.size_name, batching[self.size_name])
+        return found
+
+
+class ScheduledData(PositionedData, ABC, Generic[Which]):
+    """Training data that resumes at the exact sample: see `ResumableData`.
+
+    Each kind takes its own settings, and says in `open` which samples are in a batch and how they are read.
+
+    Args:
+        num_workers: how many read ahead on each rank; 0 reads when asked.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: see `Batches`.
+    """
+
+    _started: ScheduledBatches[Which] | None
+
+    def __init__(
+        self, *, num_workers: int, max_bad_in_a_row: int, max_ahead_gb: float = 4.0,
+        max_memory_share: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.num_workers, self.max_bad_in_a_row = num_workers, max_bad_in_a_row
+        self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share
+        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
+
+    @abstractmethod
+    def open(self, seed: int) -> tuple[BatchSchedule[Which], SampleReader[Which]]:
+        """The schedule from its very beginning, and a reader of its samples."""
+
+    @abstractmethod
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`."""
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
+
+        Raises:
+            UserError: there is nothing to train on, or a batch cannot be divided among the ranks.
+            DataError: what is read is damaged.
+        """
+        assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
+        self.require_divisible(num_ranks)
+        schedule, reader = self.open(seed)
+        self._first_batch = first_batch
+        self._started = ScheduledBatches(schedule.at(self._begins, self._places), reader, rank, num_ranks)
+
+    def by_number(self) -> ScheduledBatches[Which]:
+        """This rank's batches; once it is started."""
+        if self._started is None:
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
+        return self._started
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.train_dataloader`."""
+        return Batches(
+            self.by_number(),
+            first=self._first_batch,
+            num_workers=self.num_workers,
+            faults=self.faults,
+            max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+            max_memory_share=self.max_memory_share,
+        )
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData.batches_per_epoch`."""
+        return float(self.by_number().schedule.batches_per_epoch)
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData.num_train_samples`."""
+        schedule = self.by_number().schedule
+        return round(Fraction(schedule.batches_per_epoch) * Fraction(schedule.mean_batch_size))
+
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData`."""
+        return self.by_number().schedule.position(index)
