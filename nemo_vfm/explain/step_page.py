@@ -49,7 +49,7 @@ def _recorded(report: StepReport) -> str:
     if not line:
         return "metrics.jsonl has no line for it: it was not reached yet, or its metrics were not stored"
     if line.get("skipped"):
-        return "skipped as a whole (skip.steps): no weights changed"
+        return "skipped as a whole (callbacks.skip.steps): no weights changed"
     parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
     return f"recorded: {', '.join(parts)}"
 

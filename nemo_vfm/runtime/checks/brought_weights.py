@@ -12,14 +12,18 @@ def without_weights(job: Any) -> Iterator[tuple[Address, str]]:
     """Of a job with a model: the address of what is to be changed, and why."""
     from nemo_vfm.parallel.checkpoint.checkpoint import adapters_alone
 
-    key = "start_from" if trains(job) else "checkpoint"
-    given = getattr(job, key, job)
-    if given is job:
+    if trains(job):
+        at: Address = ("weights", "start_from")
+        start = job.weights.start_from
+        given = None if start is None else start.path
+    elif hasattr(job, "checkpoint"):
+        given, at = job.checkpoint, ("checkpoint",)
+    else:
         return
+    key = ".".join(at)
     # Videos are also drawn without weights, as a baseline that the recipe asks for.
     if given is None and is_of_folder(job) and not samples(job):
         yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
                            f"{key} to the same folder")  # fmt: skip
-    place = given.path if trains(job) and given is not None else given
-    if isinstance(place, Path) and (text := adapters_alone(place)):
-        yield (key,), text
+    if isinstance(given, Path) and (text := adapters_alone(given)):
+        yield at, text

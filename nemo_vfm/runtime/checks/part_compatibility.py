@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Misfit = tuple[Address, str]
 Sizes = tuple[int, int, int]  # frames, height and width of a video
 _TWO_NETWORKS = ("this model has two networks, for high and for low noise levels, and a training is of one; set "
-                 "model=pretrained model.folder=BASE/NAME start_from=BASE/NAME task.pipeline.network=NAME, where NAME "
-                 "is transformer or transformer_2")  # fmt: skip
+                 "model=pretrained model.folder=BASE/NAME weights.start_from=BASE/NAME task.pipeline.network=NAME, "
+                 "where NAME is transformer or transformer_2")  # fmt: skip
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
@@ -228,7 +228,9 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
 
     if getattr(job.engine, "recompute", "none") != "none" and not isinstance(model, Divisible):
         yield ("engine", "recompute"), no_blocks(model)
-    phases: list[tuple[Address, ParallelPlan]] = [(("phases", one.name, "parallel"), one.plan) for one in job.phases]
+    phases: list[tuple[Address, ParallelPlan]] = [
+        (("loop", "phases", one.name, "parallel"), one.plan) for one in job.phases
+    ]
     for address, plan in phases or [(("parallel",), job.parallel)]:
         if isinstance(job.engine, ObjectsToPlans) and (why := job.engine.objection(plan, job.precision)):
             yield ("engine",), why
@@ -279,4 +281,4 @@ def _of_phases(job: "Train") -> Iterator[Misfit]:
         try:
             job.data.in_phase(batch_size=one.phase.batch_size, blend=one.phase.blend, read={})
         except ValueError as error:
-            yield ("phases", one.name, "blend"), str(error)
+            yield ("loop", "phases", one.name, "blend"), str(error)
