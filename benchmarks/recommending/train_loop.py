@@ -33,6 +33,7 @@ from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.train_state import TrainState
 
 SIZES = [1_000] * 16 + [2_000] * 4 + [4_000] * 2 + [6_000] * 2 + [10_000] * 2
@@ -98,8 +99,8 @@ def by_train(folder: Path, batch_size: int, steps: int, run: Path, times: LoopTi
     """A whole training, of which the steps after the first ones are timed."""
     Train(
         model=model, data=data(folder, batch_size), task=Click(labels={"click": 1.0}), optimizer=OPTIMIZER,
-        duration=Duration(WARM + steps + 1, "steps"), engine=TorchEngine(clip_norm=CLIP_NORM, clip="all"),
-        precision=Precision("fp32"), checkpoint=SaveCheckpoints(every_steps=10**6),
+        loop=Loop(duration=Duration(WARM + steps + 1, "steps"), checkpoint=SaveCheckpoints(every_steps=10**6)),
+        engine=TorchEngine(clip_norm=CLIP_NORM, clip="all"), precision=Precision("fp32"),
         callbacks={"window": Window(steps, times)},
     ).run(Run(run, seed=0))  # fmt: skip
 

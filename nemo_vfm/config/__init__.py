@@ -23,6 +23,7 @@ from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
 from nemo_vfm.core.optional import Need
+from nemo_vfm.core.renamed_keys import with_new_keys
 
 __all__ = [
     "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
@@ -146,8 +147,8 @@ def ingredient(
 
 
 def read_values(text: str, name: str) -> Any:
-    """The plain values of a recipe's text, such as one written by `Composed.to_yaml`."""
-    return plain(parse(text, name))
+    """The plain values of a recipe's text, such as one written by `Composed.to_yaml` of this version or an earlier."""
+    return with_new_keys(plain(parse(text, name)))
 
 
 def _examine(

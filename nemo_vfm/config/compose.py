@@ -33,6 +33,7 @@ from nemo_vfm.config.tree import (
     Plain,
     Scalar,
     Seq,
+    drop,
     find,
     join,
     merge,
@@ -42,6 +43,7 @@ from nemo_vfm.config.tree import (
     written,
 )
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
+from nemo_vfm.core.renamed_keys import ABSENT_FOR_NULL, RENAMED
 
 RESERVED = ("run_dir", "seed")
 MAX_SEED = 1 << 63  # a 64-bit integer holds no larger one
@@ -228,6 +230,8 @@ class _Composer:
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
         """A whole composed recipe; `mark` is where another file names it."""
         root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
+        if file.name == "recipe.yaml" and (file.parent / "manifest.json").is_file():  # of a run, maybe an old one
+            root = _with_new_keys(root)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -341,6 +345,20 @@ def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
         raise fail(f"these files include one another: {' -> '.join(names)}", mark)
     if len(chain) > MAX_INCLUDES:
         raise fail(f"files include one another more than {MAX_INCLUDES} deep: {names[0]} -> ... -> {names[-1]}", mark)
+
+
+def _with_new_keys(root: Map) -> Map:
+    """The recipe that a run was begun with, under the keys of this version."""
+    for path, node in walk(root):
+        if not isinstance(node, Map):
+            continue
+        for old, new in RENAMED.get(node.target() or "", {}).items():
+            if (value := node.items.get(old)) is None:
+                continue
+            root = drop(root, join(path, old))
+            if not (new in ABSENT_FOR_NULL and isinstance(value, Scalar) and value.value is None):
+                root = put(root, join(path, new), value, node.key_mark(old))
+    return root
 
 
 def _cleaned(tree: Map, clean: Callable[[str], str]) -> Map:

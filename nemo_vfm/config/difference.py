@@ -1,6 +1,7 @@
 """Finds the keys in which two recipes differ, and tells the harmless ones from the others."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def is_harmless(key: str) -> bool:
     """Whether a run may go on with another value: its length, workers, logging, when it saves and what it keeps."""
     parts = key.split(".")
     # Other things have a duration too, such as a clip; a run's stands at the root or at the root of a step.
-    length = parts[-1] == "duration" and parts[:-1:2] == ["steps"] * len(parts[:-1:2]) and len(parts) % 2 == 1
+    length = re.fullmatch(r"(?:steps\.[^.]+\.)*(?:loop\.)?duration", key) is not None
     kept = parts[-2:-1] == ["checkpoint"] and parts[-1] in _SAVING
     return length or kept or any(is_inert(part) or part in ("logger", "loggers") for part in parts)
 

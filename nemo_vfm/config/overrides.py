@@ -234,7 +234,8 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
             "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train", rule.mark, "for"
         )
     if not isinstance(changes, Map) or not (changes.items or made):
-        raise fail("an overlay needs the values that it sets, such as set: {duration: 2 steps}", rule.mark, "set")
+        text = "an overlay needs the values that it sets, such as set: {loop: {duration: 2 steps}}"
+        raise fail(text, rule.mark, "set")
     if TARGET in changes.items:
         raise fail("an overlay changes arguments, not classes", changes.key_mark(TARGET), "set")
     where = plain(rule.items.get("where", Map({}, rule.mark)))

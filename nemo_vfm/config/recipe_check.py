@@ -20,6 +20,7 @@ from nemo_vfm.config.slot_fit import chosen, fitting, lost_braces
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
+from nemo_vfm.core.renamed_keys import RENAMED
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.storage.write_path import Written
 from nemo_vfm.core.types.job import Job
@@ -375,6 +376,8 @@ class Checker:
         hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
         hint = f"; {refused[key]}" if key in refused else hint
+        moved = RENAMED.get(f"{target.__module__}.{target.__qualname__}", {}).get(key)
+        hint = f"; it is {join(path.rpartition('.')[0], moved)} now" if moved else hint
         known = self.places.get(key, {})  # what came through ${...} is the same place
         others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:

@@ -147,18 +147,18 @@ def _recorded(folder: Path, step: int) -> dict[str, float]:
 
 def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, str, bool]:
     """The model with the weights nearest before the step, which ones these are, and whether it began with them."""
-    model = build_model(job.model, seed)
+    model, start_from = build_model(job.model, seed), job.weights.start_from
     before = [path for path in existing(folder / "checkpoints") if checkpoint_names.step_of(path.name) < step]
     if before:
-        if job.adapters is not None and job.start_from is not None:
-            job.start_from.load_into(model)
+        if job.weights.adapters is not None and start_from is not None:
+            start_from.load_into(model)
         fill(learned_state(model), checkpoint.load_weights(before[-1], "model"))
         done, named = checkpoint_names.step_of(before[-1].name), f"checkpoint {before[-1].name}"
     else:
-        if job.start_from is not None:
-            job.start_from.load_into(model)
+        if start_from is not None:
+            start_from.load_into(model)
             begin(model)
-        done, named = 0, "the initial weights" if job.start_from is None else f"the weights of {job.start_from.path}"
+        done, named = 0, "the initial weights" if start_from is None else f"the weights of {start_from.path}"
     return model.to(device()).train(), named, done == step - 1
 
 
@@ -228,7 +228,7 @@ def _recorded_words(report: StepReport) -> str:
     if not line:
         return "metrics.jsonl has no line for it: it was not reached yet, or its metrics were not stored"
     if line.get("skipped"):
-        return "skipped as a whole (skip.steps): no weights changed"
+        return "skipped as a whole (callbacks.skip.steps): no weights changed"
     parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
     return f"recorded: {', '.join(parts)}"
 

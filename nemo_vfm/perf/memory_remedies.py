@@ -12,7 +12,7 @@ from nemo_vfm.perf.gpu_specs import GPUS, Gpu
 from nemo_vfm.perf.layouts import Degrees, divisors
 from nemo_vfm.perf.planner import Answer, Choice, Planner, Question
 
-NARROW, OFFLOAD, NO_AVERAGE, GPU = "precision=bf16", "engine.offload_optimizer=true", "~ema", "--gpu"
+NARROW, OFFLOAD, NO_AVERAGE, GPU = "precision=bf16", "engine.offload_optimizer=true", "~callbacks.ema", "--gpu"
 AGAIN, SMALLER = "engine.recompute=blocks", "parallel.microbatches"
 _MOST_GPUS = 16_384
 

@@ -37,7 +37,8 @@ def _of(settings: Json, step: str = "") -> RecipeMetric | None:
     if isinstance(steps := settings.get("steps"), Mapping):
         found = (_of(below, f"{step}{name}/") for name, below in steps.items())
         return next(filter(None, found), None)
-    checkpoint = settings.get("checkpoint", settings.get("keep_best"))
+    loop = settings.get("loop")
+    checkpoint = loop.get("checkpoint") if isinstance(loop, Mapping) else settings.get("keep_best")
     if not isinstance(checkpoint, Mapping) or not isinstance(name := checkpoint.get("metric"), str):
         return None
     mode = checkpoint.get("mode") or natural_mode(name)

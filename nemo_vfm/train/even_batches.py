@@ -31,7 +31,7 @@ def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) 
     if not phases:
         yield from ((("data", *name.split(".")), text) for name, text in _uneven(sizes, plan))
     for phase in phases:
-        place = ("phases", phase.name)
+        place = ("loop", "phases", phase.name)
         if (size := phase.phase.batch_size) is None:
             yield from ((place, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan))
         else:

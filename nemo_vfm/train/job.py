@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 from uuid import uuid4
 
 import torch
@@ -18,7 +18,6 @@ from nemo_vfm.core.errors import DataError, NextPhase, UserError
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
-from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.batch import RequiresColumns
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HELD, Held, held_below
@@ -30,11 +29,9 @@ from nemo_vfm.core.types.training_data import (
     HasTableRows,
     HasVocab,
     ResumableData,
-    ResumablePhases,
     TrainingData,
 )
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
-from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
 from nemo_vfm.models.sized_model import SizedModel
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
@@ -50,95 +47,66 @@ from nemo_vfm.parallel.ranks.gather import GatherGroup
 from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
-from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
-from nemo_vfm.train.callbacks.validation import Validate
-from nemo_vfm.train.data_position import data_at, reading_of, resumed, steps_until
+from nemo_vfm.train.data_position import data_at, reading_of, resumed
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
-from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
+from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.train_state import TrainState
-from nemo_vfm.train.warm_start import WarmStart
+from nemo_vfm.train.weights import Weights
 
+K = TypeVar("K")
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
 
 @needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
 class Train:
-    """Trains a model until `duration`, killed and resumed as often as need be.
+    """Trains a model until `loop.duration`, killed and resumed as often as need be.
 
     Args:
         model: builds the model; called once, with the initial weights a function of the run's seed.
         data: where batches come from; a LightningDataModule may give them, too.
         task: what is learned.
         optimizer: builds the optimizer over the parameters.
-        duration: length of the whole run, such as "400 steps", "2 epochs" or, of text, "3e9 tokens"; "90 s" ends by
-            the clock, and such a run is not reproducible. None where there are phases; a number of steps there ends
-            them early, to try the first ones.
         schedule: how the learning rate moves.
-        parallel: how many devices share the work, and how.
-        engine: what carries the plan out.
-        precision: of the arithmetic.
-        ema: running average of the weights; None keeps none.
-        checkpoint: when checkpoints are written.
-        validation: when the held-out loss is measured; None never.
-        start_from: another run whose weights this one begins with: a run folder or a checkpoint, or a mapping of path,
-            weights and may_differ; None draws them from the seed.
-        phases: stretches that differ in devices, batches, blend or learning rate, by name, in order; None is one.
-        skip: samples and steps that are left out, by name; everything else comes as it would without this.
-        callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
+        loop: how long it lasts, in which phases, and when it is saved and validated.
+        weights: what it begins with, and which weights are trained.
+        callbacks: what else happens at steps, by name, in order: ours, or Lightning's. An `EMA` keeps a running average
+            of the weights, and a `Skip` leaves samples and steps out; there is one of each at most.
         loggers: where metrics go in addition to metrics.jsonl, by name: ours, or Lightning's under `--trust`.
+        engine: what carries the plan out.
+        parallel: how many devices share the work, and how.
+        precision: of the arithmetic.
         base: folder of a pretrained pipeline, which other keys of the recipe refer to as ${base}.
         random_base: family of the tiny random pipeline to write to `base` where that is inside the run folder, as under
             `--overlay smoke`: it lets you try a recipe without weights.
-        adapters: low-rank adapters to train instead of the model's weights, which stay those of `start_from`. Only the
-            adapters have gradients, optimizer state, a running average and checkpoints. None trains the model.
     """
 
     def __init__(
         self, *, model: Factory[[], nn.Module], data: TrainingData | LightningData, task: Task,
-        optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration | None = None,
-        schedule: Schedule = Constant(),
-        parallel: ParallelPlan = ParallelPlan(),
-        engine: Engine = TorchEngine(),
-        precision: Precision = Precision(), ema: EMA | None = None,
-        checkpoint: SaveCheckpoints, validation: Validate | None = None,
-        start_from: Place | WarmStart | None = None, phases: Mapping[str, Phase] | None = None,
-        skip: Skip = Skip(),
-        callbacks: Mapping[str, Callback | LightningCallback] | None = None,
-        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, base: Path | None = None,
-        random_base: Family | None = None, adapters: LowRankAdapter | None = None,
+        optimizer: Factory[[Params], torch.optim.Optimizer], schedule: Schedule = Constant(), loop: Loop,
+        weights: Weights = Weights(),
+        callbacks: Mapping[str, Callback | LightningCallback | EMA | Skip] | None = None,
+        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, engine: Engine = TorchEngine(),
+        parallel: ParallelPlan = ParallelPlan(), precision: Precision = Precision(), base: Path | None = None,
+        random_base: Family | None = None,
     ) -> None:  # fmt: skip
         data = data if isinstance(data, TrainingData) else LightningBatches(data)
-        if duration is None and not phases:
-            raise ValueError("give a duration, or phases with a duration each")
-        if phases and duration is not None and duration.unit != "steps":
-            raise ValueError(f"each phase has a duration, and the total can be limited only in steps, not {duration}")
-        if duration is not None and duration.unit == "tokens" and not isinstance(data, ResumablePhases):
-            raise ValueError(f"a duration in tokens ({duration}) has no meaning for {type(data).__name__}; "
-                             f"give steps, epochs or samples")  # fmt: skip
-        if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
-            raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which is not measured: set validation")
-        if validation is not None:
-            validation.require(data, task)
-        if adapters is not None and start_from is None:
-            raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
-                             "start_from")  # fmt: skip
-        model = SizedModel(model, data) if isinstance(data, HasTableRows) else model
-        self.model: Factory[[], nn.Module] = model if adapters is None else AdaptedModel(model, adapters)
-        self.adapters = adapters
-        self.data, self.task, self.optimizer, self.duration = data, task, optimizer, duration
-        self.phases = stretches(phases, data, parallel, duration) if phases else []
-        self.schedule, self.engine = schedule, engine
-        self.parallel, self.skip = parallel, skip
-        self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
-        self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
-        self.callbacks, self.loggers, self.base = dict(callbacks or {}), dict(loggers or {}), base
-        self.random_base: Family | None = random_base
+        loop.require(data, task)
+        self.model = weights.trained(SizedModel(model, data) if isinstance(data, HasTableRows) else model)
+        self.data, self.task, self.optimizer, self.schedule = data, task, optimizer, schedule
+        self.loop, self.weights, self.phases = loop, weights, loop.spans(data, parallel)
+        self.engine, self.parallel, self.precision = engine, parallel, precision
+        self.base, self.random_base = base, random_base
+        given = dict(callbacks or {})
+        self.ema, self.skip = _only(EMA, given), _only(Skip, given) or Skip()
+        self.callbacks = {name: one for name, one in given.items() if not isinstance(one, EMA | Skip)}
+        self.loggers = dict(loggers or {})
 
     def run(self, run: Run) -> Outcome:
         """Train; resume from the newest whole checkpoint where the folder has one.
@@ -170,7 +138,7 @@ class Train:
             log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
         here = copy.copy(self)
         here.phases, here.parallel = [], phase.plan
-        here.duration = Duration(phase.end, "steps")
+        here.loop = replace(self.loop, duration=Duration(phase.end, "steps"), phases=None)
         here.data = data_of(self.data, self.phases, phase, seed)
         here.schedule = InPhases(self.phases, self.schedule)
         return here
@@ -178,16 +146,16 @@ class Train:
     def _run(self, run: Run) -> Outcome:
         fit = self._start(run)
         if fit.finished:
-            self.checkpoint.copy(fit)
+            self.loop.checkpoint.copy(fit)
             return Outcome(f"already trained for {fit.step} steps", {"steps": fit.step}, did_nothing=True)
         with preemption.heeded(_PROMISE):
-            self._loop(fit)
+            self._train(fit)
         if fit.preempted and not fit.finished:
             raise preemption.stopped(fit.stop, f"at step {fit.step}; its checkpoint is in {fit.checkpoints}")
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
         return Outcome(
             f"trained {fit.step} steps{early}; weights in {fit.checkpoints}",
-            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit, self.checkpoint.keep.metric)},
+            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit, self.loop.checkpoint.keep.metric)},
         )
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
@@ -260,7 +228,7 @@ class Train:
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
         )
         model = runner.model
-        started_from = self._warm(model, saved)
+        started_from = self.weights.load_into(model, saved)
         if self.ema is not None:
             self.ema.start(model)
         fit = TrainState(run, runner, self.task, self.data, self.schedule, self.ema, total_steps=None,
@@ -268,16 +236,16 @@ class Train:
                   stateful={name: one for name, one in self.callbacks.items() if isinstance(one, LightningCallback)},
                   )  # fmt: skip
         fit.started_from = started_from
-        fit.adapters = None if self.adapters is None else self.adapters.state()
+        fit.adapters = None if self.weights.adapters is None else self.weights.adapters.state()
         if saved is not None:
             fit.load(saved)
             log.info(f"resuming at step {fit.step} from {saved.path}")
-            self._say_what_was_not_left_out(fit, saved.state)
-            self._say_what_adapters_were(fit, saved.state)
+            self.skip.say_what_differs(fit.step, saved.state.get("skip"))
+            self.weights.say_what_differs(fit.step, saved.state.get("adapters"))
         self._fetch_together()
         self._start_data(fit, None if saved is None else saved.state)
         self._require_words(model)
-        fit.total_steps, fit.limit_s = self._length(fit.data)
+        fit.total_steps, fit.limit_s = self.loop.length(fit.data)
         fit.set_lr()
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
@@ -290,22 +258,6 @@ class Train:
         fp8 = f", large linears in FP8 by {self.precision.fp8.recipe}" if self.precision.fp8 else ""
         log.info(f"{_size(model)}, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, {describe()}")
         return fit
-
-    def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:
-        """Load `start_from` into the model. A run with adapters loads its frozen weights at every start.
-
-        Raises:
-            UserError: the frozen weights differ from those this run began with.
-        """
-        if self.start_from is None or (saved is not None and self.adapters is None):
-            return None
-        source = self.start_from.load_into(model)
-        if saved is None:
-            begin(model)
-        elif source["sha256"] != (before := (saved.state.get("started_from") or {}).get("sha256")):
-            raise UserError(f"the adapters of this run were trained on weights of sha256 {str(before)[:12]}..., and "
-                            f"{source['path']} has {source['sha256'][:12]}...; use the original weights")  # fmt: skip
-        return source
 
     def _start_data(self, fit: TrainState, state: Json) -> None:
         """If the recipe's batches differ from those of earlier steps, resume at the sample, not at the step."""
@@ -338,25 +290,12 @@ class Train:
         folder, everyone = run.folder / "checkpoints", joined()
         # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
         same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
-        together(everyone, lambda: self.checkpoint.begin(folder, same) if ranks.is_first() else None)
+        together(everyone, lambda: self.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
         return checkpoint.newest(folder, everyone)
 
     def _fetch_together(self) -> None:
         if isinstance(self.data, GatherGroup) and self.data.fetches_together and (peers := same_slice(self.parallel)):
             self.data.share_with(peers)
-
-    def _say_what_was_not_left_out(self, fit: TrainState, state: Json) -> None:
-        if difference := self.skip.differs_from(state.get("skip"), fit.step):
-            log.warn(
-                f"skip differs from what this run began with ({difference}), and {fit.step} steps are done: a run with "
-                f"this skip from the start would have different weights"
-            )
-
-    def _say_what_adapters_were(self, fit: TrainState, state: Json) -> None:
-        """Another alpha changes what the same matrices compute; another rank would have been refused before."""
-        if self.adapters is not None and (difference := self.adapters.differs_from(state.get("adapters"))):
-            log.warn(f"adapters differ from those of the {fit.step} steps before ({difference}): the network changes "
-                     f"now, and a run with these from the start would have different weights")  # fmt: skip
 
     def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
@@ -370,25 +309,7 @@ class Train:
                 f"{fit.total_steps} from now on; one run of {fit.total_steps} steps would give different weights"
             )
 
-    def _length(self, data: TrainingData) -> tuple[int | None, float | None]:
-        """(steps, None) or (None, seconds)."""
-        assert self.duration is not None
-        amount, unit = self.duration.amount, self.duration.unit
-        if unit in ("s", "h"):
-            return None, amount * (3600 if unit == "h" else 1)
-        if unit != "steps" and isinstance(data, ResumableData) and data.begins():
-            return steps_until(data, self.duration), None
-        if unit == "epochs":
-            return Duration(amount * data.batches_per_epoch(), "steps").steps(), None
-        return self.duration.steps(**({} if unit == "steps" else self._per_step())), None
-
-    def _per_step(self) -> dict[str, float]:
-        """What the data says; a stream that was never read to its end cannot."""
-        if isinstance(self.data, ResumablePhases):
-            return {"samples": self.data.samples_per_batch(), "tokens": self.data.tokens_per_sample()}
-        return {"samples": self.data.num_train_samples() / self.data.batches_per_epoch()}
-
-    def _loop(self, fit: TrainState) -> None:
+    def _train(self, fit: TrainState) -> None:
         from nemo_vfm.data.loader.lightning_data import BatchModule
         from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
         from nemo_vfm.train.loggers.guard import open_all
@@ -399,13 +320,21 @@ class Train:
         quiet_lightning()
         sources = self.loggers if ranks.is_first() else {}
         loggers = open_all(sources, fit.run.folder, fit.run.settings, goes_on=fit.step > 0)
-        validation = {} if self.validation is None else {"validation": self.validation}
+        validation = {} if self.loop.validation is None else {"validation": self.loop.validation}
         # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
         bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
-        ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint, **bar}
+        ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.loop.checkpoint, **bar}
         fit.start_clock()
         loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
         loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
+
+
+def _only(kind: type[K], callbacks: Mapping[str, object]) -> K | None:
+    """The one callback of a kind that the training itself needs, wherever it stands among the others."""
+    found = {name: one for name, one in callbacks.items() if isinstance(one, kind)}
+    if len(found) > 1:
+        raise ValueError(f"callbacks {' and '.join(found)} are {kind.__name__}s, and a training has one")
+    return next(iter(found.values()), None)
 
 
 def _losses(fit: TrainState, metric: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nemo_vfm.core import log
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 
@@ -57,3 +58,11 @@ class Skip:
         found = [f"step {', '.join(map(str, steps[:4]))}"] if steps else []
         found += [f"sample {', '.join(samples[:4])}"] if samples and step else []
         return " and ".join(found) or None
+
+    def say_what_differs(self, step: int, before: Json) -> None:
+        """Warn where a resumed run leaves out other samples or steps than its `step` steps before."""
+        if difference := self.differs_from(before, step):
+            log.warn(
+                f"skip differs from what this run began with ({difference}), and {step} steps are done: a run with "
+                f"this skip from the start would have different weights"
+            )

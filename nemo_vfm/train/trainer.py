@@ -144,7 +144,7 @@ def _adapted(callbacks: Mapping[str, object]) -> list[LightningCallback]:
 def _as_lightnings(name: str, callback: object) -> LightningCallback:
     kind = type(callback).__name__
     if isinstance(callback, Checkpoint):
-        raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use checkpoint:")
+        raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use loop.checkpoint")
     if type(callback) in _NEEDS_EPOCHS:
         raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which "
                         f"our training does not have; use it in a LightningFit")  # fmt: skip

@@ -72,7 +72,8 @@ class WarmStart:
     def _of_other_library(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
         if self.weights == "ema":
             raise UserError(
-                f"{folder} was written by another library and has no averaged weights; leave start_from.weights out"
+                f"{folder} was written by another library and has no averaged weights; leave "
+                f"weights.start_from.weights out"
             )
         from nemo_vfm.models.convert.video.other_library import opened_folder
 
@@ -98,7 +99,7 @@ class WarmStart:
         if rest := [name for name in unfit if name not in new]:
             differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
             raise UserError(f"The weights of {chosen} do not fit this model. The checkpoint is of another model "
-                            f"({differences}). If some may be new, set start_from.may_differ="
+                            f"({differences}). If some may be new, set weights.start_from.may_differ="
                             f"[{rest[0].partition('.')[0]}]")  # fmt: skip
         put({name: tensor for name, tensor in own.items() if name not in new}, given, ranks)
         return new

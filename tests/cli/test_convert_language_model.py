@@ -37,8 +37,9 @@ data:
   tokenizer: {_target_: nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer, folder: tokenizer}
 task: {_target_: nemo_vfm.language.next_token_task.NextToken}
 optimizer: {_target_: torch.optim.AdamW, lr: 1e-3}
-duration: 2 steps
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+loop:
+  duration: 2 steps
+  checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
 """
 
 

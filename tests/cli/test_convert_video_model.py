@@ -35,8 +35,9 @@ task:
   codec: {_target_: nemo_vfm.models.codec.WaveletCodec}
   text_encoder: {_target_: nemo_vfm.models.text_encoder.HashedNgrams, dim: 16}
 optimizer: {_target_: torch.optim.AdamW, lr: 1e-3}
-duration: 2 steps
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+loop:
+  duration: 2 steps
+  checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
 """
 
 

@@ -20,11 +20,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps of the small training, of which the last leaves a sample out, without running averages."""
     folder = tmp_path_factory.mktemp("steps")
     shards = latents_for(RECIPE, folder / "shards")
-    common = ["run", str(RECIPE), "--overlay", "smoke", f"data.shards={shards}", "checkpoint.keep_last=null",
-              "checkpoint.every_steps=1", "~callbacks", "~loggers", "validation=null"]  # fmt: skip
-    assert main([*common, f"run_dir={folder / 'first'}", "duration=3 steps"]) == 0
+    common = ["run", str(RECIPE), "--overlay", "smoke", f"data.shards={shards}", "loop.checkpoint.keep_last=null",
+              "loop.checkpoint.every_steps=1", "~callbacks", "~loggers", "loop.validation=null"]  # fmt: skip
+    assert main([*common, f"run_dir={folder / 'first'}", "loop.duration=3 steps"]) == 0
     left_out = told_of(folder / "first", 3)["samples"][0]["key"]
-    words = ["duration=4 steps", "skip.steps=[2]", f"skip.samples=['{left_out}']"]
+    left = ["callbacks.skip=named", "callbacks.skip.steps=[2]", f"callbacks.skip.samples=['{left_out}']"]
+    words = ["loop.duration=4 steps", *left]
     assert main([*common, f"run_dir={folder / 'run'}", *words]) == 0
     return folder
 
@@ -58,7 +59,7 @@ def test_what_a_recipe_leaves_out_is_marked_and_does_not_count(run: Path, capsys
     assert main(["explain", f"{run / 'run'}@3"]) == 0
     assert "0 (skip)" in capsys.readouterr().out
     assert main(["explain", f"{run / 'run'}@2"]) == 0
-    assert "skipped as a whole (skip.steps)" in capsys.readouterr().out
+    assert "skipped as a whole (callbacks.skip.steps)" in capsys.readouterr().out
 
 
 def test_steps_before_and_after_a_change_of_the_batch_size_are_told_with_their_own_samples(
@@ -67,12 +68,26 @@ def test_steps_before_and_after_a_change_of_the_batch_size_are_told_with_their_o
     before = [keys_of(run / "first", step) for step in range(1, 5)]
     copytree(run / "first", tmp_path / "run")
     shards = f"data.shards={run / 'shards'}"
-    words = ["--overlay", "smoke", shards, "checkpoint.keep_last=null", "checkpoint.every_steps=1", "~callbacks",
-             "~loggers", "validation=null", f"run_dir={tmp_path / 'run'}", "duration=5 steps"]  # fmt: skip
+    words = ["--overlay", "smoke", shards, "loop.checkpoint.keep_last=null", "loop.checkpoint.every_steps=1",
+             "~callbacks", "~loggers", "loop.validation=null", f"run_dir={tmp_path / 'run'}",
+             "loop.duration=5 steps"]  # fmt: skip
     assert main(["run", str(RECIPE), *words, "data.batch_size=1", "--allow", "data.batch_size"]) == 0
     assert "the data resumes at sample 6, after step 3" in " ".join(capsys.readouterr().err.split())
     after = [keys_of(tmp_path / "run", step) for step in range(1, 6)]
     assert after[:3] == before[:3] and after[3] + after[4] == before[3]
+
+
+def test_the_folder_of_a_run_of_an_earlier_version_is_read_and_resumed(run: Path, tmp_path: Path):
+    copytree(run / "first", tmp_path / "run")
+    recipe = yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())
+    loop = recipe.pop("loop")
+    (tmp_path / "run/recipe.yaml").write_text(
+        yaml.safe_dump({**recipe, **loop, "ema": None, "run_dir": str(tmp_path / "run")})
+    )
+    assert keys_of(tmp_path / "run", 2) == keys_of(run / "first", 2)
+    assert main(["run", str(tmp_path / "run/recipe.yaml"), f"run_dir={tmp_path / 'run'}", "loop.duration=4 steps"]) == 0
+    found = yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())
+    assert found["loop"] == {**loop, "duration": "4 steps"} and "ema" not in found
 
 
 def keys_of(run: Path, step: int) -> list[str]:
@@ -106,7 +121,7 @@ def test_each_sample_is_told_with_the_rank_that_read_it_in_the_layout_of_its_pha
     recipe = yaml.safe_load((run / "first/recipe.yaml").read_text())
     phase, plan = "nemo_vfm.train.phases.Phase", {"_target_": "nemo_vfm.parallel.plan.plan.ParallelPlan"}
     layouts = {"wide": plan | {"shard": 2}, "alone": None, "cut": plan | {"replicate": 2, "tensor": 2}}
-    recipe["phases"] = {name: {"_target_": phase, "duration": "1 steps", "parallel": layout}
+    recipe["loop"]["phases"] = {name: {"_target_": phase, "duration": "1 steps", "parallel": layout}
                         for name, layout in layouts.items()}  # fmt: skip
     recipe |= {"data": recipe["data"] | {"batch_size": 4}, "parallel": plan | {"shard": 4}, "run_dir": str(tmp_path)}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
@@ -115,11 +130,12 @@ def test_each_sample_is_told_with_the_rank_that_read_it_in_the_layout_of_its_pha
     assert [one["place"] for one in told[0]] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("adapters", [[], ["adapters=lora"]], ids=["all", "lora"])
+@pytest.mark.parametrize("adapters", [[], ["weights.adapters=lora"]], ids=["all", "lora"])
 def test_the_losses_of_a_run_that_starts_from_another_are_those_that_it_had(run: Path, tmp_path: Path, adapters):
-    words = ["--overlay", "smoke", f"data.shards={run / 'shards'}", "checkpoint.keep_last=null", "~callbacks",
-             "checkpoint.every_steps=1", "~loggers", "validation=null", f"run_dir={tmp_path / 'run'}"]  # fmt: skip
-    source = ["duration=2 steps", "optimizer.lr=1e-2", f"start_from={run / 'first'}"]
+    words = ["--overlay", "smoke", f"data.shards={run / 'shards'}", "loop.checkpoint.keep_last=null", "~callbacks",
+             "loop.checkpoint.every_steps=1", "~loggers", "loop.validation=null",
+             f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    source = ["loop.duration=2 steps", "optimizer.lr=1e-2", f"weights.start_from={run / 'first'}"]
     assert main(["run", str(RECIPE), *words, *source, *adapters]) == 0
     for step in (1, 2):
         told = told_of(tmp_path / "run", step)

@@ -56,12 +56,13 @@ def test_a_wan_learns_from_ones_own_clips_and_goes_back_to_diffusers(kitchen) ->
     theirs, codec = pipeline(kitchen.folder / "theirs"), f"folder={kitchen.folder / 'theirs'}"
     assert kitchen.main("convert", "theirs", "mine") == 0
     shards(kitchen.folder / "shards", DiffusersCodec(folder=theirs))
-    words = ["--conf", "mine/conf", "model=converted", "start_from=theirs", "data.shards=shards", "run_dir=run",
+    words = ["--conf", "mine/conf", "model=converted", "weights.start_from=theirs", "data.shards=shards", "run_dir=run",
              "task.codec=diffusers", f"task.codec.{codec}", "task.text_encoder=hashed", "task.text_encoder.dim=16",
              "task.text_encoder.max_tokens=8", "task.objective=flow", "data.val_fraction=0.2", "data.batch_size=4",
-             "duration=40 steps", "validation.every_steps=5", "checkpoint.every_steps=40",
+             "loop.duration=40 steps", "loop.validation.every_steps=5", "loop.checkpoint.every_steps=40",
              "callbacks.preview.every_steps=1000",
-             "schedule.warmup_steps=2", "optimizer.lr=3e-3", "ema.decay=0.5", "precision.compute=fp32"]  # fmt: skip
+             "schedule.warmup_steps=2", "optimizer.lr=3e-3", "callbacks.ema.decay=0.5",
+             "precision.compute=fp32"]  # fmt: skip
     done = kitchen.command("run", RECIPE, *words)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in (kitchen.folder / "run/metrics.jsonl").read_text().splitlines()]

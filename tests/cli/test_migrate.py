@@ -102,11 +102,14 @@ def test_a_migrated_recipe_checks_and_says_every_value_that_was_left_behind(kitc
 
 def test_automodel_keeps_its_numbers(kitchen):
     ours = migrated(kitchen, foreign.AUTOMODEL)
-    assert (ours["seed"], ours["duration"]) == (7, "9000 steps")
+    assert (ours["seed"], ours["loop"]["duration"]) == (7, "9000 steps")
     assert (ours["data"]["batch_size"], ours["data"]["num_workers"], ours["data"]["shards"]) == (16, 3, "films/cache")
     bucket = ours["data"]["buckets"]["buckets"]["all"]
     assert (bucket["width"], bucket["height"], bucket["num_frames"]) == (640, 384, "???")
-    assert ours["base"] == ours["start_from"] == "models/Wan2.1-T2V-1.3B" and ours["model"]["folder"] == ours["base"]
+    assert (
+        ours["base"] == ours["weights"]["start_from"] == "models/Wan2.1-T2V-1.3B"
+        and ours["model"]["folder"] == ours["base"]
+    )
     assert ours["optimizer"] == {
         "_target_": "nemo_vfm.parallel.engine.param_groups.grouped_optimizer",
         "lr": 2e-5,
@@ -119,7 +122,7 @@ def test_automodel_keeps_its_numbers(kitchen):
     objective = ours["task"]["objective"]
     assert (objective["shift"], objective["logit_mean"], objective["logit_std"]) == (2.5, 0.5, 1.5)
     assert (objective["uniform_fraction"], objective["noise_weight"]) == (0.2, 0.0)
-    assert ours["precision"]["compute"] == "bf16" and ours["checkpoint"]["every_steps"] == 500
+    assert ours["precision"]["compute"] == "bf16" and ours["loop"]["checkpoint"]["every_steps"] == 500
 
 
 def test_of_megatrons_formats_norms_and_biases_do_not_decay(kitchen):
@@ -184,20 +187,20 @@ def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
 
 def test_dfm_keeps_its_numbers(kitchen):
     ours = migrated(kitchen, foreign.DFM)
-    assert (ours["seed"], ours["duration"], ours["data"]["batch_size"]) == (1234, "5000 steps", 32)
+    assert (ours["seed"], ours["loop"]["duration"], ours["data"]["batch_size"]) == (1234, "5000 steps", 32)
     assert ours["data"]["shards"] == "???", "a variable that may not be set here is for the user to give"
     assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["mlp_ratio"]) == (1152, 28, 4.0)
     assert ours["optimizer"]["betas"] == [0.9, 0.95] and ours["schedule"]["final_fraction"] == 0.1
-    assert (ours["engine"]["clip_norm"], ours["validation"]["every_steps"]) == (1.0, 250)
+    assert (ours["engine"]["clip_norm"], ours["loop"]["validation"]["every_steps"]) == (1.0, 250)
     assert ours["task"]["objective"]["_target_"].endswith("EDM")
 
 
 def test_nemo_2_keeps_its_numbers(kitchen):
     ours = migrated(kitchen, foreign.NEMO2)
-    assert (ours["duration"], ours["data"]["batch_size"]) == ("10000 epochs", 48)
+    assert (ours["loop"]["duration"], ours["data"]["batch_size"]) == ("10000 epochs", 48)
     assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["heads"]) == (3072, 32, 24)
     assert ours["schedule"] == {"_target_": "nemo_vfm.train.optim.Constant", "warmup_steps": 100}
-    assert (ours["checkpoint"]["every_steps"], ours["checkpoint"]["keep_last"]) == (1000, 3)
+    assert (ours["loop"]["checkpoint"]["every_steps"], ours["loop"]["checkpoint"]["keep_last"]) == (1000, 3)
     assert ours["task"]["objective"] == {"_target_": "nemo_vfm.diffusion.objective.EDM", "sigma_data": 0.5}
 
 
@@ -209,10 +212,14 @@ def test_the_sizes_of_nemo_2_are_presets_of_ours(theirs, ours):
 
 def test_nemo_1_keeps_its_numbers(kitchen):
     ours = migrated(kitchen, foreign.NEMO1)
-    assert (ours["seed"], ours["duration"], ours["data"]["batch_size"]) == (1234, "2 epochs", 32)
+    assert (ours["seed"], ours["loop"]["duration"], ours["data"]["batch_size"]) == (1234, "2 epochs", 32)
     assert ours["data"]["buckets"]["buckets"]["all"]["num_frames"] == 1, "stable diffusion makes pictures"
     assert ours["data"]["shards"] == "/datasets/pictures"
-    assert (ours["ema"]["decay"], ours["checkpoint"]["keep_last"], ours["engine"]["clip_norm"]) == (0.999, None, 0.5)
+    assert (
+        ours["callbacks"]["ema"]["decay"],
+        ours["loop"]["checkpoint"]["keep_last"],
+        ours["engine"]["clip_norm"],
+    ) == (0.999, None, 0.5)
     assert ours["precision"]["compute"] == "bf16" and ours["task"]["text_dropout"] == 0.1
 
 
@@ -222,7 +229,11 @@ def test_a_llama_of_nemo_2_is_our_llama_and_its_data_folders_of_tokens(kitchen):
     assert ours["task"]["_target_"] == "nemo_vfm.language.next_token_task.NextToken"
     assert [one["folder"] for one in ours["data"]["sources"].values()] == ["one/text", "two/text"]
     assert (ours["data"]["sequence_length"], ours["data"]["batch_size"]) == (8192, 512)
-    assert (ours["duration"], ours["optimizer"]["lr"], ours["schedule"]["warmup_steps"]) == ("10000 steps", 3e-4, 2000)
+    assert (ours["loop"]["duration"], ours["optimizer"]["lr"], ours["schedule"]["warmup_steps"]) == (
+        "10000 steps",
+        3e-4,
+        2000,
+    )
 
 
 @pytest.mark.parametrize(("format_", "scales", "expected"), [
@@ -253,9 +264,9 @@ def test_a_gpt_of_nemo_1_keeps_its_model_data_plan_and_training(kitchen):
     plan = ours["parallel"]
     assert (plan["tensor"], plan["pipeline"], plan["context"], plan["shard"]) == (2, 2, 2, 2)
     assert (plan["sequence"], plan["microbatches"]) == (True, 16), "64 rows over 2 data ranks, 2 at a time"
-    assert (ours["checkpoint"]["keep_best"], ours["checkpoint"]["every_steps"]) == (4, 200)
+    assert (ours["loop"]["checkpoint"]["keep_best"], ours["loop"]["checkpoint"]["every_steps"]) == (4, 200)
     assert (ours["engine"]["clip_norm"], ours["engine"]["recompute"]) == (0.8, "blocks")
-    assert (ours["duration"], ours["schedule"]["final_fraction"], ours["seed"]) == ("3000 steps", 0.1, 7)
+    assert (ours["loop"]["duration"], ours["schedule"]["final_fraction"], ours["seed"]) == ("3000 steps", 0.1, 7)
 
 
 def test_of_a_gpt_of_nemo_1_every_key_that_is_left_has_a_reason_of_its_own():
@@ -293,7 +304,7 @@ def test_a_text_encoder_that_is_named_is_read_from_a_local_folder(kitchen):
 def test_without_its_weights_the_name_of_a_published_llama_says_its_sizes(name, width):
     text = foreign.AUTOMODEL_LANGUAGE.replace("some/llm", name).replace(".from_pretrained", ".from_config")
     draft = migrate(text, "x").draft
-    assert draft.values["model.width"] == width and "start_from" not in draft.values
+    assert draft.values["model.width"] == width and "weights.start_from" not in draft.values
 
 
 def test_an_unknown_key_is_listed_and_never_dropped(kitchen, capsys):
@@ -522,7 +533,7 @@ def test_the_example_on_the_page_is_what_is_printed(kitchen, capsys, monkeypatch
 def test_a_warm_up_is_as_many_steps_whichever_way_it_is_written(kitchen, given, steps):
     """Of a run of 3,000 steps; a share is of these."""
     ours = migrated(kitchen, foreign.NEMO1_GPT.replace("warmup_steps: 100, constant_steps: 0", given))
-    assert (ours["duration"], ours["schedule"].get("warmup_steps", 0)) == ("3000 steps", steps)
+    assert (ours["loop"]["duration"], ours["schedule"].get("warmup_steps", 0)) == ("3000 steps", steps)
 
 
 WAN = """
@@ -551,7 +562,7 @@ def latent_batch(index: int) -> VideoBatch:
 def trained_here(job: object, batches: list) -> tuple[list[float], torch.nn.Module]:
     """The loss of each step, and the adapters' first matrices."""
     runner = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
-    job.start_from.load_into(runner.model)
+    job.weights.start_from.load_into(runner.model)
     first = {name: one.detach().clone() for name, one in runner.model.named_parameters() if name.endswith("_a")}
     return [runner.step([batch]).loss for batch in batches], first
 
@@ -675,7 +686,7 @@ def test_a_stage_of_two_networks_is_the_network_and_the_noise_levels_that_it_see
         kitchen, WAN.replace("Wan2.1-T2V-1.3B", "Wan2.2-T2V-A14B").replace("mode:", f"stage: {stage}, mode:")
     )
     base = "models/Wan2.2-T2V-A14B-Diffusers"
-    assert ours["model"]["folder"] == ours["start_from"] == f"{base}/{network}"
+    assert ours["model"]["folder"] == ours["weights"]["start_from"] == f"{base}/{network}"
     assert ours["task"]["objective"]["drawn"] == range_
     other = WAN.replace("Wan2.1-T2V-1.3B", "Wan2.2-I2V-A14B").replace(
         "mode:", f"stage: {stage}, boundary_ratio: x, mode:"
@@ -704,7 +715,10 @@ def test_a_published_model_is_known_by_its_name_and_its_recipe_and_the_command_f
     assert bool(draft.differences) == (not pipeline)
     ours = migrated(kitchen, text)
     if pipeline:
-        assert ours["start_from"] == f"models/{name.partition('/')[2]}" and ours["adapters"]["targets"]
+        assert (
+            ours["weights"]["start_from"] == f"models/{name.partition('/')[2]}"
+            and ours["weights"]["adapters"]["targets"]
+        )
     written = draft.notes["data.shards"]
     if command := re.search(r"curation/encode buckets=\.\.\. (.*) writes it", written):
         words = ["shards=clips", *command[1].split()]
@@ -713,7 +727,7 @@ def test_a_published_model_is_known_by_its_name_and_its_recipe_and_the_command_f
 
 def test_without_pretrained_weights_there_a_published_model_starts_from_the_seed(kitchen):
     ours = migrated(kitchen, WAN.replace("mode: finetune", "mode: pretrain"))
-    assert "start_from" not in ours and ours["model"]["_target_"].endswith("pretrained_video_model")
+    assert "weights" not in ours and ours["model"]["_target_"].endswith("pretrained_video_model")
 
 
 @pytest.mark.parametrize(("name", "more"), [

@@ -171,11 +171,11 @@ def test_a_phase_is_planned_with_its_own_layout_batch_and_steps():
     words = ", ".join(f"{name}: {{{phase}, {text}}}" for name, text in phases.items())
     found = {}
     for gpus, name in ((8, None), (2, None), (5, None), (2, "b"), (2, "a")):
-        one = asked("duration=null", f"phases={{{words}}}", gpus=gpus, phase=name)
+        one = asked("loop.duration=null", f"loop.phases={{{words}}}", gpus=gpus, phase=name)
         found[gpus, name] = (one.phase, one.where, str(one.own), one.question.subject.batch, one.steps)
         assert one.written == (ParallelPlan() if one.phase == "a" else one.own), "changes are laid over this"
-    a, b = ("a", "phases.a.parallel", "shard 8", 256, 20), ("b", "phases.b.parallel", "shard 2", 16, 30)
-    c = ("c", "phases.c.parallel", "replicate 2", 256, 40)
+    a, b = ("a", "loop.phases.a.parallel", "shard 8", 256, 20), ("b", "loop.phases.b.parallel", "shard 2", 16, 30)
+    c = ("c", "loop.phases.c.parallel", "replicate 2", 256, 40)
     assert found == {(8, None): a, (2, None): c, (5, None): c, (2, "b"): b, (2, "a"): a}
 
 
@@ -184,14 +184,17 @@ def test_each_setting_of_a_recipe_that_costs_time_or_memory_is_planned_with():
     parameters, about = plain.question.work.parameters, partial(pytest.approx, rel=1e-6)
     assert (plain.steps, plain.kept, plain.recompute) == (-(-100_000_000_000 // (256 * 4096)), 3, True)
     assert plain.checkpoint_bytes == about(12 * parameters), "weights and two moments in fp32"
-    averaged = asked("ema={_target_: nemo_vfm.train.ema.EMA}")
+    averaged = asked("callbacks.ema={_target_: nemo_vfm.train.ema.EMA}")
     assert averaged.question.average and averaged.checkpoint_bytes == about(16 * parameters)
     assert asked("optimizer={_target_: torch.optim.SGD, lr: 1.0}").checkpoint_bytes == about(4 * parameters)
     assert asked("engine.offload_optimizer=true").question.offload and not plain.question.offload
     assert not asked("engine.recompute=none").recompute
     assert (asked("precision=fp32").question.arithmetic, plain.question.arithmetic) == ("fp32", "bf16")
     assert asked("precision=fp8").question.fp8 is not None
-    assert [asked(f"checkpoint.keep_last={last}", "checkpoint.keep_best=2").kept for last in (1, "null")] == [3, None]
+    assert [asked(f"loop.checkpoint.keep_last={last}", "loop.checkpoint.keep_best=2").kept for last in (1, "null")] == [
+        3,
+        None,
+    ]
     half = asked("data.batch_size=128", tokens=2048)
     assert (half.question.subject.batch, half.question.subject.tokens) == (128, 2048)
     assert half.steps == -(-100_000_000_000 // (128 * 2048))

@@ -79,9 +79,10 @@ def metrics(folder: Path, *records: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("name", "recipe", "known"),
     [("val/loss", COUNT, True), ("valid_loss", COUNT, True), ("held_out", COUNT, False),
-     ("val_loss/term", COUNT, False), ("held_out", "checkpoint: {metric: held_out}\n", True),
-     ("held_out", "checkpoint: {metric: [1]}\n", False), ("val_auc", "checkpoint: {metric: val_auc}\n", False),
-     ("held_out", "checkpoint: {metric: held_out", False)],
+     ("val_loss/term", COUNT, False), ("held_out", "loop: {checkpoint: {metric: held_out}}\n", True),
+     ("held_out", "loop: {checkpoint: {metric: [1]}}\n", False),
+     ("val_auc", "loop: {checkpoint: {metric: val_auc}}\n", False),
+     ("held_out", "loop: {checkpoint: {metric: held_out", False)],
 )  # fmt: skip
 def test_a_validation_loss_is_known_by_its_names_or_as_the_recipes_metric(name, recipe, known, listed):
     metrics(Path("runs/a"), {"step": 8, "loss": 0.5, name: 0.25}, {"step": 9, "loss": 0.125})

@@ -178,7 +178,7 @@ def test_the_best_run_of_a_sweep_is_that_by_the_metric_of_its_recipe(more, best,
              "figures": {"fit/loss": 1.0, "fit/val_loss": loss, "fit/val_auc": auc}}
             for number, (loss, auc) in enumerate(((0.9, 0.9), (0.1, 0.1)))]  # fmt: skip
     (tmp_path / "n1").mkdir()
-    (tmp_path / "n1/recipe.yaml").write_text(f"steps: {{fit: {{checkpoint: {{metric: val_auc{more}}}}}}}\n")
+    (tmp_path / "n1/recipe.yaml").write_text(f"steps: {{fit: {{loop: {{checkpoint: {{metric: val_auc{more}}}}}}}}}\n")
     sweep_table.show(["n"], rows, tmp_path)
     said = capsys.readouterr().out
     assert [f"n{best}" in line for line in said.splitlines() if "done *" in line] == [True]

@@ -38,8 +38,9 @@ def clips(folder: Path) -> Path:
 
 def arguments(base: Path, *more: str) -> list[str]:
     return [f"base={base}", "data.path=clips", "data.buckets=quickstart", "data.batch_size=2", "data.num_workers=0",
-            "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2",
-            "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9", "callbacks.preview.height_px=48",
+            "data.val_fraction=0", "~loop.validation", "run_dir=run", "loop.checkpoint.every_steps=2",
+            "optimizer.lr=1e-2", "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9",
+            "callbacks.preview.height_px=48",
             "callbacks.preview.width_px=48", "task.pipeline.steps=2", "precision=fp32",
             "task.pipeline.precision='fp32'", "schedule.warmup_steps=0", "seed=3",
             *more]  # fmt: skip
@@ -50,8 +51,8 @@ def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path)
     import diffusers
 
     clips(kitchen.folder / "clips")
-    assert kitchen.main("run", "world_model/lora", *arguments(base, "duration=2 steps")) == 0
-    assert kitchen.main("run", "world_model/lora", *arguments(base, "duration=4 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=2 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=4 steps")) == 0
     found = checkpoint.found(kitchen.folder / "run")
     weights = checkpoint.weights_of(found, "model")
     assert found.step == 4 and all(".adapters." in name for name in weights), "only adapters are saved"
@@ -88,8 +89,12 @@ def test_each_network_of_two_has_an_adapter_of_its_own_sampled_together_and_merg
     clips(kitchen.folder / "clips")
     base = saved("wan 2.2 a14b text", tmp_path / "base")
     for network in ("transformer", "transformer_2"):
-        given = [f"task.pipeline.network={network}", f"start_from={base / network}", f"model.folder={base / network}"]
-        run = [*arguments(base, "duration=2 steps", *given), f"run_dir={network}"]
+        given = [
+            f"task.pipeline.network={network}",
+            f"weights.start_from={base / network}",
+            f"model.folder={base / network}",
+        ]
+        run = [*arguments(base, "loop.duration=2 steps", *given), f"run_dir={network}"]
         assert kitchen.main("run", "world_model/lora", *run) == 0
         assert kitchen.main("convert", network, f"{network}-adapter", "--adapter", "ours") == 0
 
@@ -115,33 +120,35 @@ def test_each_network_of_two_has_an_adapter_of_its_own_sampled_together_and_merg
 def test_adapters_resume_only_on_their_original_weights(kitchen, base: Path) -> None:
     clips(kitchen.folder / "clips")
     copy = Path(shutil.copytree(base, kitchen.folder / "base"))
-    assert kitchen.main("run", "world_model/lora", *arguments(copy, "duration=2 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(copy, "loop.duration=2 steps")) == 0
     done = kitchen.command(
-        "run", "world_model/lora", *arguments(copy, "duration=4 steps", "adapters.targets.mlp.rank=4")
+        "run", "world_model/lora", *arguments(copy, "loop.duration=4 steps", "weights.adapters.targets.mlp.rank=4")
     )
-    assert done.returncode == 2 and "adapters.targets.mlp.rank" in done.stderr, done.stderr
+    assert done.returncode == 2 and "weights.adapters.targets.mlp.rank" in done.stderr, done.stderr
     file = copy / "transformer/diffusion_pytorch_model.safetensors"
     save_file({name: tensor + 0.01 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
-    done = kitchen.command("run", "world_model/lora", *arguments(copy, "duration=4 steps"))
+    done = kitchen.command("run", "world_model/lora", *arguments(copy, "loop.duration=4 steps"))
     assert done.returncode != 0 and "use the original weights" in done.stderr, done.stderr
 
 
 @pytest.mark.slow  # five commands
 def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_both(kitchen, base: Path) -> None:
     clips(kitchen.folder / "clips")
-    assert kitchen.main("run", "world_model/lora", *arguments(base, "duration=2 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=2 steps")) == 0
     state = checkpoint.found(kitchen.folder / "run").state["adapters"]
     assert state["method"] == "lora" and state["targets"]["mlp"]["alpha"] == 32
-    other = arguments(base, "duration=4 steps", "adapters.targets.mlp.alpha=8", "adapters.targets.mlp.rank=4")
-    done = kitchen.command("run", "world_model/lora", *other, "--allow", "adapters")
+    other = arguments(
+        base, "loop.duration=4 steps", "weights.adapters.targets.mlp.alpha=8", "weights.adapters.targets.mlp.rank=4"
+    )
+    done = kitchen.command("run", "world_model/lora", *other, "--allow", "weights.adapters")
     assert done.returncode != 0 and "mlp" in done.stderr and "(16, " in done.stderr, done.stderr
 
-    alone = arguments(base, "duration=2 steps", "adapters.targets.mlp.alpha=8")
-    done = kitchen.command("run", "world_model/lora", *alone, "--allow", "adapters")
+    alone = arguments(base, "loop.duration=2 steps", "weights.adapters.targets.mlp.alpha=8")
+    done = kitchen.command("run", "world_model/lora", *alone, "--allow", "weights.adapters")
     assert done.returncode == 0 and "targets.mlp.alpha 32.0 before, 8.0 now" in done.stderr, done.stderr
     done = kitchen.command("convert", "run", "mine", "--adapter", "ours")
     assert done.returncode == 2 and "step 2 was trained with other adapters" in done.stderr, done.stderr
-    longer = arguments(base, "duration=3 steps", "adapters.targets.mlp.alpha=8")
+    longer = arguments(base, "loop.duration=3 steps", "weights.adapters.targets.mlp.alpha=8")
     assert kitchen.main("run", "world_model/lora", *longer) == 0
     assert checkpoint.found(kitchen.folder / "run").state["adapters"]["targets"]["mlp"]["alpha"] == 8
     assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0

@@ -31,9 +31,11 @@ data:
   tokenizer: {_target_: nemo_vfm.data.tokenizers.byte_tokenizer.ByteTokenizer}
 task: {_target_: nemo_vfm.language.next_token_task.NextToken}
 optimizer: {_target_: torch.optim.AdamW, lr: 1e-2}
-duration: 2 steps
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+loop:
+  duration: 2 steps
+  checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
 """
+TUNED = "defaults: [{weights.adapters: lora_text}]\n"
 OF_FOLDER = "model={_target_: nemo_vfm.models.convert.gpt_folder.gpt_of_folder, folder: theirs}"
 
 
@@ -54,9 +56,9 @@ def written(folder: Path) -> GPT:
 def test_a_network_of_a_folder_is_refused_where_nothing_brings_the_folders_weights(kitchen) -> None:
     written(kitchen.folder / "theirs")
     kitchen.write("train.yaml", RECIPE)
-    assert kitchen.main("check", "train.yaml", OF_FOLDER, "start_from=theirs") == 0
+    assert kitchen.main("check", "train.yaml", OF_FOLDER, "weights.start_from=theirs") == 0
     refused = kitchen.command("check", "train.yaml", OF_FOLDER)
-    assert refused.returncode == 2 and "set start_from to the same folder" in refused.stdout, refused.stdout
+    assert refused.returncode == 2 and "set weights.start_from to the same folder" in refused.stdout, refused.stdout
     generate = [str(ROOT / "recipes/llm/generate.yaml"), "model.folder=theirs"]
     assert (kitchen.main("check", *generate), kitchen.main("check", *generate, "~checkpoint")) == (0, 2)
 
@@ -65,8 +67,8 @@ def test_a_network_of_a_folder_is_refused_where_nothing_brings_the_folders_weigh
 def test_a_folder_trains_in_the_recipes_precision_and_its_adapters_go_wherever_others_go(kitchen) -> None:
     tokenized(kitchen.folder)
     theirs = written(kitchen.folder / "theirs")
-    kitchen.write("train.yaml", f"start_from: theirs\n{RECIPE}")
-    kitchen.write("tuned.yaml", f"defaults: [{{adapters: lora_text}}]\nstart_from: theirs\n{RECIPE}")
+    kitchen.write("train.yaml", f"weights: {{start_from: theirs}}\n{RECIPE}")
+    kitchen.write("tuned.yaml", f"{TUNED}weights: {{start_from: theirs}}\n{RECIPE}")
     assert kitchen.main("run", "train.yaml", OF_FOLDER, "run_dir=runs/full") == 0
     weights = checkpoint.weights_of(checkpoint.found(kitchen.folder / "runs/full"), "model")
     assert {weights[name].dtype for name in weights} == {torch.float32}
@@ -86,9 +88,9 @@ def test_a_folder_trains_in_the_recipes_precision_and_its_adapters_go_wherever_o
 def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen, capfd) -> None:
     tokenized(kitchen.folder)
     kitchen.write("base.yaml", RECIPE)
-    kitchen.write("tuned.yaml", f"defaults: [{{adapters: lora_text}}]\nstart_from: runs/base\n{RECIPE}")
+    kitchen.write("tuned.yaml", f"{TUNED}weights: {{start_from: runs/base}}\n{RECIPE}")
     assert kitchen.main("run", "base.yaml", "run_dir=runs/base") == 0
-    assert kitchen.main("run", "tuned.yaml", "run_dir=runs/tuned", "adapters.method=dora") == 0
+    assert kitchen.main("run", "tuned.yaml", "run_dir=runs/tuned", "weights.adapters.method=dora") == 0
     weights = checkpoint.weights_of(checkpoint.found(kitchen.folder / "runs/tuned"), "model")
     assert weights and all(".adapters." in name for name in weights)
 

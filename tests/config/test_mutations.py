@@ -65,7 +65,7 @@ PIECES = (
     "...\n",
 )
 WORDS = (
-    "duration=1 steps",
+    "loop.duration=1 steps",
     "~model",
     "model=dit_s",
     "model=dit_xl",

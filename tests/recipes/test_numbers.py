@@ -38,7 +38,7 @@ BROKEN = [
     (QUICK, "steps.train.optimizer.betas", "[0.9, 1.5]", "Invalid beta parameter"),
     (QUICK, "steps.train.optimizer.weight_decay", "-0.5", "Invalid weight_decay"),
     (QUICK, "steps.train.schedule.final_fraction", "2", "in [0, 1]"),
-    (QUICK, "steps.train.ema.decay", "1", "decay must be in [0, 1)"),
+    (QUICK, "steps.train.callbacks.ema.decay", "1", "decay must be in [0, 1)"),
     (QUICK, "steps.sample.pipeline.sampler.steps", "1000000", "at most 10,000"),
     (QUICK, "steps.encode.codec.levels_space", "-1", "must not be negative"),
     (QUICK, "steps.encode.text_encoder.dim", "1000000000000", "at most 1,048,576"),
@@ -160,7 +160,7 @@ def test_one_network_of_two_does_not_sample_alone(base, capsys):
 def test_an_objective_that_the_folders_network_was_not_trained_with_is_said(tmp_path, capsys):
     pytest.importorskip("diffusers", reason="needs the extra diffusers")
     write_random_pipeline(tmp_path / "base", "cosmos1_text")
-    words = ["check", str(ROOT / "recipes/diffusion/train_folder.yaml"), f"start_from={tmp_path / 'base'}"]
+    words = ["check", str(ROOT / "recipes/diffusion/train_folder.yaml"), f"weights.start_from={tmp_path / 'base'}"]
     main([*words, "data.path=a"])
     assert "a cosmos1_text, was trained with EDM, but this training has FlowMatching" in capsys.readouterr().out
     main([*words, "data.path=a", "task.objective=edm"])
@@ -187,7 +187,7 @@ def require_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]
     ("", "has two networks, which are trained separately; add network=transformer"),
     ("task.pipeline.network=transformer_2", "is for transformer_2 and starts from"),
     ("task.pipeline.network=transformer", "ok"),
-    ("task.pipeline.network=transformer_2 start_from={0}/transformer_2 model.folder={0}/transformer_2", "ok"),
+    ("task.pipeline.network=transformer_2 weights.start_from={0}/transformer_2 model.folder={0}/transformer_2", "ok"),
 ])  # fmt: skip
 def test_a_training_is_for_one_network_of_two_and_starts_from_it(given, said, base, capsys):
     require_told(["lora", f"base={base}", "data.path=a", *given.format(base).split()], said, capsys)
@@ -325,9 +325,9 @@ def test_a_network_that_encodes_given_frames_is_refused_where_the_data_are_laten
 def test_a_training_of_two_networks_is_refused_with_a_folder_of_one(base, capsys):
     words = ["check", str(ROOT / "recipes/world_model/full.yaml"), f"base={base}", "data.path=a"]
     assert main([*words, "model=pretrained_experts", "task.pipeline.network=transformer"]) == 2
-    assert "set model=pretrained model.folder=BASE/NAME start_from=BASE/NAME" in "".join(capsys.readouterr())
+    assert "set model=pretrained model.folder=BASE/NAME weights.start_from=BASE/NAME" in "".join(capsys.readouterr())
     for one in ("transformer", "transformer_2"):
-        of_one = [f"model.folder={base / one}", f"start_from={base / one}", f"task.pipeline.network={one}"]
+        of_one = [f"model.folder={base / one}", f"weights.start_from={base / one}", f"task.pipeline.network={one}"]
         assert main([*words, *of_one]) == 0, capsys.readouterr().out
 
 
@@ -338,11 +338,11 @@ def test_weights_that_are_adapters_alone_are_refused_with_the_way_to_merge_them(
     full, sample = (str(ROOT / f"recipes/world_model/{name}.yaml") for name in ("full", "sample_pretrained"))
     trained = [full, "data.path=a", "task.pipeline.network=transformer"]
     for place in (tmp_path / "lora", folder, folder / "step-00000002"):
-        for words in ([*trained, f"start_from={place}"], [sample, *EXPERTS, f"checkpoint={place}"]):
+        for words in ([*trained, f"weights.start_from={place}"], [sample, *EXPERTS, f"checkpoint={place}"]):
             assert main(["check", *words, f"base={base}"]) == 2
             told = "".join(capsys.readouterr())
             assert "holds only adapters" in told and f"nemo-vfm convert {place} OUT" in " ".join(told.split()), told
-    assert main(["check", *trained, f"start_from={folder / 'step-00000001'}", f"base={base}"]) == 0
+    assert main(["check", *trained, f"weights.start_from={folder / 'step-00000001'}", f"base={base}"]) == 0
 
 
 def test_blocks_that_a_model_does_not_name_are_refused_at_the_engine(capsys):
@@ -362,9 +362,9 @@ LAYOUTS = [
     (TEXTS, ["parallel.tensor=3"], "parallel", "cannot be divided by 3"),
     (SMALL, ["parallel.pipeline=3", "parallel.microbatches=3", "data.batch_size=3", "data.shards=x"],
      "parallel", "2 blocks cannot be cut into 3 stages"),
-    ("llm/nemotron4_340b", ["phases.main.parallel.pipeline=13",
+    ("llm/nemotron4_340b", ["loop.phases.main.parallel.pipeline=13",
                             *(f"data.sources.{name}.folder=x" for name in ("english", "multilingual", "code"))],
-     "phases.main.parallel", "96 blocks cannot be cut into 104 stages"),
+     "loop.phases.main.parallel", "96 blocks cannot be cut into 104 stages"),
 ]  # fmt: skip
 
 

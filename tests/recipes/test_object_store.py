@@ -26,7 +26,7 @@ def test_raw_videos_in_a_bucket_become_a_sampled_video(
         bucket.put(f"raw/{path.name}", path.read_bytes())
     run("curation/clips.yaml", "clips", f"source.path=s3://{BUCKET}/raw", f"copy_to=s3://{BUCKET}/clips")
     run("curation/encode.yaml", "encode", f"shards=s3://{BUCKET}/clips", f"copy_to=s3://{BUCKET}/latents")
-    train = (f"data.shards=s3://{BUCKET}/latents", f"checkpoint.copy_to=s3://{BUCKET}/run")
+    train = (f"data.shards=s3://{BUCKET}/latents", f"loop.checkpoint.copy_to=s3://{BUCKET}/run")
     one = run("diffusion/train_small.yaml", "train", *train)
     assert json.loads((one / "status.json").read_text())["figures"]["steps"] == 2
     assert "run/step-00000002/manifest.json" in bucket.names()

@@ -18,8 +18,8 @@ from tests.support import preloaded
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "--overlay", "smoke", "steps.train.duration=6 steps", "steps.train.checkpoint.every_steps=2",
-    "steps.train.checkpoint.keep_last=null", "steps.train.validation.every_steps=3",
+    "--overlay", "smoke", "steps.train.loop.duration=6 steps", "steps.train.loop.checkpoint.every_steps=2",
+    "steps.train.loop.checkpoint.keep_last=null", "steps.train.loop.validation.every_steps=3",
     "steps.train.callbacks.preview.every_steps=6", "steps.train.data.batch_size=4", "steps.sample.prompts.num=4",
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from nemo_vfm.recsys.feature_table_data import FeatureTableData
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from tests.support.session_chunk import SCHEMA, equal_rows, session_chunk
 from tests.support.small_recommenders import small
 
@@ -247,8 +248,8 @@ def test_what_model_or_task_read_and_the_table_lacks_is_named_before_a_row_is_dr
 
     data = FeatureTableData(folder=folder, batch_size=32, **of_data)
     training = Train(
-        model=model, data=data, task=Click(labels=labels or {"click": 1.0}), duration=Duration.parse("1 steps"),
-        optimizer=partial(torch.optim.SGD, lr=0.1), checkpoint=SaveCheckpoints(every_steps=1),
+        model=model, data=data, task=Click(labels=labels or {"click": 1.0}), optimizer=partial(torch.optim.SGD, lr=0.1),
+        loop=Loop(duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1)),
     )  # fmt: skip
     with pytest.raises((DataError, UserError), match=message):
         training.run(Run(tmp_path))

@@ -31,6 +31,7 @@ from nemo_vfm.recsys.sources.parquet_log import ParquetLog
 from nemo_vfm.recsys.table_scoring import ScoreTable
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from tests.recipes.conftest import write_clicks
 from tests.support.kuairand_files import kuairand_rows, write_kuairand
 from tests.support.repository import ROOT
@@ -77,7 +78,7 @@ def test_a_training_and_the_scores_of_a_table_take_the_rows_alike(tmp_path):
     task = Click(labels={"y": 1.0})
     Train(
         model=model, data=data, task=task, optimizer=partial(torch.optim.SGD, lr=0.1),
-        duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1),
+        loop=Loop(duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1)),
     ).run(Run(tmp_path / "run"))  # fmt: skip
     outcome = ScoreTable(model=model, checkpoint=tmp_path / "run", task=task, data=data).run(Run(tmp_path / "scores"))
     assert outcome.figures == {"samples": 60}

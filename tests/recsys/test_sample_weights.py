@@ -33,6 +33,7 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import WarmupCosine
 from tests.support.small_recommenders import small
 from tests.train.test_job import lines
@@ -86,7 +87,7 @@ def _predicted(tmp_path: Path, folder: Path) -> list[Path]:
     data = FeatureTableData(folder=folder, batch_size=32, val_fraction=0.3)
     Train(
         model=MODEL, data=data, task=TASK, optimizer=partial(torch.optim.SGD, lr=0.1),
-        duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1),
+        loop=Loop(duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1)),
         callbacks={"predictions": WritePredictions()},
     ).run(Run(tmp_path / "fresh"))  # fmt: skip
     ScoreTable(model=MODEL, checkpoint=tmp_path / "fresh", task=TASK, data=data).run(Run(tmp_path / "scored"))
@@ -102,8 +103,9 @@ def test_a_weight_of_two_is_the_sample_twice_in_loss_gradients_and_metrics(tmp_p
         data = FeatureTableData(folder=folder, batch_size=FeatureTable(folder).num_rows, order="log", held_out=held_out)
         Train(
             model=MODEL, data=data, task=TASK, optimizer=partial(torch.optim.SGD, lr=0.3),
-            duration=Duration.parse("2 steps"), checkpoint=SaveCheckpoints(every_steps=2),
-            validation=Validate(every_steps=1, group="user", top_k=[1]), precision=Precision("fp32"),
+            loop=Loop(duration=Duration.parse("2 steps"), checkpoint=SaveCheckpoints(every_steps=2),
+                      validation=Validate(every_steps=1, group="user", top_k=[1])),
+            precision=Precision("fp32"),
         ).run(Run(tmp_path / name, seed=3))  # fmt: skip
     one, other = (load_file(tmp_path / name / "checkpoints/step-00000002/model.safetensors") for name in tables)
     assert all(torch.allclose(tensor, other[name], atol=1e-6) for name, tensor in one.items())
@@ -134,8 +136,8 @@ def test_a_ranker_of_a_tenth_of_the_negatives_predicts_the_rate_of_the_whole_log
     data = FeatureTableData(folder=tmp_path / "tenth/table", batch_size=512, order="shuffled")
     Train(
         model=model, data=data, task=TASK, optimizer=partial(torch.optim.Adam, lr=1e-3),
-        duration=Duration.parse("3 epochs"), schedule=WarmupCosine(warmup_steps=20, final_fraction=0.0),
-        checkpoint=SaveCheckpoints(every_steps=1000), precision=Precision("fp32"),
+        schedule=WarmupCosine(warmup_steps=20, final_fraction=0.0), precision=Precision("fp32"),
+        loop=Loop(duration=Duration.parse("3 epochs"), checkpoint=SaveCheckpoints(every_steps=1000)),
     ).run(Run(tmp_path / "run", seed=3))  # fmt: skip
     whole = FeatureTableData(folder=tmp_path / "whole/table", batch_size=4096)
     ScoreTable(

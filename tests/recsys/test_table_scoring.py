@@ -23,6 +23,7 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from tests.support.ranks import on_ranks
 from tests.support.session_chunk import SCHEMA, session_chunk
 from tests.support.small_recommenders import small
@@ -45,8 +46,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.finish()
     Train(
         model=MODEL, data=data(folder / "table"), task=TASK, optimizer=partial(torch.optim.SGD, lr=0.3),
-        duration=Duration.parse("7 steps"), checkpoint=SaveCheckpoints(every_steps=7), ema=EMA(decay=0.5),
-        callbacks={"predictions": WritePredictions()}, precision=Precision("fp32"),
+        loop=Loop(duration=Duration.parse("7 steps"), checkpoint=SaveCheckpoints(every_steps=7)),
+        callbacks={"ema": EMA(decay=0.5), "predictions": WritePredictions()}, precision=Precision("fp32"),
     ).run(Run(folder / "run", seed=3))  # fmt: skip
     return folder
 

@@ -27,8 +27,8 @@ def words(folder: Path, *more: str) -> list[str]:
     return [
         f"run_dir={folder}", "steps.log.log.num_samples=4000", *rows,
         *(f"steps.train.model.rows.{name}={ROWS}" for name in names), "steps.train.data.batch_size=256",
-        "steps.train.duration=8 steps", "steps.train.checkpoint.every_steps=2", "steps.train.validation.every_steps=4",
-        "steps.train.schedule.warmup_steps=2", *more,
+        "steps.train.loop.duration=8 steps", "steps.train.loop.checkpoint.every_steps=2",
+        "steps.train.loop.validation.every_steps=4", "steps.train.schedule.warmup_steps=2", *more,
     ]  # fmt: skip
 
 

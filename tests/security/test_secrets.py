@@ -34,8 +34,9 @@ model: {_target_: tests.support.toy.ToyModel}
 data: {_target_: tests.support.toy.ToyData}
 task: {_target_: tests.support.toy.ToyTask}
 optimizer: {_target_: torch.optim.AdamW, lr: 0.05}
-duration: 3 steps
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 4}
+loop:
+  duration: 3 steps
+  checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 4}
 callbacks: {leak: {_target_: tests.support.leaky.LeakyCallback, secret: '${env:LEAKY_VALUE}'}}
 loggers:
 """

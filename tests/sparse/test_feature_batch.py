@@ -22,6 +22,7 @@ from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.row_deduplication import deduplicated
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.skip import Skip
 from tests.support.jagged_rows import jagged, lists
 from tests.train.test_job import lines
@@ -181,8 +182,9 @@ def test_it_trains_in_microbatches_deduplicated_and_plain_with_the_same_losses(t
     found = []
     for name, deduped, microbatches in (("plain", False, 1), ("deduped", True, 1), ("cut", True, 3)):
         job = Train(model=Sums, task=Clicked(), data=Log(deduped), optimizer=partial(torch.optim.SGD, lr=0.1),
-                    duration=Duration.parse("4 steps"), parallel=ParallelPlan(microbatches=microbatches),
-                    skip=Skip(samples=["12"]), checkpoint=SaveCheckpoints(every_steps=4, keep_last=None))  # fmt: skip
+                    loop=Loop(duration=Duration.parse("4 steps"), checkpoint=SaveCheckpoints(keep_last=None)),
+                    parallel=ParallelPlan(microbatches=microbatches),
+                    callbacks={"skip": Skip(samples=["12"])})  # fmt: skip
         job.run(Run(tmp_path / name, seed=1))
         found.append(torch.tensor([line["loss"] for line in lines(tmp_path / name)]))
     assert len(found[0]) == 4 and len(set(found[0].tolist())) == 4

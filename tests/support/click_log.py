@@ -19,6 +19,7 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.job import Train
+from tests.support.slots import slots
 
 BATCH, HELD_OUT = 16, 5
 
@@ -87,7 +88,7 @@ def job(labels: dict[str, float], *, replicate: int = 1, held_out: int = HELD_OU
         "callbacks": {"predictions": WritePredictions()},
         "precision": Precision("fp32"),
     }  # fmt: skip
-    return Train(duration=Duration.parse("8 steps"), **(given | settings))  # type: ignore[arg-type]
+    return Train(**slots(duration=Duration.parse("8 steps"), **(given | settings)))
 
 
 def trained(_: int, folder: Path, labels: dict[str, float], replicate: int) -> None:

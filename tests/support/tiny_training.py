@@ -149,10 +149,10 @@ def shards(folder: Path) -> Path:
 def changes(data: Path, folder: Path, *more: str, steps: int = 6) -> list[str]:
     """What makes the recipe this small, and its numbers those of any machine."""
     return [
-        f"data.shards={data}", f"run_dir={folder}", f"duration={steps} steps", f"data.batch_size={BATCH}",
-        "data.val_fraction=0.2", "model.heads=2", f"checkpoint.every_steps={SAVED}", "checkpoint.keep_last=null",
-        "validation.every_steps=4", "callbacks.preview.every_steps=6", f"task._target_={NAME}.Noted",
-        f"task.notes={folder}-notes", "precision.compute=fp32", *more,
+        f"data.shards={data}", f"run_dir={folder}", f"loop.duration={steps} steps", f"data.batch_size={BATCH}",
+        "data.val_fraction=0.2", "model.heads=2", f"loop.checkpoint.every_steps={SAVED}",
+        "loop.checkpoint.keep_last=null", "loop.validation.every_steps=4", "callbacks.preview.every_steps=6",
+        f"task._target_={NAME}.Noted", f"task.notes={folder}-notes", "precision.compute=fp32", *more,
     ]  # fmt: skip
 
 

@@ -120,8 +120,8 @@ def dit_words(folder: Path) -> list[str]:
     """The smallest training: one block, four steps."""
     data = tiny_training.shards(folder / "shards")
     return [tiny_training.RECIPE, "--overlay", "smoke", f"data.shards={data}", f"run_dir={folder}/dit",
-            "duration=4 steps", "data.batch_size=4", "model.depth=1", "precision.compute=fp32",
-            "data.val_fraction=0", "~validation", "~callbacks.preview", "~ema"]  # fmt: skip
+            "loop.duration=4 steps", "data.batch_size=4", "model.depth=1", "precision.compute=fp32",
+            "data.val_fraction=0", "~loop.validation", "~callbacks.preview", "~callbacks.ema"]  # fmt: skip
 
 
 def table_words(folder: Path) -> list[str]:

@@ -31,6 +31,9 @@ STAGES = {"conf/stage/scale.yaml": "# scales\n_target_: '@.Scale'\nby: 2\n",
 COMMON = {
     "Keys": {
         "a key that does not exist": Wrong(W + "conut: 12"),
+        "a key of an earlier version": Wrong(
+            "defaults: [recipe:diffusion/train_small]\ndata: {shards: a}\nduration: 9 steps\n"
+        ),
         "a key of another level": Wrong(W + "stage: {_target_: '@.Scale', by: 2, count: 3}\ncount: 2"),
         "a dotted key": Wrong(W + "size.width: 12"),
         "a key given twice": Wrong("seed: 1\nseed: 2\n" + W),

@@ -30,6 +30,7 @@ from nemo_vfm.data.tokens.token_writer import write_tokens
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.data_position import Reading, Stretch, carried, resumed
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from tests.support.toy import ToyModel, ToyTask
 
 SAMPLES = 40
@@ -248,10 +249,8 @@ class Noted(ToyTask):
 
 def train(folder: Path, size: int, duration: str, **changes: Any) -> Train:
     settings: dict[str, Any] = {"data": shards(folder, size, "alike"), "task": Noted()} | changes
-    return Train(
-        model=ToyModel, optimizer=partial(torch.optim.SGD, lr=0.01), duration=Duration.parse(duration),
-        checkpoint=SaveCheckpoints(every_steps=2, keep_last=None), **settings,
-    )  # fmt: skip
+    loop = Loop(duration=Duration.parse(duration), checkpoint=SaveCheckpoints(every_steps=2, keep_last=None))
+    return Train(model=ToyModel, optimizer=partial(torch.optim.SGD, lr=0.01), loop=loop, **settings)
 
 
 def ran(job: Train, folder: Path, seed: int = 3) -> dict[int, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from nemo_vfm.data.sources.shard_data import ShardData
 from tests.support import tiny_training as tiny
 from tests.support.ranks import on_ranks
 
-LAYOUT = ("parallel.tensor=2", "validation=null")
+LAYOUT = ("parallel.tensor=2", "loop.validation=null")
 
 
 def fetched(rank: int, words: list[str]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_noth
 ) -> None:
     then = "{_target_: tests.support.parts.Count, duration: 1 steps}"
     recipe = ["defaults:", f"  - {{steps.train: recipe:{RECIPE}}}", "_target_: nemo_vfm.workflow.Workflow",
-              "run_dir: run", "steps:", "  train: {duration: 6 steps}", f"  then: {then}"]  # fmt: skip
+              "run_dir: run", "steps:", "  train: {loop: {duration: 6 steps}}", f"  then: {then}"]  # fmt: skip
     (tmp_path / "recipe.yaml").write_text("\n".join(recipe))
     made = changes(data, tmp_path / "run", fate("waits", rank=0, step=4))
     words = [f"steps.train.{word}" for word in made

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from nemo_vfm.train.phases import Phase
 from nemo_vfm.train.train_state import TrainState
 from tests.support import preloaded
 from tests.support.shown_run import perform
+from tests.support.slots import slots
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
 
@@ -71,7 +73,7 @@ def train(
         "ema": EMA(decay=0.9), "checkpoint": SaveCheckpoints(every_steps=every_steps, keep_last=None),
         "callbacks": {"kill": KillAt(kill_at)},
     }  # fmt: skip
-    return Train(duration=Duration.parse(duration), **(settings | more))  # type: ignore[arg-type]
+    return Train(**slots(duration=Duration.parse(duration), **(settings | more)))
 
 
 def resumed_steps(folder: Path, seed: int = 3, duration: str = "10 steps", **more: object) -> list[int]:
@@ -263,10 +265,10 @@ def test_a_duration_in_seconds_ends_by_the_clock(tmp_path: Path) -> None:
 def test_seconds_of_training_before_a_resume_count(tmp_path: Path) -> None:
     before = train("4 steps", schedule=Constant()).run(Run(tmp_path)).figures["training_s"]
     job = train("4 steps", schedule=Constant())
-    job.duration = Duration(before / 2, "s")
+    job.loop = replace(job.loop, duration=Duration(before / 2, "s"))
     after = job.run(Run(tmp_path, resume=True))
     assert after.did_nothing and after.figures["steps"] == 4
-    job.duration = Duration(before + 0.05, "s")
+    job.loop = replace(job.loop, duration=Duration(before + 0.05, "s"))
     assert before + 0.05 <= job.run(Run(tmp_path, resume=True)).figures["training_s"]
 
 

@@ -40,7 +40,7 @@ def words(tokens: Path, *more: str) -> list[str]:
     """The recipe on these, a checkpoint at every second step."""
     return [
         f"data.sources.text.folder={tokens}", "data.batch_size=4", "data.packing=documents", "precision=fp32",
-        "checkpoint.every_steps=2", "checkpoint.keep_last=null",
+        "loop.checkpoint.every_steps=2", "loop.checkpoint.keep_last=null",
         "schedule={_target_: nemo_vfm.train.optim.Constant}", *more,
     ]  # fmt: skip
 
@@ -53,7 +53,7 @@ def trained(rank: int, folder: Path, given: list[str]) -> None:
 
 @pytest.mark.slow  # a training of 30 steps in a process of its own
 def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, tmp_path: Path) -> None:
-    given = words(tokens, "duration=30 steps", "optimizer.lr=1e-2", "checkpoint.every_steps=30", THROUGHPUT)
+    given = words(tokens, "loop.duration=30 steps", "optimizer.lr=1e-2", "loop.checkpoint.every_steps=30", THROUGHPUT)
     on_ranks(1, trained, tmp_path, given)
     measured = [line["val_perplexity"] for line in metrics(tmp_path) if "val_perplexity" in line]
     assert 300 < measured[0] < 600 and measured[-1] < 100
@@ -64,10 +64,10 @@ def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, t
 
 @pytest.mark.cluster
 def test_packed_documents_on_two_ranks_resumed_on_one_are_one_run(tokens: Path, tmp_path: Path) -> None:
-    on_ranks(1, trained, tmp_path / "alone", words(tokens, "duration=4 steps"))
-    on_ranks(2, trained, tmp_path / "both", words(tokens, "duration=2 steps", "parallel.shard=2"))
+    on_ranks(1, trained, tmp_path / "alone", words(tokens, "loop.duration=4 steps"))
+    on_ranks(2, trained, tmp_path / "both", words(tokens, "loop.duration=2 steps", "parallel.shard=2"))
     before = (tmp_path / "both/metrics.jsonl").read_bytes()
-    on_ranks(1, trained, tmp_path / "both", words(tokens, "duration=4 steps"))
+    on_ranks(1, trained, tmp_path / "both", words(tokens, "loop.duration=4 steps"))
     assert (tmp_path / "both/metrics.jsonl").read_bytes().startswith(before), "with the time that each step took"
     ours, alone = (metrics(tmp_path / name) for name in ("both", "alone"))
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in alone], rel=1e-5)

@@ -21,6 +21,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.skip import Skip
+from tests.support.slots import slots
 from tests.train.test_job import StepsTaken, lines
 
 
@@ -111,8 +112,8 @@ class ByLightning(LightningDataModule):
 def train(duration: str, **more: Any) -> Train:
     """A job over clicks."""
     adamw, every_4 = partial(torch.optim.AdamW, lr=0.05), SaveCheckpoints(every_steps=4, keep_last=None)
-    settings = {"data": Seen(), "checkpoint": every_4, **more}
-    return Train(model=Tables, task=Click(), optimizer=adamw, duration=Duration.parse(duration), **settings)
+    settings = slots(duration=Duration.parse(duration), **{"data": Seen(), "checkpoint": every_4, **more})
+    return Train(model=Tables, task=Click(), optimizer=adamw, **settings)
 
 
 def test_only_dataclasses_with_the_batchs_methods_are_batches() -> None:

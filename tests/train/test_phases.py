@@ -109,7 +109,7 @@ def test_a_check_lists_the_phases_and_says_whose_batches_cannot_be_shared(capsys
     recipe = str(ROOT / "recipes/llm/nemotron4_340b.yaml")
     assert main(["check", recipe, "--gpus", "6144"]) == 0
     assert "phase small: steps 1 to 63,579 on 1,536 devices" in " ".join(capsys.readouterr().out.split())
-    assert main(["check", recipe, "phases.main.batch_size=2300"]) == 2
+    assert main(["check", recipe, "loop.phases.main.batch_size=2300"]) == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "batch_size of phase main 2300 cannot be divided among 64 data ranks" in said and "would fit" in said
 
@@ -117,7 +117,7 @@ def test_a_check_lists_the_phases_and_says_whose_batches_cannot_be_shared(capsys
 def asked(*each: str) -> str:
     """A change that gives a run these phases, of two steps each."""
     inside = ", ".join(f"p{n}: {{_target_: {NAME}, duration: 2 steps{more}}}" for n, more in enumerate(each))
-    return f"phases={{{inside}}}"
+    return f"loop.phases={{{inside}}}"
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_one_command_goes_through_phases_on_one_and_two_devices_and_all_is_as_on
     data: Path, tmp_path: Path
 ) -> None:
     two = ", parallel: {_target_: nemo_vfm.parallel.plan.plan.ParallelPlan, shard: 2}"
-    status, said = run(command(data, tmp_path / "run", "duration=null", asked("", two)))
+    status, said = run(command(data, tmp_path / "run", "loop.duration=null", asked("", two)))
     assert status == 0, said
     assert "phase p1 is for 2 devices, but there are 1" in said and "resuming at step 2" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "done"

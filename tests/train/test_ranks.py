@@ -247,7 +247,7 @@ def _wait_for_a_save(folder: Path) -> None:
 def test_twenty_kills_of_a_rank_at_any_moment_change_nothing(data: Path, tmp_path: Path) -> None:
     """The clock decides where each kill falls: in a step, between two, or while a checkpoint is written."""
     whole, folder, moments = tmp_path / "whole", tmp_path / "run", random.Random(0)
-    few = ("validation.every_steps=1000", "callbacks.preview.every_steps=1000")
+    few = ("loop.validation.every_steps=1000", "callbacks.preview.every_steps=1000")
     on_ranks(1, trained, changes(data, whole, *few, steps=160), timeout_s=LIMIT_S)
     words = torchrun(command(data, folder, *few, "parallel.shard=2", fate("nothing", pause_s=0.1), steps=160), 30)
     kills, before = 0, -1

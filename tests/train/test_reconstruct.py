@@ -26,6 +26,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.reconstruct.latent_statistics import MeasureLatents
 from nemo_vfm.train.reconstruct.loss_terms import Edges, Motion, Pixels, Scales, divergence
 from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
@@ -76,8 +77,9 @@ def trained(
     """A training with both callbacks at its end, and a checkpoint."""
     job = Train(
         model=model, data=Clips(held_out=held_out), task=Reconstruct(terms={"pixels": Pixels(), "edges": Edges()}),  # type: ignore[arg-type]
-        optimizer=partial(torch.optim.AdamW, lr=3e-3), duration=Duration.parse(f"{steps} steps"), ema=EMA(decay=0.8),  # type: ignore[arg-type]
-        checkpoint=(saving := SaveCheckpoints(asynchronous=False)), **how,  # type: ignore[arg-type]
+        optimizer=partial(torch.optim.AdamW, lr=3e-3), callbacks={"ema": EMA(decay=0.8)},  # type: ignore[arg-type]
+        loop=Loop(duration=Duration(steps, "steps"), checkpoint=(saving := SaveCheckpoints(asynchronous=False))),
+        **how,  # type: ignore[arg-type]
     )  # fmt: skip
     fit = job._start(Run(folder, seed=1))
     for batch in itertools.islice(job.data.train_dataloader(), steps):

@@ -15,6 +15,7 @@ from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.skip import Skip
 from tests.support.toy import ToyData, ToyModel, ToyTask
 from tests.train.test_job import CountedData
@@ -26,8 +27,8 @@ def train(folder: Path, skip: Skip = NOTHING, steps: int = 6, data: ToyData | No
     """The toy regression; what its last checkpoint holds."""
     Train(
         model=ToyModel, data=data or ToyData(), task=ToyTask(), optimizer=partial(torch.optim.AdamW, lr=0.05),
-        duration=Duration.parse(f"{steps} steps"), engine=TorchEngine(), ema=EMA(decay=0.9),
-        checkpoint=SaveCheckpoints(every_steps=1, keep_last=None), skip=skip, precision=Precision("fp32"),
+        loop=Loop(duration=Duration(steps, "steps"), checkpoint=SaveCheckpoints(every_steps=1, keep_last=None)),
+        engine=TorchEngine(), precision=Precision("fp32"), callbacks={"ema": EMA(decay=0.9), "skip": skip},
     ).run(Run(folder, seed=1))  # fmt: skip
     return weights(folder, steps)
 

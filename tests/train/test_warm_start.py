@@ -24,9 +24,11 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart
+from nemo_vfm.train.weights import Weights
 from nemo_vfm.workflow import Workflow
 from tests.support.object_store import BUCKET, Failing
 from tests.support.toy import ToyData, ToyModel, ToyTask
@@ -40,8 +42,9 @@ def job(
     """The toy regression."""
     return Train(
         model=model, data=ToyData(), task=ToyTask(), optimizer=partial(torch.optim.AdamW, lr=0.05),  # type: ignore[arg-type]
-        duration=Duration.parse(duration), schedule=schedule, ema=EMA(decay=0.9) if ema else None,
-        checkpoint=saving or SaveCheckpoints(every_steps=4), start_from=start_from, validation=validation,
+        schedule=schedule, weights=Weights(start_from=start_from), callbacks={"ema": EMA(decay=0.9)} if ema else {},
+        loop=Loop(duration=Duration.parse(duration), checkpoint=saving or SaveCheckpoints(every_steps=4),
+                  validation=validation),
     )  # fmt: skip
 
 
@@ -57,10 +60,10 @@ def stepped(job: Train, run: Run, until: int | None = None) -> TrainState:
     batches = iter(job.data.train_dataloader())
     while not fit.finished and fit.step != until:
         fit.advance(next(batches))
-        if job.validation:
-            job.validation.on_step(fit)
-        job.checkpoint.on_step(fit)
-    job.checkpoint.on_end(fit)
+        if job.loop.validation:
+            job.loop.validation.on_step(fit)
+        job.loop.checkpoint.on_step(fit)
+    job.loop.checkpoint.on_end(fit)
     return fit
 
 
@@ -140,7 +143,7 @@ def test_weights_of_another_model_are_refused_with_the_difference_and_a_way_on(s
     with pytest.raises(UserError) as refused:
         job(start_from=source, model=Wider)._start(Run(tmp_path / "new"))
     assert "missing: head.bias, head.weight; unknown: net.0.bias" in str(refused.value)
-    assert "start_from.may_differ=[head]" in str(refused.value)
+    assert "weights.start_from.may_differ=[head]" in str(refused.value)
 
 
 def test_what_may_differ_keeps_the_values_of_the_seed_and_is_said(
@@ -173,15 +176,15 @@ def test_a_run_that_is_not_there_or_has_trained_nothing_is_said(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["start_from=runs/a"], (Path("runs/a"), None, ())),
-        (["start_from={path: runs/a, weights: model}"], (Path("runs/a"), "model", ())),
-        (["start_from.path=runs/a", "start_from.may_differ=[text]"], (Path("runs/a"), None, ("text",))),
+        (["weights.start_from=runs/a"], (Path("runs/a"), None, ())),
+        (["weights.start_from={path: runs/a, weights: model}"], (Path("runs/a"), "model", ())),
+        (["weights.start_from.path=runs/a", "weights.start_from.may_differ=[text]"], (Path("runs/a"), None, ("text",))),
     ],
 )
 def test_a_recipe_says_it_as_a_path_or_as_a_mapping(words: list[str], expected: tuple[object, ...]) -> None:
     built = build(compose("diffusion/train_small", ["data.shards=x", *words]), trust_list([]))
-    assert isinstance(built, Train) and built.start_from is not None
-    start = built.start_from
+    assert isinstance(built, Train) and built.weights.start_from is not None
+    start = built.weights.start_from
     assert (start.path, start.weights, start.may_differ) == expected
 
 

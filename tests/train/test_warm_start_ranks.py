@@ -25,10 +25,11 @@ data:
   batch_size: 4
 task: {_target_: nemo_vfm.language.next_token_task.NextToken}
 optimizer: {lr: 1e-3}
-duration: 2 steps
+loop:
+  duration: 2 steps
+  checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
 precision: {_target_: nemo_vfm.core.precision.Precision, compute: fp32}
-start_from: theirs
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+weights: {start_from: theirs}
 parallel: {_target_: nemo_vfm.parallel.plan.plan.ParallelPlan}
 """
 OF_FOLDER = "'model={_target_: nemo_vfm.models.convert.gpt_folder.gpt_of_folder, folder: theirs}'"
@@ -53,7 +54,7 @@ def test_losses_after_a_folder_of_transformers_are_those_of_one_device(tmp_path:
     nemo_vfm(tmp_path, "convert", "theirs", "ours")
     found = {}
     layouts = ("", "parallel.tensor=2", "parallel.shard=2", "parallel.pipeline=2 parallel.microbatches=2")
-    for number, layout in enumerate((*layouts, "start_from=ours", f"parallel.shard=2 {OF_FOLDER}")):
+    for number, layout in enumerate((*layouts, "weights.start_from=ours", f"parallel.shard=2 {OF_FOLDER}")):
         nemo_vfm(tmp_path, "run", "r.yaml", "--conf", "ours/conf", f"run_dir=run{number}", *shlex.split(layout))
         lines = (tmp_path / f"run{number}" / "metrics.jsonl").read_text().splitlines()
         found[layout] = [json.loads(line)["loss"] for line in lines]

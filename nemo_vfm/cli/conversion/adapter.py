@@ -66,20 +66,20 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     job, _, _ = training(run_of(source), trust, allow_host)
-    if job.adapters is None:
+    if job.weights.adapters is None:
         raise UserError(f"{source} trained no adapters; remove --adapter to convert its weights")
     model = job.model()
-    assert job.start_from is not None, "a run with adapters has start_from"
-    loaded = job.start_from.load_into(model)
+    assert job.weights.start_from is not None, "a run with adapters has weights.start_from"
+    loaded = job.weights.start_from.load_into(model)
     saved = checkpoint.found(source)
     before = (saved.state.get("started_from") or {}).get("sha256")
     if loaded["sha256"] != before:
         raise UserError(f"the adapters were trained on weights with sha256 {str(before)[:12]}..., but {loaded['path']} "
                         f"now has {loaded['sha256'][:12]}...; restore the original weights")  # fmt: skip
-    if difference := job.adapters.differs_from(saved.state.get("adapters")):
+    if difference := job.weights.adapters.differs_from(saved.state.get("adapters")):
         raise UserError(f"step {saved.step} was trained with other adapters than the run's recipe has now "
                         f"({difference}), so its matrices define a different function; convert a later checkpoint, "
-                        f"or resume the run with the earlier values and --allow adapters")  # fmt: skip
+                        f"or resume the run with the earlier values and --allow weights.adapters")  # fmt: skip
     weights = checkpoint.weights_of(saved, key or ("ema" if "ema" in saved.groups else "model"))
     with torch.no_grad():
         for name, tensor in learned_state(model).items():

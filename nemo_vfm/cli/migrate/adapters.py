@@ -36,8 +36,8 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
         return
     if _patterns(draft, "lora_excluded") and _numbers(draft):
         draft.differ("single blocks without an adapter there have one here")
-    draft.put("adapters._target_", f"{_ADAPTER}.LowRankAdapter")
-    draft.put("adapters.method", "dora" if draft.get("dora") is True else "lora")
+    draft.put("weights.adapters._target_", f"{_ADAPTER}.LowRankAdapter")
+    draft.put("weights.adapters.method", "dora" if draft.get("dora") is True else "lora")
     for place, names in chosen.items():
         _put_target(draft, model, place, names, theirs[_BLOCK.sub(r"\1.0.", _first(place))])
     _tell(draft)
@@ -88,17 +88,17 @@ def _fits(pattern: str, name: str) -> bool:
 def _put_target(draft: Draft, model: nn.Module, place: str, names: tuple[str, ...], all_names: tuple[str, ...]) -> None:
     key = "_".join(part for part in re.split(r"\W+", place) if part not in ("", "blocks"))
     parts = projections_of(model, _first(place)).names
-    draft.put(f"adapters.targets.{key}._target_", f"{_ADAPTER}.AdapterTarget")
-    draft.put(f"adapters.targets.{key}.modules", place)
+    draft.put(f"weights.adapters.targets.{key}._target_", f"{_ADAPTER}.AdapterTarget")
+    draft.put(f"weights.adapters.targets.{key}.modules", place)
     for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
         value = draft.whole(fact) if fact == "lora_rank" else draft.number(fact)
-        draft.put(f"adapters.targets.{key}.{argument}", value or _DEFAULTS[fact])
+        draft.put(f"weights.adapters.targets.{key}.{argument}", value or _DEFAULTS[fact])
     if len(all_names) > 1 and parts == (WHOLE,):
         called = ", ".join(name.rpartition(".")[2] for name in all_names)
         draft.differ(f"one adapter stands for those of {called}, which are one linear here")
     elif len(names) < len(all_names):
         chosen = tuple(part for part, name in zip(parts, all_names, strict=True) if name in names)
-        draft.put(f"adapters.targets.{key}.parts", chosen)
+        draft.put(f"weights.adapters.targets.{key}.parts", chosen)
 
 
 def _first(place: str) -> str:
@@ -109,18 +109,18 @@ def _first(place: str) -> str:
 def _tell(draft: Draft) -> None:
     for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
         if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
-            draft.agree(fact, f"adapters.targets.*.{argument}")
+            draft.agree(fact, f"weights.adapters.targets.*.{argument}")
         else:
             draft.leave(fact, f"it is not a number above zero; {_DEFAULTS[fact]} stands, as there")
-    draft.agree("lora", "adapters")
+    draft.agree("lora", "weights.adapters")
     for fact in ("lora_targets", "lora_excluded", "lora_all"):
-        draft.agree(fact, "adapters.targets.*.modules", "our names for these linears")
+        draft.agree(fact, "weights.adapters.targets.*.modules", "our names for these linears")
     if draft.get("lora_dropout") in (0, None):
-        draft.agree("lora_dropout", "adapters", "adapters have no dropout")
+        draft.agree("lora_dropout", "weights.adapters", "adapters have no dropout")
     else:
         draft.leave("lora_dropout", "adapters have no dropout")
         draft.differ("adapters have no dropout here")
-    draft.agree("dora", "adapters.method")
+    draft.agree("dora", "weights.adapters.method")
 
 
 def put_folder(draft: Draft, kind: str) -> None:

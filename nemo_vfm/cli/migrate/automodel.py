@@ -21,8 +21,8 @@ TASK = "the task prepares the inputs of each network; there is nothing to choose
 METRICS = "the metrics of every step are always written"
 SAMPLING = "this is about sampling, which is a separate recipe: recipes/diffusion/sample.yaml"
 RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
-NO_RESTORE = ("start_from takes runs of ours and folders of transformers and diffusers; `nemo-vfm convert` reads other "
-              "files")  # fmt: skip
+NO_RESTORE = ("weights.start_from takes runs of ours and folders of transformers and diffusers; `nemo-vfm convert` "
+              "reads other files")  # fmt: skip
 SPLIT = "data.val_fraction holds out the validation data; there is no second dataset"
 
 #: What their flow matching does where nothing is said.

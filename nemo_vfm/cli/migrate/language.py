@@ -138,7 +138,7 @@ def language(draft: Draft) -> None:
 def _pretrained(draft: Draft) -> None:
     """The model of a folder of transformers, with its weights."""
     put_folder(draft, "of transformers")
-    draft.put("start_from", "${base}")
+    draft.put("weights.start_from", "${base}")
     draft.put("model._target_", "nemo_vfm.models.convert.gpt_folder.gpt_of_folder")
     draft.put("model.folder", "${base}")
     name = str(draft.get("pretrained"))
@@ -146,8 +146,8 @@ def _pretrained(draft: Draft) -> None:
     if other or (downloaded(name) and not _KNOWN.search(name)):
         draft.differ(f"{name} is no {_FAMILIES} by its name, and no other language model is read from transformers: "
                      "unless it is one, the recipe ends with a sentence when it runs")  # fmt: skip
-    draft.agree("model_builder", "start_from")
-    draft.agree("mode", "start_from")
+    draft.agree("model_builder", "weights.start_from")
+    draft.agree("mode", "weights.start_from")
     for fact in ("model_class", "width", "depth", "heads", "ffn", *FACTS):
         if fact not in ("tokenizer", "splits", "reset_mask"):
             draft.leave(fact, "the folder's config.json says it")
@@ -159,13 +159,15 @@ def _pretrained(draft: Draft) -> None:
 
 def _without_weights(draft: Draft) -> None:
     for fact in ("model_builder", "mode"):
-        draft.leave(fact, "the model begins with random weights, as from_config there; start_from brings others")
+        draft.leave(fact, "the model begins with random weights, as from_config there; weights.start_from brings "
+                    "others")  # fmt: skip
     if not asked(draft):
         return
     draft.differ("their adapters are trained on weights that this file does not name, so all weights are trained; "
-                 "start_from and adapters=lora_text take them (docs/how-to/language/language_models.md)")  # fmt: skip
+                 "weights.start_from and weights.adapters=lora_text take them "
+                 "(docs/how-to/language/language_models.md)")  # fmt: skip
     for fact in ADAPTERS:
-        draft.leave(fact, "adapters need weights to start from: adapters=lora_text start_from=DIR")
+        draft.leave(fact, "adapters need weights to start from: weights.adapters=lora_text weights.start_from=DIR")
 
 
 def _known(draft: Draft) -> None:
@@ -181,11 +183,11 @@ def _known(draft: Draft) -> None:
             fact,
             "model",
             PRESETS[found],
-            "its sizes; load their weights with start_from" if fact == "pretrained" else "",
+            "its sizes; load their weights with weights.start_from" if fact == "pretrained" else "",
         )
     elif found:
         _put_size(draft, SIZES[found])
-        draft.agree(fact, "model", f"the sizes of {found}; load their weights with start_from")
+        draft.agree(fact, "model", f"the sizes of {found}; load their weights with weights.start_from")
 
 
 def _put_size(draft: Draft, size: Size) -> None:

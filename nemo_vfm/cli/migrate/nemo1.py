@@ -148,7 +148,7 @@ NEMO1 = Format(
         "name": RUN_FOLDER,
         "defaults": COMPOSED,
         "defaults.**": COMPOSED,
-        "s3_checkpointing.**": "checkpoint.copy_to copies them to a store (docs/how-to/clusters/object-stores.md)",
+        "s3_checkpointing.**": "loop.checkpoint.copy_to copies them to a store (docs/how-to/clusters/object-stores.md)",
         "hydra.**": "our command line differs",
         "run.**": "where a recipe runs is not part of it",
         "trainer.strategy.**": OTHER_AXES,

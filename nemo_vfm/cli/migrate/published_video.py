@@ -51,10 +51,10 @@ def published_video(draft: Draft, pipeline: str) -> None:
     if network:
         draft.put("model.folder", f"${{base}}/{network}")
     if draft.get("mode") == "pretrain" and not asked(draft):
-        draft.agree("mode", "start_from", "without start_from the model begins with random weights, as there")
+        draft.agree("mode", "weights.start_from", "without it the model begins with random weights, as there")
     else:
-        draft.put("start_from", f"${{base}}/{network}" if network else "${base}")
-        draft.agree("mode", "start_from")
+        draft.put("weights.start_from", f"${{base}}/{network}" if network else "${base}")
+        draft.agree("mode", "weights.start_from")
     file = shipped("conf") / "pipeline" / f"{pipeline}.yaml"
     parts: dict[str, Any] = read_values(file.read_text(encoding="utf-8"), str(file))
     for name in ("codec", "text_encoder", "objective", "frame_conditioning"):
@@ -64,7 +64,7 @@ def published_video(draft: Draft, pipeline: str) -> None:
     adapters(draft, *_linears(pipeline))
     for fact in ("width", "depth", "heads", "ffn", "patch", "in_channels", "text_dim", "codec", "text_encoder"):
         draft.leave(fact, "the folder's config.json says it")
-    draft.agree("model_builder", "start_from")
+    draft.agree("model_builder", "weights.start_from")
     draft.leave("model_class", "the folder's config.json says which network it is")
     draft.leave("adapter", "the task prepares the inputs of each network; there is nothing to choose")
     draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")

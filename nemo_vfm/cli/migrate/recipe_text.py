@@ -15,10 +15,9 @@ from nemo_vfm.parallel.plan.plan import AXES
 _MOST = 20  # keys that are told of one reason
 
 
-_ORDER = ("_target_", "base", "start_from", "module", "data", "task", "model", "adapters", "parallel", "optimizer",
-          "lr_scheduler", "schedule", "engine", "precision", "ema", "duration", "checkpoint", "validation", "trainer",
-          "accelerator", "devices", "num_nodes", "strategy", "callbacks", "loggers", "seed",
-          "initial_seed")  # fmt: skip
+_ORDER = ("_target_", "base", "start_from", "weights", "module", "data", "task", "model", "parallel", "optimizer",
+          "lr_scheduler", "schedule", "engine", "precision", "loop", "trainer", "accelerator", "devices", "num_nodes",
+          "strategy", "callbacks", "loggers", "seed", "initial_seed")  # fmt: skip
 _SHOWN = 60  # characters of a value in a comment
 _HEAD = """\
 # {what}: {source}, migrated from {form}'s format.

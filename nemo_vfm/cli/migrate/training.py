@@ -65,22 +65,22 @@ def training(draft: Draft) -> None:
     _wandb(draft)
     # The weights that theirs begins with, where they are a checkpoint of its own.
     named = draft.get("restored")
-    if isinstance(named, str) and named and "start_from" not in draft.values:
+    if isinstance(named, str) and named and "weights.start_from" not in draft.values:
         draft.differ("theirs begins with the weights of a checkpoint, and this recipe with random ones: `nemo-vfm "
-                     "convert` reads the checkpoint, and start_from=DIR begins with it")  # fmt: skip
-    draft.leave("restored", "start_from takes runs of ours, and folders of transformers and diffusers; `nemo-vfm "
-                "convert` reads other files")  # fmt: skip
+                     "convert` reads the checkpoint, and weights.start_from=DIR begins with it")  # fmt: skip
+    draft.leave("restored", "weights.start_from takes runs of ours, and folders of transformers and diffusers; "
+                "`nemo-vfm convert` reads other files")  # fmt: skip
 
 
 def _length(draft: Draft) -> None:
     steps, epochs = draft.whole("max_steps"), draft.number("epochs")
-    draft.put("duration", "???", "such as 400_000 steps, 10 epochs or 12 h")
+    draft.put("loop.duration", "???", "such as 400_000 steps, 10 epochs or 12 h")
     if epochs:
         draft.change(
-            "epochs", "duration", f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'}", "a length and its unit"
+            "epochs", "loop.duration", f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'}", "a length and its unit"
         )
     if steps:
-        draft.change("max_steps", "duration", f"{steps} steps", "a length and its unit")
+        draft.change("max_steps", "loop.duration", f"{steps} steps", "a length and its unit")
         draft.leave("epochs", "a recipe has one duration, and the number of steps is given")
     elif "max_steps" in draft.facts:
         draft.leave("max_steps", "leave it out for no limit")
@@ -234,33 +234,36 @@ def _average(draft: Draft) -> None:
         draft.leave("ema", "leave it out for no weight averaging")
         draft.leave("ema_decay", "weight averaging is disabled there")
         return
-    draft.choices["ema"] = "standard"
-    draft.agree("ema", "ema: standard")
+    draft.choices["callbacks.ema"] = "standard"
+    draft.agree("ema", "callbacks.ema: standard")
     if decay and decay < 1:
-        draft.carry("ema_decay", "ema.decay", float(decay))
+        draft.carry("ema_decay", "callbacks.ema.decay", float(decay))
     else:
         draft.leave("ema_decay", "a decay lies between 0 and 1")
 
 
 def _checkpoints(draft: Draft) -> None:
-    draft.put("checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
+    draft.put("loop.checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
     if every := draft.whole("save_every"):
-        draft.carry("save_every", "checkpoint.every_steps", every)
+        draft.carry("save_every", "loop.checkpoint.every_steps", every)
     else:
-        draft.leave("save_every", "checkpoints are written every N optimizer steps: checkpoint.every_steps")
+        draft.leave("save_every", "checkpoints are written every N optimizer steps: loop.checkpoint.every_steps")
     keep = draft.get("keep")
     _best(draft)
-    if "checkpoint.keep_best" in draft.values:
+    if "loop.checkpoint.keep_best" in draft.values:
         return
     if draft.whole("keep"):
         draft.change(
-            "keep", "checkpoint.keep_last", draft.whole("keep"), "the newest stay; checkpoint.keep_best keeps the best"
+            "keep",
+            "loop.checkpoint.keep_last",
+            draft.whole("keep"),
+            "the newest stay; loop.checkpoint.keep_best keeps the best",
         )
     elif keep == -1:
-        draft.put("checkpoint.keep_last", None)
-        draft.agree("keep", "checkpoint.keep_last", "write null to keep all")
+        draft.put("loop.checkpoint.keep_last", None)
+        draft.agree("keep", "loop.checkpoint.keep_last", "write null to keep all")
     else:
-        draft.leave("keep", "how many stay is a whole number: checkpoint.keep_last")
+        draft.leave("keep", "how many stay is a whole number: loop.checkpoint.keep_last")
 
 
 def _best(draft: Draft) -> None:
@@ -270,23 +273,23 @@ def _best(draft: Draft) -> None:
         draft.leave("monitor", "of checkpoints the newest stay; the best by val_loss stay where that is measured")
         draft.leave("monitor_mode", "it says which is the best, and the newest stay")
         return
-    draft.change("keep", "checkpoint.keep_best", count, "the best by val_loss, and the newest besides")
-    draft.agree("monitor", "checkpoint.keep_best")
+    draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest besides")
+    draft.agree("monitor", "loop.checkpoint.keep_best")
     if draft.get("monitor_mode") in ("min", "max"):
-        draft.carry("monitor_mode", "checkpoint.mode")
+        draft.carry("monitor_mode", "loop.checkpoint.mode")
     else:
         draft.leave("monitor_mode", "it must be min or max")
     if "save_every" not in draft.facts:
-        draft.put("checkpoint.every_steps", every, "at each validation, as theirs by default")
+        draft.put("loop.checkpoint.every_steps", every, "at each validation, as theirs by default")
 
 
 def _validation(draft: Draft) -> None:
     every = draft.get("val_every")
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:  # 1.0 means once an epoch to Lightning
-        draft.leave("val_every", "held-out loss is measured every N steps: validation.every_steps")
+        draft.leave("val_every", "held-out loss is measured every N steps: loop.validation.every_steps")
         return
-    draft.put("validation._target_", f"{_TRAIN}callbacks.validation.Validate")
-    draft.carry("val_every", "validation.every_steps", every)
+    draft.put("loop.validation._target_", f"{_TRAIN}callbacks.validation.Validate")
+    draft.carry("val_every", "loop.validation.every_steps", every)
 
 
 def _wandb(draft: Draft) -> None:

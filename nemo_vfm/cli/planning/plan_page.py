@@ -100,7 +100,7 @@ def tell_remedies(
 def words(request: PlanRequest, one: Remedy) -> list[str]:
     """A remedy as `nemo-vfm plan` and, but for another GPU, `run` take it."""
     offload, gpu = OFFLOAD in one.settings, ["--gpu", one.gpu] if one.gpu else []
-    others = [f"~{request.step}ema" if name == NO_AVERAGE else f"{request.step}{name}"
+    others = [f"~{request.step}{NO_AVERAGE[1:]}" if name == NO_AVERAGE else f"{request.step}{name}"
               for name in one.settings if name != OFFLOAD]  # fmt: skip
     return [*changes(one.choice, request, offload=offload), *others, *gpu]
 

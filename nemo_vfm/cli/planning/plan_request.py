@@ -123,7 +123,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         fp8=job.precision.fp8, average=job.ema is not None,
         offload=job.engine.offload_optimizer, beside=held.num_bytes,
     )  # fmt: skip
-    keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
+    keep, where = job.loop.checkpoint.keep, f"loop.phases.{phase}.parallel" if phase else "parallel"
     each, learned = 4 + (4 if job.ema is not None else 0), round(work.parameters * work.learned)
     return PlanRequest(
         question=question, sample=sample, phase=phase, steps=steps, own=own, step="", has_engine=False, where=where,
@@ -157,7 +157,7 @@ def _phase(
     if not job.phases:
         if wanted is not None:
             raise UserError(f"--phase {wanted}: the recipe has no phases")
-        steps = None if job.duration is None else job.duration.steps(samples=own, tokens=tokens)
+        steps = None if job.loop.duration is None else job.loop.duration.steps(samples=own, tokens=tokens)
         return "", job.parallel, job.parallel, own, steps
     names = [one.name for one in job.phases]
     if wanted is not None and wanted not in names:

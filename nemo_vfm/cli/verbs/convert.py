@@ -4,10 +4,10 @@ Files of other frameworks are read as data: no code in them is run, and a file's
 A run's averaged weights are taken if it has any. OUT is written completely or not at all (docs/how-to/weights.md).
 
 Examples:
-  nemo-vfm convert runs/mine out                        # one file, for start_from: out; any layout of devices
+  nemo-vfm convert runs/mine out                        # one file, for weights.start_from: out; any layout of devices
   nemo-vfm convert runs/mine out --key model --dtype bf16  # the raw weights, in another precision
   nemo-vfm convert asr_small.nemo asr_small             # also .ckpt, .pt, .pth, .bin, folders of .distcp files
-  nemo-vfm convert models/llama mine                    # start_from: mine; model=converted with --conf mine/conf
+  nemo-vfm convert models/llama mine          # weights.start_from: mine; model=converted with --conf mine/conf
   nemo-vfm convert runs/mine out --to transformers      # for AutoModelForCausalLM and AutoTokenizer
   nemo-vfm convert models/wan mine                      # a video model, from a diffusers pipeline or transformer folder
   nemo-vfm convert runs/mine out --to diffusers --pipeline models/wan  # a complete pipeline

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
+from nemo_vfm.core.renamed_keys import with_new_keys
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
@@ -62,7 +63,7 @@ def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
             first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
             raise UserError(
                 f"{target} holds checkpoints of a run with another recipe ({first}). Choose another copy_to; "
-                f"to start from its weights, use start_from"
+                f"to start from its weights, use weights.start_from"
             )
         _fetch_newest(target, steps, folder)
     if known != (now := json.dumps(settings, indent=1).encode()):
@@ -181,7 +182,7 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
 
 def _parsed(known: bytes, target: Address) -> Json:
     try:
-        return json.loads(known)
+        return with_new_keys(json.loads(known))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{target / _RECIPE} is not the recipe of a run ({error}); choose another copy_to") from error
 

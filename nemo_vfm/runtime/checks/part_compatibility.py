@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Misfit = tuple[Address, str]
 Sizes = tuple[int, int, int]  # frames, height and width of a video
 _TWO_NETWORKS = ("this model has two networks, for high and for low noise levels, and a training is of one; set "
-                 "model=pretrained model.folder=BASE/NAME start_from=BASE/NAME task.pipeline.network=NAME, where NAME "
-                 "is transformer or transformer_2")  # fmt: skip
+                 "model=pretrained model.folder=BASE/NAME weights.start_from=BASE/NAME task.pipeline.network=NAME, "
+                 "where NAME is transformer or transformer_2")  # fmt: skip
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
@@ -227,7 +227,9 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
 
     if getattr(job.engine, "recompute", "none") != "none" and not isinstance(model, Divisible):
         yield ("engine", "recompute"), no_blocks(model)
-    phases: list[tuple[Address, ParallelPlan]] = [(("phases", one.name, "parallel"), one.plan) for one in job.phases]
+    phases: list[tuple[Address, ParallelPlan]] = [
+        (("loop", "phases", one.name, "parallel"), one.plan) for one in job.phases
+    ]
     for address, plan in phases or [(("parallel",), job.parallel)]:
         if isinstance(job.engine, ObjectsToPlans) and (why := job.engine.objection(plan, job.precision)):
             yield ("engine",), why
@@ -278,7 +280,7 @@ def _of_phases(job: "Train") -> Iterator[Misfit]:
         try:
             job.data.in_phase(batch_size=one.phase.batch_size, blend=one.phase.blend, read={})
         except ValueError as error:
-            yield ("phases", one.name, "blend"), str(error)
+            yield ("loop", "phases", one.name, "blend"), str(error)
 
 
 def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iterator[Misfit]:
@@ -325,14 +327,18 @@ def without_weights(job: Any) -> Iterator[tuple[Address, str]]:
     """Of a job with a model: the address of what is to be changed, and why."""
     from nemo_vfm.parallel.checkpoint.checkpoint import adapters_alone
 
-    key = "start_from" if trains(job) else "checkpoint"
-    given = getattr(job, key, job)
-    if given is job:
+    if trains(job):
+        at: Address = ("weights", "start_from")
+        start = job.weights.start_from
+        given = None if start is None else start.path
+    elif hasattr(job, "checkpoint"):
+        given, at = job.checkpoint, ("checkpoint",)
+    else:
         return
+    key = ".".join(at)
     # Videos are also drawn without weights, as a baseline that the recipe asks for.
     if given is None and is_of_folder(job) and not samples(job):
         yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
                            f"{key} to the same folder")  # fmt: skip
-    place = given.path if trains(job) and given is not None else given
-    if isinstance(place, Path) and (text := adapters_alone(place)):
-        yield (key,), text
+    if isinstance(given, Path) and (text := adapters_alone(given)):
+        yield at, text

@@ -69,7 +69,7 @@ def schedulers_that_differ(job: Job) -> list[str]:
 
 def _other_objective(job: Job) -> Iterator[str]:
     """Of a training that begins with the weights of a folder."""
-    if not trains(job) or job.start_from is None or not isinstance(path := job.start_from.path, Path):
+    if not trains(job) or job.weights.start_from is None or not isinstance(path := job.weights.start_from.path, Path):
         return
     from nemo_vfm.diffusion.objective import EDM, FlowMatching
 
@@ -130,16 +130,16 @@ def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:
 def _of_training(job: "Train", at: Address, pipeline: "TextToVideo") -> Iterator[tuple[Address, str]]:
     """Yield what is wrong with a training of one network of two; it must learn the noise levels of that network."""
     base, network = _base(job, pipeline), getattr(pipeline, "network", None)
-    path = None if job.start_from is None else job.start_from.path
+    path = None if job.weights.start_from is None else job.weights.start_from.path
     if base is None or not hasattr(pipeline, "network"):
         return
     if network is None:
         yield at, (f"{base} has two networks, which are trained separately; add network=transformer for high noise "
                    f"levels, or network=transformer_2 with model.folder={base}/transformer_2 and "
-                   f"start_from={base}/transformer_2 for low ones")  # fmt: skip
+                   f"weights.start_from={base}/transformer_2 for low ones")  # fmt: skip
     elif path in ([base, base / "transformer"] if network == "transformer_2" else [base / "transformer_2"]):
-        yield ("start_from",), (f"the training is for {network} and starts from {path}; give "
-                                f"start_from={base / network}, and model.folder, too")  # fmt: skip
+        yield ("weights", "start_from"), (f"the training is for {network} and starts from {path}; give "
+                                f"weights.start_from={base / network}, and model.folder, too")  # fmt: skip
 
 
 def _differences(schedule: "NoiseSchedule | None", config: Mapping[str, Json]) -> Iterator[str]:

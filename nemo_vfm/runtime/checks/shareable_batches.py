@@ -48,7 +48,7 @@ def unknown_until_begun(job: Job, step: str = "") -> Iterator[str]:
         for phase in job.phases:
             if phase.plan.tokens > 1:
                 yield (
-                    f"{step}phases.{phase.name}: {phase.plan.tokens} ranks share the tokens of each sample, and "
+                    f"{step}loop.phases.{phase.name}: {phase.plan.tokens} ranks share the tokens of each sample, and "
                     f"without {step}data.buckets the shapes of latents are known only once they are read: if they "
                     f"cannot be divided, the training ends when this phase begins, at step {phase.first + 1:,}"
                 )

@@ -89,7 +89,7 @@ class SaveCheckpoints:
             log.warn_once(
                 f"{self.keep.metric} was not measured at every checkpoint's step (measured: "
                 f"{', '.join(sorted(metrics))}), so the best cannot be chosen; hold samples out, and make "
-                f"checkpoint.every_steps a multiple of validation.every_steps"
+                f"loop.checkpoint.every_steps a multiple of loop.validation.every_steps"
             )
         about = CheckpointInfo(fit.origin, metrics, permanent)
         saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,

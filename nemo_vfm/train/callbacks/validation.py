@@ -67,10 +67,10 @@ class Validate:
             ValueError: it has none.
         """
         if self.group and not isinstance(task, RanksGroups):
-            raise ValueError(f"validation.group={self.group} ranks samples, but {type(task).__name__} scores none")
+            raise ValueError(f"loop.validation.group={self.group} ranks samples, but {type(task).__name__} scores none")
         if self.window and not (isinstance(data, HasTimeWindows) and data.has_time_windows()):
             raise ValueError(
-                f"validation.window={self.window} measures windows of time, but {type(data).__name__} has none; a "
+                f"loop.validation.window={self.window} measures windows of time, but {type(data).__name__} has none; a "
                 "feature table has them with data.order=time and data.time_window"
             )
 

@@ -28,7 +28,7 @@ class MeasureLatents:
 
     Args:
         every_steps: optimizer steps between measurements; there is always one at the end. Checkpoints at other steps
-            hold older numbers, so let checkpoint.every_steps be a multiple.
+            hold older numbers, so let loop.checkpoint.every_steps be a multiple.
     """
 
     def __init__(self, *, every_steps: int = 1000) -> None:

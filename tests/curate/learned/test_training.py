@@ -23,6 +23,7 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from tests.support.encoders import labelled_clips, tiny_clip
 from tests.support.films import pan
+from tests.support.slots import slots
 from tests.support.toy import ToyTask
 
 BUCKET = Bucket(width=64, height=48, num_frames=4, fps=4)
@@ -48,7 +49,7 @@ def train(clip: Path, shards: Path, steps: int, **changes: object) -> Train:
         "optimizer": partial(torch.optim.AdamW, lr=0.3), "duration": Duration.parse(f"{steps} steps"),
         "checkpoint": SaveCheckpoints(every_steps=1000),
     }  # fmt: skip
-    return Train(**(settings | changes))
+    return Train(**slots(**(settings | changes)))
 
 
 def first_batch(shards: Path) -> VideoBatch:

@@ -212,5 +212,5 @@ def test_start_from_says_how_to_convert_what_it_does_not_read(tmp_path: Path, op
     what_is = {tmp_path / "model.pt": "a file of another program", file: "a Cosmos under the names of NVIDIA",
                tmp_path / "dcp": "a distributed checkpoint of torch"}  # fmt: skip
     for path, what in what_is.items():
-        with pytest.raises(UserError, match=f"{what}.*`nemo-vfm convert {path} OUT`, then start_from=OUT"):
+        with pytest.raises(UserError, match=f"{what}.*`nemo-vfm convert {path} OUT`, then weights.start_from=OUT"):
             WarmStart(path=path).load_into(weights.model)

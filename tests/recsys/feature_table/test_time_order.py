@@ -24,6 +24,7 @@ from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.train_state import TrainState
 from tests.support.jagged_rows import lists
 from tests.support.session_chunk import SCHEMA, session_chunk
@@ -143,9 +144,10 @@ def training(folder: Path, stop: int | None = None) -> Train:
     data = FeatureTableData(folder=folder, batch_size=BATCH, order="time", time_window=WINDOW, window_groups=3)
     model = partial(small, DLRM, dense=1, bottom=[8], num_labels=1, rows={"country": 9})
     return Train(
-        model=model, data=data, task=Click(labels={"click": 1.0}, score_step=None), duration=Duration.parse("25 steps"),
-        optimizer=partial(torch.optim.SGD, lr=0.1), validation=Validate(window="next"),
-        checkpoint=SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False), callbacks={"stop": StopAt(stop)},
+        model=model, data=data, task=Click(labels={"click": 1.0}, score_step=None),
+        optimizer=partial(torch.optim.SGD, lr=0.1), callbacks={"stop": StopAt(stop)},
+        loop=Loop(duration=Duration.parse("25 steps"), validation=Validate(window="next"),
+                  checkpoint=SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)),
     )  # fmt: skip
 
 

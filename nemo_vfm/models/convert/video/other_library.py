@@ -112,7 +112,8 @@ def require_converted(path: Path) -> None:
         what = "a Wan under its original or ComfyUI's names"
     else:
         return
-    raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then start_from=OUT")
+    raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then "
+                    f"weights.start_from=OUT")  # fmt: skip
 
 
 def _is_native(path: Path, mark: Callable[[Collection[str]], object]) -> bool:

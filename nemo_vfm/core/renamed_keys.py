@@ -1,0 +1,38 @@
+"""Knows where keys of recipes of earlier versions stand now."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_vfm.core.types.json_value import Json
+
+#: By class: an argument that it had -> where that stands now, below the class.
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "nemo_vfm.train.job.Train": {
+        "duration": "loop.duration",
+        "phases": "loop.phases",
+        "checkpoint": "loop.checkpoint",
+        "validation": "loop.validation",
+        "start_from": "weights.start_from",
+        "adapters": "weights.adapters",
+        "ema": "callbacks.ema",
+        "skip": "callbacks.skip",
+    },
+}
+#: What a component once meant by null and says today by its absence.
+ABSENT_FOR_NULL = ("callbacks.ema", "callbacks.skip")
+
+
+def with_new_keys(values: Json) -> Json:
+    """The plain values of a recipe that an earlier version wrote out, under the keys of this one."""
+    if isinstance(values, list):
+        return [with_new_keys(one) for one in values]
+    if not isinstance(values, dict):
+        return values
+    found: dict[str, Any] = {key: with_new_keys(below) for key, below in values.items()}
+    for old, new in RENAMED.get(str(found.get("_target_")), {}).items():
+        if old not in found:
+            continue
+        value, (above, last) = found.pop(old), new.split(".")
+        if not (value is None and new in ABSENT_FOR_NULL):
+            found[above] = {**(found.get(above) or {}), last: value}
+    return found
