@@ -183,8 +183,8 @@ def perform(
             write_json(run.folder / STARTED, {**marker_of(fingerprint), "seconds": _since(began, before_s)})
         raise
     info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
-    done = {"summary": outcome.summary, "figures": dict(outcome.figures), "seconds": _since(began, before_s)}
-    write_json(run.folder / DONE, {**marker_of(fingerprint), **done})
+    report = {"summary": outcome.summary, "figures": dict(outcome.figures), "seconds": _since(began, before_s)}
+    write_json(run.folder / DONE, {**marker_of(fingerprint), **report})
     return outcome
 
 

@@ -338,9 +338,8 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             (find(composed.root, path.rpartition(".")[0]) if "." in path else composed.root, path) for path in missing
         ]
         whole = ["--trust=own_classes", *own_words] if own else []
-        whole += (
-            ["loop.duration=null"] if find(composed.root, "loop.phases") else []
-        )  # the overlay's length would cut them short
+        if find(composed.root, "loop.phases"):
+            whole += ["loop.duration=null"]  # the overlay's length would cut them short
         if recipe.parent.name == "world_model" and "data.path" in missing:
             whole += ["data.buckets=quickstart"]  # the sizes of pretrained models are no small ones
         return whole + [f"{path}={makers[owner.target(), path.rpartition('.')[2]](recipe)}" for owner, path in owners]
