@@ -52,8 +52,9 @@ def _own_texts() -> dict[str, str]:
 
 def _own_modules() -> Iterator[tuple[str, Path]]:
     for file in sorted(_PACKAGE.rglob("*.py")):
-        parts = file.relative_to(_PACKAGE).with_suffix("").parts
-        if parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
+        place = file.parent if file.name == "__init__.py" else file.with_suffix("")
+        parts = place.relative_to(_PACKAGE).parts
+        if parts and parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
             yield ".".join((_PACKAGE.name, *parts)), file
 
 
