@@ -19,8 +19,7 @@ from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
 from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interrupt
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types.announcements import heard_by
-from nemo_vfm.core.types.job import Job, Run
+from nemo_vfm.core.types.job import Job, Run, heard_by
 from nemo_vfm.runtime.local_launch import PIPE
 from nemo_vfm.workflow import Workflow
 

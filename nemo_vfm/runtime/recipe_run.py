@@ -169,8 +169,8 @@ class RecipeRun:
 
     def _in_folder(self, job: "Job") -> int:
         """Hold the folder, run, and show how it ended."""
-        from nemo_vfm.runtime.allowed_writes import remember
         from nemo_vfm.runtime.run_folder import Status, open_folder
+        from nemo_vfm.runtime.user_permissions import remember
 
         text = self.composed.to_yaml(conceal_keys)
         with open_folder(self._folder, text, self.composed.seed, self.options.allow, source=self._source()) as prepared:

@@ -22,8 +22,7 @@ from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, numbers
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.command import composed_recipe, own_command, run_folder
-from nemo_vfm.runtime.sweep_grid import Point
-from nemo_vfm.runtime.sweep_points import SweepPlan, sweep_plan
+from nemo_vfm.runtime.sweep_points import Point, SweepPlan, sweep_plan
 
 
 def run_sweep(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,7 @@ from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import SWEEP
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.recipe_metric import recipe_metric
-from nemo_vfm.runtime.sweep_grid import Point
-from nemo_vfm.runtime.sweep_points import SweepPlan
+from nemo_vfm.runtime.sweep_points import Point, SweepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,8 +16,7 @@ from nemo_vfm.cli.verbs import run
 from nemo_vfm.config.overrides import swept
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime import sweep_table
-from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
-from nemo_vfm.runtime.sweep_points import sweep_plan
+from nemo_vfm.runtime.sweep_points import MAX_POINTS, axes, points, sweep_plan
 from tests.support.recipe_folder import PARTS, ROOT
 from tests.support.run_options import every_option
 

@@ -8,8 +8,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece, StopStrings
-from nemo_vfm.serve.answers.token_names import TokenNames
-from nemo_vfm.serve.answers.token_text import TokenText
+from nemo_vfm.serve.answers.token_text import TokenNames, TokenText
 from nemo_vfm.serve.continuous.text_request import TokenResult
 from tests.support.tiny_tokenizers import LINES, byte_level, metaspace
 

@@ -276,8 +276,8 @@ def _all_own_classes() -> tuple[str, ...]:
 def _own_texts() -> dict[str, str]:
     texts = {}
     for file in sorted(_PACKAGE.rglob("*.py")):
-        parts = file.relative_to(_PACKAGE).with_suffix("").parts
-        if parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
+        parts = (file.parent if file.name == "__init__.py" else file.with_suffix("")).relative_to(_PACKAGE).parts
+        if parts and parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
             texts[".".join((_PACKAGE.name, *parts))] = file.read_text(encoding="utf-8")
     return texts
 

@@ -1,6 +1,7 @@
-"""Declares jobs, the roots of recipes: one method, `run`; and what they need: ranks, machines, parts."""
+"""Declares jobs, the roots of recipes: one method, `run`; and what they need; tells other ranks which begins."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -138,3 +139,30 @@ class HasNeeds(Protocol):
 def needs_of(job: Job, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
     """What a job needs; any job that does not say needs one process."""
     return job.needs(num_gpus=num_gpus, folder=folder) if isinstance(job, HasNeeds) else Needs()
+
+
+_TELLERS: list["Teller"] = []
+
+
+class Teller(Protocol):
+    """Whoever can reach the other ranks."""
+
+    def tell(self, run: Run) -> None:
+        """All ranks now do the job of this run's folder."""
+        ...
+
+
+def announce(run: Run) -> None:
+    """Tell the other ranks, where there are any, that the job of this folder begins."""
+    for teller in _TELLERS:
+        teller.tell(run)
+
+
+@contextmanager
+def heard_by(teller: Teller) -> Iterator[None]:
+    """What is announced inside the block reaches this one."""
+    _TELLERS.append(teller)
+    try:
+        yield
+    finally:
+        _TELLERS.remove(teller)

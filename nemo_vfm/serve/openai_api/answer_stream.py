@@ -1,17 +1,22 @@
-"""Brings the pieces of a request's choices from the engine's thread to the event loop."""
+"""Brings the pieces of a request's choices from the engine's thread to the event loop, and answers with them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
 from nemo_vfm.serve.continuous.batch_engine import ServedText
 from nemo_vfm.serve.continuous.engine_thread import EngineThread, QueueFull
 from nemo_vfm.serve.continuous.text_request import TextListener, TextRequest
 from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.openai_api.event_stream import EventStream, unless_gone
 from nemo_vfm.serve.served_model import ServedModel
 
 
@@ -92,3 +97,23 @@ def admitted(
         raise ApiError(429, str(error), headers={"Retry-After": str(error.retry_after_s)}) from None
     except ValueError as error:
         raise ApiError(400, f"{error}; {advice}", param=param) from None
+
+
+async def respond(
+    request: Request, stream: AnswerStream, headers: dict[str, str], *,
+    events: AsyncIterator[Json] | None, body: Callable[[Sequence[Piece]], Json],
+) -> Response:  # fmt: skip
+    """The response.
+
+    Args:
+        request: whose client is watched.
+        stream: of the choices.
+        headers: further ones.
+        events: where the client wants them as they come; None where it wants one body.
+        body: of all choices.
+    """
+    if events is not None:
+        return EventStream(events, stream, headers)
+    with stream:
+        pieces = await unless_gone(request.receive, stream.whole())
+    return JSONResponse(await asyncio.to_thread(body, pieces), headers=headers)

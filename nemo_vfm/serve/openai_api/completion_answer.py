@@ -1,12 +1,44 @@
-"""Writes the answer to a completion as OpenAI does: choices, log-probabilities, numbers of tokens."""
+"""Writes the answer to a completion as OpenAI does: names, choices, log-probabilities, numbers of tokens."""
 
+import re
+import secrets
+import time
 from collections.abc import Callable, Sequence
+
+from starlette.requests import Request
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
-from nemo_vfm.serve.answers.token_names import TokenNames
-from nemo_vfm.serve.answers.token_text import TokenText
+from nemo_vfm.serve.answers.token_text import TokenNames, TokenText
 from nemo_vfm.serve.continuous.text_request import TokenResult
+
+REQUEST_ID = "x-request-id"
+_SAFE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class AnswerNames:
+    """Of one request.
+
+    Args:
+        request: whose own name, in X-Request-Id, is repeated.
+        model: as clients call it.
+        revision: of its weights.
+    """
+
+    def __init__(self, request: Request, model: str, revision: str) -> None:
+        given = request.headers.get(REQUEST_ID, "")
+        self._request_id = given if _SAFE.fullmatch(given) else secrets.token_hex(16)
+        self._model, self._revision, self._created = model, revision, int(time.time())
+
+    def headers(self) -> dict[str, str]:
+        """Of the answer."""
+        return {REQUEST_ID: self._request_id}
+
+    def body(self, prefix: str, kind: str) -> dict[str, Json]:
+        """The fields that every answer and every part of a stream begin with."""
+        return {"id": f"{prefix}-{self._request_id}", "object": kind, "created": self._created, "model": self._model,
+                "system_fingerprint": self._revision or None}  # fmt: skip
+
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -10,17 +10,15 @@ from starlette.responses import Response
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
-from nemo_vfm.serve.answers.token_names import TokenNames
+from nemo_vfm.serve.answers.token_text import TokenNames
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.generation_settings import GenerationSettings
-from nemo_vfm.serve.openai_api.answer_names import AnswerNames
-from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream, respond
 from nemo_vfm.serve.openai_api.api_error import ApiError
-from nemo_vfm.serve.openai_api.completion_answer import completion_choice, echoed, usage
+from nemo_vfm.serve.openai_api.completion_answer import AnswerNames, completion_choice, echoed, usage
 from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads, require_readable
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
-from nemo_vfm.serve.openai_api.respond import respond
 from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling, require_room_for
 from nemo_vfm.serve.served_model import ServedModel
 

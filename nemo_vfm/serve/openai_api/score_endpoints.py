@@ -18,11 +18,10 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.reward import RewardHead
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
-from nemo_vfm.serve.openai_api.answer_names import AnswerNames
 from nemo_vfm.serve.openai_api.answer_stream import admitted
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.chat_request import NOT_HONOURED, read_messages
-from nemo_vfm.serve.openai_api.completion_answer import usage
+from nemo_vfm.serve.openai_api.completion_answer import AnswerNames, usage
 from nemo_vfm.serve.openai_api.completions import require_countable
 from nemo_vfm.serve.openai_api.event_stream import unless_gone
 from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads, require_readable
