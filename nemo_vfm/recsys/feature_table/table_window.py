@@ -42,23 +42,16 @@ class TableWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowReader:
-    """What is read of a table, and how.
+    """What is read of a table, and how."""
 
-    dense, labels, features: names of what is read.
-    groups: groups of features that batches hold deduplicated, by name.
-    num_rows: of features, the rows of their tables; ids of the others are not checked.
-    out_of_range: see `OutOfRange`.
-    item_times: features with the times of items, none of which may be after its sample's.
-    """
-
-    table: FeatureTable  #: the table
+    table: FeatureTable
     dense: Sequence[str]
     labels: Sequence[str]
     features: Sequence[str]
-    groups: Mapping[str, Sequence[str]]
-    num_rows: Mapping[str, int]
+    groups: Mapping[str, Sequence[str]]  #: groups of features that batches hold deduplicated, by name
+    num_rows: Mapping[str, int]  #: of features, the rows of their tables; ids of the others are not checked
     out_of_range: OutOfRange
-    item_times: Sequence[str] = ()
+    item_times: Sequence[str] = ()  #: features with the times of items, none of which may be after its sample's
 
     def stored(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
