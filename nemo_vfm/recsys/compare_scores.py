@@ -3,7 +3,6 @@
 Shape letter: B samples.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +66,11 @@ class CompareScores:
         with atomic_path(run.folder / "predictions.parquet") as unfinished:
             pq.write_table(table.append_column("logistic", pa.array(scores["logistic"].numpy())), unfinished)
         aucs = {name: ScoreRanks(score_B).expected_auc(scores["teacher"]) for name, score_B in scores.items()}
-        result = _distances(aucs) | {"samples": len(table)}
+        # How far the model is from the teacher, and that over how far logistic regression is.
+        ours, theirs = aucs["teacher"] - aucs["score"], aucs["teacher"] - aucs["logistic"]
+        result = {f"{name}_auc": auc for name, auc in aucs.items()} | {
+            "from_teacher": ours, "over_logistic": ours / theirs if theirs else float("inf"), "samples": len(table),
+        }  # fmt: skip
         write_json(run.folder / "comparison.json", result)
         text = f"AUC {aucs['score']:.4f}, of the teacher {aucs['teacher']:.4f}, of logistic {aucs['logistic']:.4f}"
         return Outcome(text, result)
@@ -83,10 +86,3 @@ class CompareScores:
                 f"{self.predictions} has no column {lacking[0]}; train on the table of a log with a teacher"
             )
         return found
-
-
-def _distances(aucs: Mapping[str, float]) -> dict[str, float]:
-    """AUCs, how far the model is from the teacher, and that over how far logistic regression is."""
-    ours, theirs = aucs["teacher"] - aucs["score"], aucs["teacher"] - aucs["logistic"]
-    named = {f"{name}_auc": auc for name, auc in aucs.items()}
-    return named | {"from_teacher": ours, "over_logistic": ours / theirs if theirs else float("inf")}

@@ -140,7 +140,10 @@ class _Problem:
         used_R = weight_R.float()
         loss, gradient_R = 0.0, torch.zeros_like(weight_R)
         for part in self.parts:
-            logit_B = self._logit(part, used_R)
+            logit_B = used_R[0] + part.dense_BF @ used_R[1 : 1 + self.num_dense]
+            logit_B += used_R.index_select(0, part.single_FB.flatten()).view(part.single_FB.shape).sum(0)
+            for rows in part.others:
+                logit_B += _row_means(used_R, rows)
             loss += float(torch.nn.functional.softplus(logit_B).sum() - logit_B @ part.label_B)
             self._add_products(part, logit_B.sigmoid() - part.label_B, part.dense_BF, gradient_R)
         penalised_R = weight_R.clone()
@@ -165,13 +168,6 @@ class _Problem:
         empty_FB = torch.empty((0, len(samples.label_B)), dtype=torch.int32)
         single_FB = torch.stack(single) if single else empty_FB
         return _Part(samples.dense_BF.float(), samples.label_B.float(), single_FB, others)
-
-    def _logit(self, part: _Part, weight_R: Tensor) -> Tensor:
-        logit_B = weight_R[0] + part.dense_BF @ weight_R[1 : 1 + self.num_dense]
-        logit_B += weight_R.index_select(0, part.single_FB.flatten()).view(part.single_FB.shape).sum(0)
-        for rows in part.others:
-            logit_B += _row_means(weight_R, rows)
-        return logit_B
 
     def _add_products(self, part: _Part, of_B: Tensor, dense_BF: Tensor, sums_R: Tensor) -> None:
         """Add to each weight the sum over samples of its input times `of_B`; in float32 within a part only."""

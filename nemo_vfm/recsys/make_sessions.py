@@ -4,7 +4,7 @@ Shape letter: B samples.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -177,7 +177,9 @@ class _Making:
                 self._shards(line)
         if self.job.logistic is not None:
             # The fit of the ridge that is best for it: the comparison is to be fair to logistic regression.
-            trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in self._trained_on())
+            chunks = FeatureTable(self.folder / _TABLE).log_chunks()
+            parts = (chunk.select((~self._held_out(chunk)).nonzero()[:, 0]) for chunk in chunks)
+            trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in parts)
             models = dict(self.job.logistic.fits(trained, self.log.rows()))
             aucs = self._aucs(models)
             best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
@@ -215,10 +217,6 @@ class _Making:
             folder, schema, rows_per_part=self.job.rows_per_part, rows_per_group=self.job.rows_per_group,
             zstd_level=self.job.zstd_level, clustered=clustered, table_rows=self.log.rows(),
         )  # fmt: skip
-
-    def _trained_on(self) -> Iterator[LogChunk]:
-        for chunk in FeatureTable(self.folder / _TABLE).log_chunks():
-            yield chunk.select((~self._held_out(chunk)).nonzero()[:, 0])
 
     def _aucs(self, models: Mapping[float, LogisticModel]) -> dict[float, dict[str, float]]:
         """Of each side, expected under the teacher's probabilities, which is less noisy than of the clicks."""

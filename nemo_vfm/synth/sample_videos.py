@@ -288,9 +288,15 @@ class SamplingModel:
                 fit the model.
         """
         attached: list[AttachedAdapter] = []
+
+        def attach(built: nn.Module) -> None:
+            for name, file in self.adapters.items():
+                if (objection := file.objection(to_two=isinstance(built, NoiseExperts))) is not None:
+                    raise UserError(f"adapters.{name}: {objection}")
+            attached.extend(attach_adapters(built, self.adapters))
+
         model = build_for_inference(
-            self.model, seed, ranks, lambda built: attached.extend(self._attach(built)),
-            init_weights=self.checkpoint is None, fp8=self.fp8,
+            self.model, seed, ranks, attach, init_weights=self.checkpoint is None, fp8=self.fp8,
         )  # fmt: skip
         with set_apart(model):
             if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
@@ -313,12 +319,6 @@ class SamplingModel:
         elif isinstance(model, NoiseExperts):
             model.keep_one_on_device()
         return model.to("cpu") if ranks.has_plain_weights else model
-
-    def _attach(self, model: nn.Module) -> list[AttachedAdapter]:
-        for name, file in self.adapters.items():
-            if (objection := file.objection(to_two=isinstance(model, NoiseExperts))) is not None:
-                raise UserError(f"adapters.{name}: {objection}")
-        return attach_adapters(model, self.adapters)
 
 
 def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpus: int) -> DevicePlan:

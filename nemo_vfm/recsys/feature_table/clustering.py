@@ -188,9 +188,8 @@ def bucket_bytes(path: Path) -> NDArray[np.int64]:
         rows_K = np.diff(file.get_tensor(_ROW_BORDERS).numpy())
         bytes_K: NDArray[np.int64] = rows_K * 8 * len(names)  # of the columns, and of the lengths of features
         for name in features:
-            bytes_K += (
-                np.diff(file.get_tensor(_VALUE_BORDERS + name).numpy()) * 12
-            )  # an id, and a weight if there is one
+            # An id, and a weight if there is one.
+            bytes_K += np.diff(file.get_tensor(_VALUE_BORDERS + name).numpy()) * 12
     return bytes_K
 
 

@@ -182,11 +182,10 @@ def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
-    return file, {field.name: _kind(field.type) for field in file.schema_arrow}
-
-
-def _kind(of: Any) -> str:
-    return f"list<{of.value_type}>" if hasattr(of, "value_type") else str(of)
+    kinds = {field.name: field.type for field in file.schema_arrow}
+    return file, {
+        name: f"list<{of.value_type}>" if hasattr(of, "value_type") else str(of) for name, of in kinds.items()
+    }
 
 
 class _OpenFiles(threading.local):

@@ -109,7 +109,8 @@ class FeatureTable:
         for stored, first, last in self._pieces(begin, end, names):
             chunk = stored.samples.rows(first, last)
             expanded = {n: r for group in stored.groups.values() for n, r in group.rows(first, last).expanded().items()}
-            pieces.append(_with_features(chunk, {**chunk.features, **expanded}, names))
+            every = {**chunk.features, **expanded}
+            pieces.append(replace(chunk, features={name: every[name] for name in names}))
         return LogChunk.cat(pieces)
 
     def read_deduplicated(
@@ -178,10 +179,6 @@ class FeatureTable:
         if features is not None and (unknown := [name for name in features if name not in known]):
             raise ValueError(f"{self.folder} has no feature {unknown[0]}; it has {', '.join(known)}")
         return tuple(known) if features is None else tuple(features)
-
-
-def _with_features(chunk: LogChunk, features: Mapping[str, Jagged], names: Sequence[str]) -> LogChunk:
-    return replace(chunk, features={name: features[name] for name in names})
 
 
 def _joined(pieces: Sequence[DedupedGroup]) -> DedupedGroup:

@@ -42,23 +42,16 @@ class TableWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowReader:
-    """What is read of a table, and how.
+    """What is read of a table, and how."""
 
-    dense, labels, features: names of what is read.
-    groups: groups of features that batches hold deduplicated, by name.
-    num_rows: of features, the rows of their tables; ids of the others are not checked.
-    out_of_range: see `OutOfRange`.
-    item_times: features with the times of items, none of which may be after its sample's.
-    """
-
-    table: FeatureTable  #: the table
+    table: FeatureTable
     dense: Sequence[str]
     labels: Sequence[str]
     features: Sequence[str]
-    groups: Mapping[str, Sequence[str]]
-    num_rows: Mapping[str, int]
+    groups: Mapping[str, Sequence[str]]  #: groups of features that batches hold deduplicated, by name
+    num_rows: Mapping[str, int]  #: of features, the rows of their tables; ids of the others are not checked
     out_of_range: OutOfRange
-    item_times: Sequence[str] = ()
+    item_times: Sequence[str] = ()  #: features with the times of items, none of which may be after its sample's
 
     def stored(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
@@ -73,8 +66,10 @@ class WindowReader:
         stored, groups = self._with_groups(stored)
         samples = stored.samples
         weight_M = torch.ones(len(rows_M)) if samples.weight_B is None else samples.weight_B[rows_M]
+        columns = [samples.dense[name] for name in self.dense]
+        dense_BF = torch.stack(columns, 1) if columns else torch.zeros(len(samples), 0)
         batch = FeatureBatch(
-            0, samples.ids_B[rows_M], weight_M, self._dense(samples)[rows_M],
+            0, samples.ids_B[rows_M], weight_M, dense_BF[rows_M],
             {name: samples.labels[name][rows_M] for name in self.labels},
             {name: _selected(rows, rows_M) for name, rows in samples.features.items()},
             {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},
@@ -107,11 +102,6 @@ class WindowReader:
                     f"{name} has an item of {int(newest_M[row])}: a history must end before its sample, or the model "
                     "learns from what it should predict"
                 )
-
-    def _dense(self, samples: LogChunk) -> Tensor:
-        if not self.dense:
-            return torch.zeros(len(samples), 0)
-        return torch.stack([samples.dense[name] for name in self.dense], 1)
 
     def _with_groups(self, stored: StoredRows) -> tuple[StoredRows, dict[str, DedupedGroup]]:
         """The groups that are wanted, and the other features with a row a sample.

@@ -115,8 +115,11 @@ class FeatureTableWriter:
             require_order(chunk, self._last, at=self._rows)
         groups = deduplicated(chunk.features, self._done.schema.groups, clustered=True)
         tables, stored = _tables(chunk, groups, self._done.schema)
-        if not self._done.encodings:
-            self._begin(chunk, tables)
+        if not self._done.encodings:  # the first row group decides how all columns are stored
+            if (self._folder / NAME).exists():
+                raise UserError(f"{self._folder} already holds a feature table; write into an empty folder")
+            encodings = {name: smallest_encodings(table, self._zstd_level) for name, table in tables.items()}
+            self._done = replace(self._done, encodings=encodings, weighted=_weighted(chunk))
         if _weighted(chunk) != self._done.weighted:
             raise DataError(f"row {self._rows:,}: a feature has weights in only some samples")
         if self._part is None:
@@ -126,13 +129,6 @@ class FeatureTableWriter:
         self._count(chunk, groups, stored)
         if self._rows % self._rows_per_part == 0:
             self._close(self._part)
-
-    def _begin(self, chunk: LogChunk, tables: Mapping[str, Any]) -> None:
-        """The first row group decides how all columns are stored."""
-        if (self._folder / NAME).exists():
-            raise UserError(f"{self._folder} already holds a feature table; write into an empty folder")
-        encodings = {name: smallest_encodings(table, self._zstd_level) for name, table in tables.items()}
-        self._done = replace(self._done, encodings=encodings, weighted=_weighted(chunk))
 
     def _count(self, chunk: LogChunk, groups: Mapping[str, DedupedGroup], stored: Mapping[str, int]) -> None:
         done, sessions = self._done, chunk.session_B

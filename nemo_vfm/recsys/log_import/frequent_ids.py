@@ -147,7 +147,11 @@ class IdCounts:
         self._ids.append(ids)
         self._counts.append(counts)
         if sum(map(len, self._ids)) > 2 * self.limit:
-            self._forget(*self.totals())
+            ids, counts = self.totals()
+            if len(ids) > self.limit:
+                lowest = int(np.partition(counts, len(counts) - self.limit - 1)[len(counts) - self.limit - 1])
+                kept = counts > lowest
+                self._ids, self._counts, self.missed = [ids[kept]], [counts[kept]], self.missed + lowest
 
     def totals(self) -> tuple[_Ids, _Ids]:
         """Different ids in ascending order, and their counts."""
@@ -156,10 +160,3 @@ class IdCounts:
         np.add.at(counts, places, np.concatenate(self._counts))
         self._ids, self._counts = [ids], [counts]
         return ids, counts
-
-    def _forget(self, ids: _Ids, counts: _Ids) -> None:
-        if len(ids) <= self.limit:
-            return
-        lowest = int(np.partition(counts, len(counts) - self.limit - 1)[len(counts) - self.limit - 1])
-        kept = counts > lowest
-        self._ids, self._counts, self.missed = [ids[kept]], [counts[kept]], self.missed + lowest

@@ -41,7 +41,10 @@ def outline(source: LogSource) -> LogOutline:
     """
     stored, samples, times = isinstance(source, FeatureTable), 0, list[int]()
     hashes: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
-    for chunk in filter(len, _chunks(source)):
+    chunks = source.log_chunks()
+    if isinstance(source, FeatureTable):
+        chunks = (source.read(begin, end, features=()) for begin, end in pairwise(source.row_groups))
+    for chunk in filter(len, chunks):
         samples += len(chunk)
         times = [min([*times, int(chunk.time_B.min())]), max([*times, int(chunk.time_B.max())])]
         for name, column in () if stored else _columns(chunk):
@@ -60,12 +63,6 @@ def data_hash(source: LogSource) -> str:
 def windows_of(time_B: Tensor, edges: list[int]) -> Tensor:
     """The window of each sample: int64, B."""
     return torch.bucketize(time_B, torch.tensor(edges[1:-1], dtype=torch.int64), right=True)
-
-
-def _chunks(source: LogSource) -> Iterator[LogChunk]:
-    if isinstance(source, FeatureTable):
-        return (source.read(begin, end, features=()) for begin, end in pairwise(source.row_groups))
-    return source.log_chunks()
 
 
 def _columns(chunk: LogChunk) -> Iterator[tuple[str, Tensor]]:

@@ -207,10 +207,6 @@ def _batches(num_samples: int, batch_size: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + batch_size, num_samples)
 
 
-def _shares(sums: Floats) -> Floats:
-    return np.asarray(sums.cumsum(-1) / sums.sum(-1, keepdims=True))
-
-
 def icdf_interval(
     counts_R: Counts, lookups: Jagged, group_B: Tensor, jackknife: Jackknife, kept_share: float
 ) -> dict[str, Json]:
@@ -238,7 +234,8 @@ def icdf_interval(
     rank_R[np.argsort(-counts_R, kind="stable")] = np.arange(1, len(counts_R) + 1)
     cell_N = group_N.numpy() * len(rows) + np.searchsorted(rows, rank_R[lookups.values_N.numpy()])
     sums_GP = np.bincount(cell_N, minlength=NUM_GROUPS * len(rows)).reshape(NUM_GROUPS, -1).astype(np.float64)
-    half = jackknife.half_width(sums_GP, _shares) * kept_share**0.5
+    shares = jackknife.half_width(sums_GP, lambda sums: np.asarray(sums.cumsum(-1) / sums.sum(-1, keepdims=True)))
+    half = shares * kept_share**0.5
     half = np.nan_to_num(half, nan=1.0)
     inside_R = np.sort(counts_R)[::-1].cumsum() / counts_R.sum()
     outside_R = _held_out_shares(len(counts_R), lookups.values_N, group_N)

@@ -1,65 +1,22 @@
-"""Declares one feature of a made log: how many ids a sample has, from which table, and how often each is drawn.
+"""Declares one feature of a made log: how many ids a sample has, and from which table.
 
-Shape letters: B samples, N values, R rows of the table.
+Shape letters: B samples, N values.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.storage.uri import local
+from nemo_vfm.recsys.sessions.id_popularity import Popularity, ZipfMandelbrot
 from nemo_vfm.recsys.sessions.random_stream import AliasTable, RandomStream
 from nemo_vfm.recsys.sessions.session_window import MOST_CHANGES
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
 
 _MOST_ROWS = 10**8
 _MOST_LENGTH = 1 << 16
-_MOST_HEAVY = 20
-
-
-@runtime_checkable
-class Popularity(Protocol):
-    """How often each rank of a table is drawn."""
-
-    def probabilities(self, rows: int) -> Tensor:
-        """Of the most popular rank first: float64 (R,), with the sum 1."""
-        ...
-
-
-class ZipfMandelbrot:
-    """p_k ~ (k + q)^-s for k = 1, 2, ..., after some heavy hitters of explicit probability.
-
-    Args:
-        exponent: s, from 0 (all alike) to 5.
-        shift: q, above -1; larger ones flatten the head.
-        heavy_hitters: probabilities of the most popular ids, at most 20; the others share what is left.
-    """
-
-    def __init__(self, *, exponent: float = 1.05, shift: float = 0.0, heavy_hitters: Sequence[float] = ()) -> None:
-        require_between(0, 5, exponent=exponent)
-        require_between(-0.999, 1e9, shift=shift)
-        if len(heavy_hitters) > _MOST_HEAVY or any(p <= 0 for p in heavy_hitters) or sum(heavy_hitters) >= 1:
-            raise ValueError(
-                f"heavy_hitters {list(heavy_hitters)} must be at most {_MOST_HEAVY} probabilities above 0 that add up "
-                "to less than 1"
-            )
-        self.exponent, self.shift, self.heavy_hitters = exponent, shift, tuple(heavy_hitters)
-
-    def probabilities(self, rows: int) -> Tensor:
-        """See `Popularity`."""
-        num_heavy = len(self.heavy_hitters)
-        if rows <= num_heavy:
-            raise ValueError(f"a table of {rows} rows has no room for {num_heavy} heavy hitters and others")
-        ranks = torch.arange(1, rows - num_heavy + 1, dtype=torch.float64)
-        tail = (ranks + self.shift) ** -self.exponent
-        heavy = torch.tensor(self.heavy_hitters, dtype=torch.float64)
-        return torch.cat([heavy, tail * ((1 - heavy.sum()) / tail.sum())])
 
 
 class IdFeature:
@@ -158,25 +115,3 @@ class IdDraws:
 
     def _first_ids(self) -> Tensor:
         return torch.randperm(self.feature.rows, generator=generator(self.seed, self.name, "ranks"))
-
-
-class FittedReuse:
-    """Probabilities whose draws repeat a published histogram of reuse, see `nemo_vfm.recsys.profiling.reuse_mixture`.
-
-    They do where as many ids are drawn at once as the rates add up to; the share of ids is right for any number.
-
-    Args:
-        histogram: a file in the format of `locality_stats`.
-    """
-
-    def __init__(self, *, histogram: Path) -> None:
-        self.histogram = local(histogram, "the histogram of reuse")
-
-    def probabilities(self, rows: int) -> Tensor:
-        """See `Popularity`."""
-        from nemo_vfm.recsys.profiling.locality_stats import first_histogram
-        from nemo_vfm.recsys.profiling.reuse_mixture import fit
-
-        mixture = fit(first_histogram(self.histogram))
-        rates = torch.from_numpy(mixture.rates_of_rows(rows)).flip(0)
-        return rates / rates.sum()

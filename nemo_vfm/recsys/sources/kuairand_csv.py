@@ -110,21 +110,18 @@ class KuaiRandCsv:
 
     def _chunk(self, cells: DelimitedRows) -> LogChunk:
         wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
-        columns = {name: self._column(cells, name) for name in wanted}
+        columns = {}
+        for name in wanted:
+            numbers, present = cells.whole_numbers(name)
+            cells.rows.refuse(~present, f"{name} is missing")
+            columns[name] = torch.from_numpy(numbers.copy())
+        dense = {name: columns[name].float() for name in self.dense}
         return LogChunk(
             torch.from_numpy(cells.rows.numbers_L), columns["user_id"], columns["time_ms"],
-            {name: self._number(columns[name]) for name in self.dense},
+            {name: number_B.clamp(min=0).log1p() if self.log1p else number_B for name, number_B in dense.items()},
             {name: columns[name].float() for name in self.labels},
             {name: jagged_of(columns[name].numpy(), np.ones(len(columns[name]), bool)) for name in self.features},
         )  # fmt: skip
-
-    def _column(self, cells: DelimitedRows, name: str) -> Tensor:
-        numbers, present = cells.whole_numbers(name)
-        cells.rows.refuse(~present, f"{name} is missing")
-        return torch.from_numpy(numbers.copy())
-
-    def _number(self, column: Tensor) -> Tensor:
-        return column.float().clamp(min=0).log1p() if self.log1p else column.float()
 
 
 def sessions_by_gap(user_B: Tensor, time_B: Tensor, ids_B: Tensor, gap: int) -> Tensor:

@@ -43,20 +43,15 @@ class ColumnRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedColumns:
-    """Which columns are what.
-
-    labels, features, dense: their names.
-    weight: what each sample counts; None if all count alike.
-    log1p: dense numbers x become ln(1 + max(x, 0)).
-    """
+    """Which columns are what."""
 
     session: str | None  #: None if the log has no sessions, each sample is then its own
     time: str | None  #: None where rows stand in order of time
     labels: Sequence[str]
     features: Sequence[str]
     dense: Sequence[str]
-    weight: str | None
-    log1p: bool
+    weight: str | None  #: what each sample counts; None if all count alike
+    log1p: bool  #: dense numbers x become ln(1 + max(x, 0))
 
     @property
     def names(self) -> list[str]:

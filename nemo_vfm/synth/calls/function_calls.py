@@ -106,7 +106,10 @@ class FunctionRequest:
         results = yield from self._results(calls)
         texts = {"calls": _json(calls), "results": "\n".join(results), "request": self.request}
         (reply,) = answered((yield [Ask("reply", texts)]))
-        turns = [_calling(calls), *map(_result, range(len(results)), results), said("assistant", reply)]
+        answers = [
+            {"role": "tool", "tool_call_id": _id(number), "content": text} for number, text in enumerate(results)
+        ]
+        turns = [_calling(calls), *answers, said("assistant", reply)]
         return self._draft(turns, f"call_schema: {len(calls)} of {len(calls)} calls fit")
 
     def _broken_rule(self, calls: Sequence[Json]) -> str:
@@ -157,10 +160,6 @@ def _calling(calls: Sequence[Json]) -> dict[str, Json]:
 def _as_text(arguments: Json) -> str:
     """OpenAI's form: JSON as a text."""
     return _json(json.loads(arguments) if isinstance(arguments, str) else arguments)
-
-
-def _result(number: int, text: str) -> dict[str, Json]:
-    return {"role": "tool", "tool_call_id": _id(number), "content": text}
 
 
 def _id(number: int) -> str:

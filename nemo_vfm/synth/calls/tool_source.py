@@ -82,18 +82,15 @@ class GivenTools(ToolSource):
     def toolsets(self) -> Program[Sequence[Toolset]]:
         """See `ToolSource`."""
         yield from ()
-        found = self._read()
+        try:
+            found: Json = json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{self.file} cannot be read as JSON, a list of tools in OpenAI's form: {error}") from None
         sets = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
         for number, tools in enumerate(sets):
             if wrong := check_tools(tools):
                 raise UserError(f"{self.file}: set {number + 1} of tools cannot be used: {wrong[0]}")
         return [Toolset(tools, {"file": self.file.name, "set": number}) for number, tools in enumerate(sets)]
-
-    def _read(self) -> Json:
-        try:
-            return json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{self.file} cannot be read as JSON, a list of tools in OpenAI's form: {error}") from None
 
 
 def _tools_in(answer: str | NoAnswer) -> list[Json]:

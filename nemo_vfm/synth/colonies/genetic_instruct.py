@@ -172,8 +172,17 @@ def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
     A step is asked for all tasks at once.
     """
     trials = [_Trial(one, bar) for one in offspring]
-    for ask, read in ((_solve, _solved), (_test, _tested), (_run, _ran), (_judge, _judged)):
-        yield from _step(trials, ask, read)
+    steps: list[tuple[Callable[[_Trial], Ask], Callable[[_Trial, str], Draft | Dropped | None]]] = [
+        (lambda trial: Ask("solve", {"task": trial.one.task}), _solved), (_test, _tested), (_run, _ran),
+        (lambda trial: Ask("fitness", {"task": trial.one.task, "solution": trial.solution}, model="judge"), _judged),
+    ]  # fmt: skip
+    for ask, read in steps:
+        still = [trial for trial in trials if trial.one.end is None]
+        for trial, answer in zip(still, (yield [ask(trial) for trial in still]), strict=True):
+            try:
+                trial.one.end = read(trial, heard(trial.one, answer))
+            except RowFailed as error:
+                trial.one.end = str(error)
 
 
 def heard(one: Offspring, answer: str | NoAnswer) -> str:
@@ -183,21 +192,6 @@ def heard(one: Offspring, answer: str | NoAnswer) -> str:
     assert isinstance(answer, Answer)
     one.answers.append(answer)
     return answer
-
-
-def _step(
-    trials: Sequence[_Trial], ask: Callable[[_Trial], Ask], read: Callable[[_Trial, str], Draft | Dropped | None]
-) -> Program[None]:
-    still = [trial for trial in trials if trial.one.end is None]
-    for trial, answer in zip(still, (yield [ask(trial) for trial in still]), strict=True):
-        try:
-            trial.one.end = read(trial, heard(trial.one, answer))
-        except RowFailed as error:
-            trial.one.end = str(error)
-
-
-def _solve(trial: _Trial) -> Ask:
-    return Ask("solve", {"task": trial.one.task})
 
 
 def _solved(trial: _Trial, answer: str) -> Dropped | None:
@@ -234,10 +228,6 @@ def _run(trial: _Trial) -> Ask:
 def _ran(trial: _Trial, answer: str) -> Dropped | None:
     end = end_in(answer)
     return None if end.passed else Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
-
-
-def _judge(trial: _Trial) -> Ask:
-    return Ask("fitness", {"task": trial.one.task, "solution": trial.solution}, model="judge")
 
 
 def _judged(trial: _Trial, answer: str) -> Draft | Dropped:

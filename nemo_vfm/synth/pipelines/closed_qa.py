@@ -96,7 +96,12 @@ class DocumentTask:
     def row(self) -> Program[Draft | Dropped]:
         """The instruction with its document, and an answer."""
         document = self.given.text(self.pipeline.column).strip()
-        instruction = yield from self._instruction(document)
+        count = self.pipeline.instructions
+        values = {"count": str(count), "kind": self.pipeline.kinds[self.kind], "document": document}
+        (items,) = yield from lists_of([Ask("instructions", values)], count)
+        if self.place >= len(items):
+            raise RowFailed("the model wrote fewer instructions than it was asked for")
+        instruction = items[self.place]
         name = random.Random(f"{self.pipeline.seed} {instruction}").choice(sorted(self.pipeline.templates))
         template = self.pipeline.templates[name]
         user = said("user", template.filled({"document": document, "instruction": instruction}))
@@ -112,11 +117,3 @@ class DocumentTask:
             verifier=f"quotations/1: {len(quoted)} of {len(quoted)} are in the document",
             licence=licence_of(self.given, self.pipeline.licence),
         )  # fmt: skip
-
-    def _instruction(self, document: str) -> Program[str]:
-        count = self.pipeline.instructions
-        values = {"count": str(count), "kind": self.pipeline.kinds[self.kind], "document": document}
-        (items,) = yield from lists_of([Ask("instructions", values)], count)
-        if self.place >= len(items):
-            raise RowFailed("the model wrote fewer instructions than it was asked for")
-        return items[self.place]

@@ -2,7 +2,7 @@
 
 import ast
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
@@ -69,13 +69,9 @@ class TableReports:
 
     def candidates(self) -> Program[Iterable["TableQuestion"]]:
         """One question of each table, then the next."""
-        return self._each((yield from topics_of(self.topics)))
-
-    def _each(self, topics: Sequence[str]) -> Iterator["TableQuestion"]:
-        for place in range(self.questions):
-            for table in range(self.tables):
-                for topic in topics:
-                    yield TableQuestion(self, topic, table, place)
+        topics = yield from topics_of(self.topics)
+        return (TableQuestion(self, topic, table, place) for place in range(self.questions)
+                for table in range(self.tables) for topic in topics)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,12 @@ class TableQuestion:
         if table is None:
             return Dropped(f"no table of {least} to {most} rows with numbers")
         (report,) = answered((yield [Ask("report", {"topic": self.topic, "table": table})]))
-        question = yield from self._question(table, report)
+        count = self.pipeline.questions
+        values = {"count": str(count), "table": table, "report": report.strip()}
+        (items,) = yield from lists_of([Ask("questions", values)], count)
+        if self.place >= len(items):
+            raise RowFailed("the model wrote fewer questions than it was asked for")
+        question = items[self.place]
         name = random.Random(f"{self.pipeline.seed} {question}").choice(sorted(self.pipeline.templates))
         template = self.pipeline.templates[name]
         user = said("user", template.filled({"table": table, "report": report.strip(), "question": question}))
@@ -109,14 +110,6 @@ class TableQuestion:
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
             verifier="python/1: the program prints the same answer", more={"program": code_in(program)},
         )  # fmt: skip
-
-    def _question(self, table: str, report: str) -> Program[str]:
-        count = self.pipeline.questions
-        values = {"count": str(count), "table": table, "report": report.strip()}
-        (items,) = yield from lists_of([Ask("questions", values)], count)
-        if self.place >= len(items):
-            raise RowFailed("the model wrote fewer questions than it was asked for")
-        return items[self.place]
 
     def _disagreement(self, answer: str, program: str, table: str) -> Program[str]:
         """The rule that answer and program break; empty where they agree."""

@@ -26,15 +26,13 @@ class TextBank:
 
     def all(self) -> list[str]:
         """Those of the recipe, then those of the file."""
-        texts = [*self.texts, *([] if self.file is None else _lines(self.file))]
+        texts = list(self.texts)
+        if self.file is not None:
+            try:
+                texts += self.file.read_text(encoding="utf-8").split("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"{self.file} cannot be read as a file with one text per line: {error}") from None
         found = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
         if not found:
             raise UserError(f"{self.file} holds no text; write one per line")
         return found
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read as a file with one text per line: {error}") from None

@@ -86,9 +86,10 @@ class Reward:
 
     def read(self, answers: Answers) -> list[dict[str, float]]:
         """Attributes of each conversation, and their sum as `reward`."""
-        return [self._read(scores_of(answer)) for answer in answered(answers)]
-
-    def _read(self, scores: Mapping[str, float]) -> dict[str, float]:
-        if missing := sorted(self.weights.keys() - scores.keys()):
-            raise RowFailed(f"the reward model gave no {missing[0]}")
-        return {**scores, "reward": sum(weight * scores[name] for name, weight in self.weights.items())}
+        found = []
+        for scores in map(scores_of, answered(answers)):
+            if missing := sorted(self.weights.keys() - scores.keys()):
+                raise RowFailed(f"the reward model gave no {missing[0]}")
+            reward = sum(weight * scores[name] for name, weight in self.weights.items())
+            found.append({**scores, "reward": reward})
+        return found

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_vfm.recsys.sessions.id_feature import ZipfMandelbrot
+from nemo_vfm.recsys.sessions.id_popularity import ZipfMandelbrot
 from nemo_vfm.recsys.sessions.random_stream import AliasTable
 
 NUMBERS = torch.Generator().manual_seed(0)

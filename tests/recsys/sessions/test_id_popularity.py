@@ -7,7 +7,8 @@ import torch
 
 from nemo_vfm.recsys.profiling.locality_stats import ReuseHistogram, first_histogram
 from nemo_vfm.recsys.profiling.reuse_mixture import fit
-from nemo_vfm.recsys.sessions.id_feature import FittedReuse, IdFeature, ZipfMandelbrot
+from nemo_vfm.recsys.sessions.id_feature import IdFeature
+from nemo_vfm.recsys.sessions.id_popularity import FittedReuse, ZipfMandelbrot
 from nemo_vfm.recsys.sessions.session_log import SessionLog
 
 SHARES = [0.45, 0.2, 0.15, 0.1, 0.06, 0.03, 0.01] + [0.0] * 10

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_vfm.recsys.sessions.id_feature import IdFeature, ZipfMandelbrot
+from nemo_vfm.recsys.sessions.id_feature import IdFeature
+from nemo_vfm.recsys.sessions.id_popularity import ZipfMandelbrot
 from nemo_vfm.recsys.sessions.session_log import SessionGroup, SessionLog
 from nemo_vfm.recsys.sessions.teacher import Teacher
 from nemo_vfm.sparse.dedup_groups import change_statistics
