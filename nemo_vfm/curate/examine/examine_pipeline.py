@@ -303,9 +303,11 @@ def _examined(
         if whole is None:
             continue
         film = jobs[number].film
-        failure = whole.message if isinstance(whole, Lost) else whole[-1].fact.get("failed")
-        if failure is not None or isinstance(whole, Lost):
-            message: str | None = f"{film.file.found.name}: {failure}"
+        message: str | None
+        if isinstance(whole, Lost):
+            message = f"{film.file.found.name}: {whole.message}"
+        elif "failed" in whole[-1].fact:
+            message = f"{film.file.found.name}: {whole[-1].fact['failed']}"
         else:
             message = findings.put(film.file, film.missing, whole)
         if message is not None:
