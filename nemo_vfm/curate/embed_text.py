@@ -5,7 +5,7 @@ Shape letters: B batch, L text tokens, D width of a text token.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -101,18 +101,14 @@ class EmbedText:
         with bar("embed captions", len(missing), unit="captions") as line:
             for first in range(0, len(missing), self.batch_size):
                 group = missing[first : first + self.batch_size]
-                for (name, text), data in zip(group, self._vectors([text for _, text in group]), strict=True):
-                    if data is None:
-                        raise DataError(f"the embedding of {text[:80]!r} holds NaN or infinity as {self.dtype}")
-                    write_bytes(work / name, data)
+                with torch.inference_mode():
+                    text_BLD, mask_BL = self.text_encoder.encode([text for _, text in group])
+                    text_BLD, mask_BL = text_BLD.to("cpu", _DTYPES[self.dtype]), mask_BL.to("cpu", torch.bool)
+                    for (name, text), text_LD, mask_L in zip(group, text_BLD, mask_BL, strict=True):
+                        if not torch.isfinite(text_LD).all():
+                            raise DataError(f"the embedding of {text[:80]!r} holds NaN or infinity as {self.dtype}")
+                        write_bytes(work / name, save({"text": text_LD.clone(), "mask": mask_L.clone()}))
                 line.advance(len(group))
-
-    @torch.inference_mode()
-    def _vectors(self, captions: list[str]) -> Iterator[bytes | None]:
-        text_BLD, mask_BL = self.text_encoder.encode(captions)
-        text_BLD, mask_BL = text_BLD.to("cpu", _DTYPES[self.dtype]), mask_BL.to("cpu", torch.bool)
-        for text_LD, mask_L in zip(text_BLD, mask_BL, strict=True):
-            yield save({"text": text_LD.clone(), "mask": mask_L.clone()}) if torch.isfinite(text_LD).all() else None
 
     def _members(self, samples: ShardSet, entry: Entry, work: Path) -> Mapping[str, bytes]:
         kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}

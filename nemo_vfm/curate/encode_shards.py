@@ -35,15 +35,17 @@ from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import image_to_bucket, resize_and_crop, window_indices
 
+DtypeName = Literal["fp32", "fp16", "bf16"]
+# What is stored, not what is computed in: that is core/precision.py's.
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_MEDIA = ("mp4", "png", "jpg", "jpeg")
+_MAX_FAILURES_IN_A_ROW = 20
+
 
 def training_windows(
     media: bytes, *, is_image: bool, bucket: Bucket, max_windows: int
 ) -> Iterator[tuple[Frames, float]]:
-    """Each window's frames (T, H, W, C) and its frames per second.
-
-    Raises:
-        DataError: the clip is damaged or too short.
-    """
+    """Each window's frames (T, H, W, C) and its frames per second."""
     if is_image:
         yield image_to_bucket(media, bucket)
         return
@@ -54,13 +56,6 @@ def training_windows(
             frames_THWC = reader.read([first + index for index in indices])
             frames_THWC = resize_and_crop(frames_THWC, bucket.width, bucket.height)
             yield frames_THWC, info.fps / bucket.stride(info.fps)
-
-
-DtypeName = Literal["fp32", "fp16", "bf16"]
-# What is stored, not what is computed in: that is core/precision.py's.
-_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_MEDIA = ("mp4", "png", "jpg", "jpeg")
-_MAX_FAILURES_IN_A_ROW = 20
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 
 Fate = tuple[str, str]  # kept, dropped or failed; and the rule or the message
+_READ = ("scores.parquet", "files.json", "vectors.parquet", "shards/shards.json")
+_FILE_KEYS = {"file", "source_id", "decision", "reason", "seconds", "clips"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,6 @@ def decide_again(
     Args:
         stages: the comparing stages of that curation.
         balance: thins what is kept; None thins nothing.
-
-    Raises:
-        UserError: a rule reads what was not measured, or a comparison of which nothing is remembered.
     """
     compared = {stage.columns()[0]: stage for stage in stages.values()}
     _check(curated, rules, compared, balance)
@@ -210,7 +209,11 @@ def _kinds(curated: FinishedCuration, fates: Fates) -> tuple[list[Fate], list[st
     ]
     places = {one: place for place, one in enumerate(dict.fromkeys(found))}
     codes = np.fromiter((places[one] for one in found), np.int64, len(found))
-    return [_fate(message, rule) for message, rule, _ in places], [source for *_, source in places], codes
+    kinds: list[Fate] = [
+        ("failed", message) if message is not None else ("kept", "") if rule is None else ("dropped", rule)
+        for message, rule, _ in places
+    ]
+    return kinds, [source for *_, source in places], codes
 
 
 def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
@@ -229,12 +232,6 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
     ledger.microseconds.total += round(file["seconds"] * 1e6)
 
 
-def _fate(message: str | None, rule: str | None) -> Fate:
-    if message is not None:
-        return "failed", message
-    return ("kept", "") if rule is None else ("dropped", rule)
-
-
 def _file_fate(file: Json, clips: Counter[Fate]) -> Fate:
     """As `FileRecord.fate` says it, of a file whose clips are known by their fates."""
     if not clips:
@@ -245,10 +242,6 @@ def _file_fate(file: Json, clips: Counter[Fate]) -> Fate:
     if rules:
         return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
     return "failed", next(reason for side, reason in clips if side == "failed")
-
-
-_READ = ("scores.parquet", "files.json", "vectors.parquet", "shards/shards.json")
-_FILE_KEYS = {"file", "source_id", "decision", "reason", "seconds", "clips"}
 
 
 @computes_nothing

@@ -20,6 +20,10 @@ _TABLES, _BITS = 4, 20
 _CROWD = 256  # descriptors with one key; more are of flat or repeated patterns and would pair all with all
 _LEAST = 2  # votes
 _PROBES = 8  # pairs of frames for each two clips
+# Registered frames of one moment agree to 0.8 and more (a logo pasted over costs 0.15), other moments to less.
+_DIFFERENT, _SAME = 0.6, 0.85
+_SCALE, _SHIFT = 0.1, 0.08  # by which two places of one crop differ, as shares
+_HYPOTHESES = 12
 
 
 def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[tuple[int, int]]]:
@@ -68,12 +72,6 @@ def _codes(keys_N: Numbers, owners_N: Numbers, clip_of: Numbers) -> list[Numbers
         same = (keys[apart:] == keys[:-apart]) & (clip_of[a] != clip_of[b])
         found.append(a[same] * len(clip_of) + b[same])
     return found
-
-
-# Registered frames of one moment agree to 0.8 and more (a logo pasted over costs 0.15), other moments to less.
-_DIFFERENT, _SAME = 0.6, 0.85
-_SCALE, _SHIFT = 0.1, 0.08  # by which two places of one crop differ, as shares
-_HYPOTHESES = 12
 
 
 def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:

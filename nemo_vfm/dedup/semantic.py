@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 import base64
 from collections.abc import Sequence
 
+_ROWS = 1024
+_ABSENT = -1.0
+
 
 def as_text(vector_D: NDArray[np.float32]) -> str:
     """Base64 of float16: the last digits of a float32 differ from machine to machine and say nothing."""
@@ -31,10 +34,6 @@ def as_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
     rows = np.stack([np.frombuffer(base64.b64decode(text), dtype="<f2") for text in texts]).astype(np.float32)
     # float16 may have made a unit vector a little longer.
     return np.asarray(rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True)), dtype=np.float32)
-
-
-_ROWS = 1024
-_ABSENT = -1.0
 
 
 @dataclass(frozen=True, slots=True)

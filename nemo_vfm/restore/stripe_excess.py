@@ -56,7 +56,8 @@ class StripeExcess:
         power_NSK = np.stack(
             [_log_power(luma_THW[:, y : y + _TILE_PX, x : x + _TILE_PX].astype(np.float32)) for y, x in places]
         )
-        on, beside = _lines(_TILE_PX)
+        # Where on the half plane the lines of all directions lie, and those beside them.
+        on, beside = ([_line(_TILE_PX, offset) for offset in offsets] for offsets in (_ON, _BESIDE))
         excess_NAR = _mean(power_NSK, on) - _mean(power_NSK, beside)
         rings = [ring_NAR.mean(2) for ring_NAR in np.array_split(excess_NAR, _RINGS, axis=2)]
         # The median over rings: a pattern of one pitch, such as a coder's blocks, fills few of them.
@@ -137,12 +138,7 @@ def _mean(power_NSK: NDArray[np.float32], places: list[Places]) -> NDArray[np.fl
     return np.asarray(total / len(places), np.float32)
 
 
-@lru_cache(maxsize=8)
-def _lines(side: int) -> tuple[list[Places], list[Places]]:
-    """Where on the half plane the lines of all directions lie, and those beside them."""
-    return [_line(side, offset) for offset in _ON], [_line(side, offset) for offset in _BESIDE]
-
-
+@lru_cache(maxsize=64)
 def _line(side: int, offset: int) -> Places:
     """Of each direction, the places at all radii on the line `offset` steps beside the one through the origin."""
     radius_1R = np.arange(_SLOWEST, side / 2 - 1)[None]

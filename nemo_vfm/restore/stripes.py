@@ -41,6 +41,10 @@ _FEWEST = 24  # rows: of fewer, in the corners of a sheared picture, nothing can
 _MEDIAN_EVERY = 4  # rows: where to begin need not be exact
 _SIDE = 9  # pixels around one whose value was lost
 _DRIFT = 0.5  # of kmin: slower than that is what errors of columns add up to
+_WITHIN_DEG = 3.5
+_STEP_PX = 0.5  # between two candidates, at the far end of a stripe
+_BLOCKS = 32
+_EDGE = 30.0  # grey levels from one column to the next, above which it is an edge and counts no more
 
 
 def known_frequencies(height: int, width: int, *, theta_deg: float, wedge_deg: float, kmin: float) -> Tensor:
@@ -302,12 +306,6 @@ def _between(stripes_BS: Tensor, height: int) -> Tensor:
     place_H1 = ((torch.arange(height) + 0.5) * bands / height - 0.5).clamp(0, bands - 1)[:, None]
     above = place_H1.floor().long().clamp_max(bands - 2)[:, 0]
     return torch.lerp(stripes_BS[above], stripes_BS[above + 1], (place_H1 - above[:, None]).to(stripes_BS.dtype))
-
-
-_WITHIN_DEG = 3.5
-_STEP_PX = 0.5  # between two candidates, at the far end of a stripe
-_BLOCKS = 32
-_EDGE = 30.0  # grey levels from one column to the next, above which it is an edge and counts no more
 
 
 def refine_deg(luma_THW: Plane | NDArray[np.uint8], theta_deg: float) -> float:

@@ -28,6 +28,10 @@ KINDS = {
     ".jsonl.gz": "packed jsonl", ".json.gz": "packed jsonl", ".jsonl.zst": "packed jsonl", ".jsonl.bz2": "packed jsonl",
     ".parquet": "parquet", ".tar": "tar", ".txt": "text",
 }  # fmt: skip
+_ROWS_AT_ONCE = 64
+_BROKEN = "damaged from here on: {}"
+#: Why members of a tar are left out that would be no documents anyway
+_NO_DOCUMENTS = {A_FOLDER, NOT_A_FILE, NO_NAME, CAN_HOLD_CODE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,7 @@ class Portion:
 
 
 def files_of(path: Path) -> tuple[Path, list[tuple[str, str]]]:
-    """The folder that names are below, and (name, kind) of each file, by name.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The folder that names are below, and (name, kind) of each file, by name."""
     if path.is_file():
         if kind_of(path.name) is None:
             raise UserError(f"{path} is not a file of documents; known endings are {', '.join(KINDS)}")
@@ -80,11 +80,7 @@ def kind_of(name: str) -> str | None:
 
 
 def portions(folder: Path, files: list[tuple[str, str]], portion_bytes: int) -> list[Portion]:
-    """All files, cut or put together to portions of about so many bytes.
-
-    Raises:
-        DataError: a Parquet file has no footer that can be read.
-    """
+    """All files, cut or put together to portions of about so many bytes."""
     found: list[Portion] = []
     spans: list[Span] = []
     weight = 0
@@ -141,12 +137,6 @@ def row_group_bytes(path: Path) -> list[int]:
         raise DataError(f"{path} cannot be read as a Parquet file ({error}); copy it again, or leave it out") from error
 
 
-_ROWS_AT_ONCE = 64
-_BROKEN = "damaged from here on: {}"
-#: Why members of a tar are left out that would be no documents anyway
-_NO_DOCUMENTS = {A_FOLDER, NOT_A_FILE, NO_NAME, CAN_HOLD_CODE}
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """One document."""
@@ -168,9 +158,6 @@ def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[
         folder: that the span's file is below.
         column: where the text is, in JSON and Parquet.
         max_bytes: a longer document is not read.
-
-    Raises:
-        UserError: the file was changed since it was listed, or has no such column.
     """
     path = folder / span.file
     size = path.stat().st_size if path.is_file() else -1
@@ -183,7 +170,8 @@ def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[
     if span.kind == "tar":
         return _tar(path, column, max_bytes)
     if span.kind == "text":
-        return iter([_plain(path, max_bytes)])
+        too_long = path.stat().st_size > max_bytes
+        return iter([Line(1, fault=_too_long(max_bytes)) if too_long else _decoded(1, path.read_bytes())])
     return _jsonl(path, span, column, max_bytes)
 
 
@@ -192,7 +180,10 @@ def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line
     try:
         with _opened(path, span) as file:
             for number, line in enumerate(_split(file, span, max_bytes), 1):
-                yield _line(number, line, column, max_bytes)
+                if line is None:
+                    yield Line(number, fault=_too_long(max_bytes))
+                else:
+                    yield _of_json(number, line, column) if line.strip() else Line(number)
     except (OSError, EOFError, ValueError, zlib.error) as error:  # a gzip that breaks off, or lost a bit
         yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
 
@@ -233,12 +224,6 @@ def _passed(file: IO[bytes], piece: int) -> int:
         if part.endswith(b"\n"):
             break
     return count
-
-
-def _line(number: int, line: bytes | None, column: str, max_bytes: int) -> Line:
-    if line is None:
-        return Line(number, fault=_too_long(max_bytes))
-    return _of_json(number, line, column) if line.strip() else Line(number)
 
 
 def _of_json(where: int | str, data: bytes, column: str) -> Line:
@@ -305,12 +290,6 @@ def _decoded(where: int | str, data: bytes | None) -> Line:
         return Line(where, None if data is None else data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         return Line(where, fault="not UTF-8")
-
-
-def _plain(path: Path, max_bytes: int) -> Line:
-    if path.stat().st_size > max_bytes:
-        return Line(1, fault=_too_long(max_bytes))
-    return _decoded(1, path.read_bytes())
 
 
 def _tar(path: Path, column: str, max_bytes: int) -> Iterator[Line]:

@@ -18,6 +18,7 @@ _OWN = ("<unk>", "<s>", "</s>")
 #: Letters of the names of bytes, such as <0x4F>. Each has a piece, else tokenizer.json would read a name as its byte.
 _OF_BYTES = "<>0123456789ABCDEFx"
 _PART = re.compile(rf"(?s).{{1,{_MOST_LETTERS}}}(?=\s|$)|.{{1,{_MOST_LETTERS}}}")
+_SPACE = "\u2581"
 
 
 @needs_packages("sentencepiece", "tokenizers")
@@ -101,9 +102,6 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for line in text.encode(errors="replace").decode().split("\n"):
             yield from _PART.findall(line)
-
-
-_SPACE = "\u2581"
 
 
 def write_tokenizer_json(made: Json, folder: Path, *, kind: Literal["unigram", "bpe"], leading_space: bool) -> None:

@@ -28,6 +28,8 @@ from nemo_vfm.data.tokens.token_writer import write_manifest
 from nemo_vfm.text.document_lines import Portion, files_of, identity, portions
 from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, tokenize
 
+_PLAN = "plan.json"
+
 
 class Work(Protocol):
     """Parts that do not depend on each other; it is sent to other processes."""
@@ -145,9 +147,6 @@ def _end_with_the_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-_PLAN = "plan.json"
 
 
 class TokenizeText:

@@ -58,11 +58,7 @@ class Record:
 
 
 def tokenize(portion: Portion, tokenizer: Tokenizer, settings: Settings, out: Path, records: Path) -> None:
-    """Write the shard and then its record, which says that the shard is whole.
-
-    Raises:
-        UserError: a file was changed or has no such column, or too many documents in a row cannot be read.
-    """
+    """Write the shard and then its record, which says that the shard is whole."""
     record = Record()
     vocab_size, end = tokenizer.vocab_size(), tokenizer.end()
     with ShardFiles(out, portion.name, vocab_size=vocab_size, end=end) as files:

@@ -192,9 +192,6 @@ def check_captions(captions: Mapping[str, object], known: Collection[str]) -> No
 
     Args:
         captions: who says what a clip shows, by name.
-
-    Raises:
-        PartRefused: such a column, at the setting that names it.
     """
     for name, voice in captions.items():
         for address, column in voice.reads().items() if isinstance(voice, ReadsColumns) else ():

@@ -23,6 +23,8 @@ MAX_FAILURES_IN_A_ROW = 20
 MAX_GIVEN_CHARS = 100_000
 _Question = TypeVar("_Question", View, Draft)
 Voice = Captioner | Viewer | Editor
+_TEXTS = ("text", "by", "model", "revision", "prompt_hash")
+_NUMBERS = ("tokens_in", "tokens_out")
 
 
 @dataclass(slots=True)
@@ -45,18 +47,11 @@ class CaptionReport:
         }  # fmt: skip
 
 
-_TEXTS = ("text", "by", "model", "revision", "prompt_hash")
-_NUMBERS = ("tokens_in", "tokens_out")
-
-
 @contextmanager
 def caption_journal(folder: Path, name: str) -> Iterator[OpenJournal]:
     """The journal `<name>.jsonl` of a folder; captions in the folder's other journals are known, too.
 
     Parts of a job write at the same time, so each has a file of its own.
-
-    Raises:
-        UserError: another process writes to it.
     """
     file = folder / f"{name}.jsonl"
     others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
@@ -122,10 +117,6 @@ def write_captions(
         media_path: where a kept clip's mp4 lies.
         folder: for what is kept between runs, such as `work/captions`.
         journal_name: of this process's file there; those who work at the same time have different ones.
-
-    Raises:
-        DataError: many clips in a row failed, or a captioner answered what it was not asked.
-        UserError: what captioners raise of things that concern all clips, such as a key that is refused.
     """
     report = CaptionReport()
     for record in records:

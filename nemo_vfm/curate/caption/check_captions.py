@@ -67,9 +67,6 @@ def compare(keys: Sequence[str], captions: Vectors, clips: Vectors, suspect_marg
     """The verdict on pairs given as vectors (N, D), in the same order.
 
     Captions that are equal, as those of many numbers are, share a rank: half of the ties count.
-
-    Raises:
-        ValueError: there are fewer than MIN_CLIPS clips.
     """
     if len(keys) < MIN_CLIPS:
         raise ValueError(f"{len(keys)} clips are too few to tell signal from chance, expected at least {MIN_CLIPS}")

@@ -24,6 +24,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.caption.caption_types import DESCRIBE, Caption, View, Windows, prompt_hash
 
+MAX_VIDEO_BYTES = 48_000_000
+
 
 def answered(blank: Caption, end: Reply | Failure) -> Caption:
     """The caption.
@@ -38,9 +40,6 @@ def answered(blank: Caption, end: Reply | Failure) -> Caption:
         blank, text=said.text, status=said.ending, model=said.model or blank.model, revision=said.revision,
         tokens_in=said.tokens_in, tokens_out=said.tokens_out,
     )  # fmt: skip
-
-
-MAX_VIDEO_BYTES = 48_000_000
 
 
 class EndpointCaptioner:

@@ -27,20 +27,16 @@ class Sidecar:
         """The text and `sidecar`, or None where no file beside the video speaks of the clip."""
         span = (record.clip.first_frame, record.clip.last_frame)
         for path in (place for video in record.paths for place in texts_beside(video, record.root)):
-            text = _said(path, span)
+            found = _read(path)
+            if isinstance(found, str):
+                text = found
+            else:
+                overlaps = [(min(span[1], last) - max(span[0], first), text) for first, last, text in found]
+                frames, text = max(overlaps, key=lambda pair: pair[0], default=(0, ""))
+                text = text if frames > 0 else ""
             if text:
                 return text, "sidecar"
         return None
-
-
-def _said(path: Path, span: tuple[int, int]) -> str:
-    """What the file says of these frames; empty where it is absent, says nothing, or is not such a file."""
-    found = _read(path)
-    if isinstance(found, str):
-        return found
-    overlaps = [(min(span[1], last) - max(span[0], first), text) for first, last, text in found]
-    frames, text = max(overlaps, key=lambda pair: pair[0], default=(0, ""))
-    return text if frames > 0 else ""
 
 
 @lru_cache(maxsize=256)
@@ -59,11 +55,11 @@ def _shots(content: Json) -> tuple[tuple[int, int, str], ...]:
     shots = content.get("captions", []) if isinstance(content, dict) else []
     if not isinstance(shots, list):
         raise ValueError(f'its "captions" is not a list but {str(shots)[:100]}')
-    return tuple(_shot(shot) for shot in shots)
-
-
-def _shot(shot: Json) -> tuple[int, int, str]:
-    match shot:
-        case {"first_frame": int(first), "last_frame": int(last), "caption": str(text)} if first < last:
-            return first, last, text.strip()
-    raise ValueError(f"an entry needs first_frame < last_frame and a caption, got {str(shot)[:100]}")
+    found = []
+    for shot in shots:
+        match shot:
+            case {"first_frame": int(first), "last_frame": int(last), "caption": str(text)} if first < last:
+                found.append((first, last, text.strip()))
+            case _:
+                raise ValueError(f"an entry needs first_frame < last_frame and a caption, got {str(shot)[:100]}")
+    return tuple(found)

@@ -23,6 +23,14 @@ from nemo_vfm.curate.decide.score_table import Flags, Labels, Numbers, Table
 Comparator = Literal["<", "<=", ">", ">=", "==", "!="]
 Operator = Literal["+", "-", "*", "/"]
 FunctionName = Literal["min", "max", "abs"]
+_COMPARE: dict[str, Callable[[Numbers, Numbers], Flags]] = {
+    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal,
+}  # fmt: skip
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_COMPUTE: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +172,6 @@ def uses(part: Truth | Numeric) -> Iterator[Use]:
                 yield from uses(each)
 
 
-_COMPARE: dict[str, Callable[[Numbers, Numbers], Flags]] = {
-    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal,
-}  # fmt: skip
-_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_COMPUTE: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "min": np.minimum, "max": np.maximum,
-}  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Of every clip, whether an expression is certainly true, and whether it is certainly false; else it is unknown."""
@@ -182,18 +181,18 @@ class Verdict:
 
 
 def truth(part: Truth, table: Table) -> Verdict:
-    """What an expression says of every clip.
-
-    Raises:
-        ValueError: a column of words is used as a number.
-    """
+    """What an expression says of every clip."""
     match part:
         case Compared(_, op, left, right):
             return _compared(op, number(left, table), number(right, table), len(table))
         case OneOf(_, column, words):
-            return _one_of(table.labels(column.name), frozenset(word.text for word in words))
+            labels, wanted = table.labels(column.name), {word.text for word in words}
+            # The last place stands for -1, a clip without the label.
+            true = np.array([*(word in wanted for word in labels.words), False])[labels.codes]
+            return Verdict(true, ~true & (labels.codes >= 0))
         case Missing(_, column):
-            missing = _missing(column.name, table)
+            values = table.columns.get(column.name)
+            missing = values.codes < 0 if isinstance(values, Labels) else np.isnan(table.numbers(column.name))
             return Verdict(missing, ~missing)
         case Not(_, inner):
             verdict = truth(inner, table)
@@ -240,22 +239,6 @@ def _compared(op: str, left: Numbers, right: Numbers, length: int) -> Verdict:
         other = ~equal & ~np.isnan(left) & ~np.isnan(right)
         true, false = (equal, other) if op == "==" else (other, equal)
     return Verdict(np.broadcast_to(true, length), np.broadcast_to(false, length))
-
-
-def _one_of(labels: Labels, words: frozenset[str]) -> Verdict:
-    # The last place stands for -1, a clip without the label.
-    true = np.array([*(word in words for word in labels.words), False])[labels.codes]
-    return Verdict(true, ~true & (labels.codes >= 0))
-
-
-def _missing(name: str, table: Table) -> Flags:
-    column = table.columns.get(name)
-    if isinstance(column, Labels):
-        return column.codes < 0
-    return np.isnan(table.numbers(name))
-
-
-_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,12 @@ from nemo_vfm.curate.decide.rule import Rule, comparisons, first_broken, reads_c
 from nemo_vfm.curate.decide.score_table import Flags, Table, table_of
 from nemo_vfm.curate.record.stage import ClipRecord, Compares, Stage
 
+SCHEMA = "nemo_vfm.survival/1"
+_POINTS = 64
+NEAREST_PAIRS = "nearest_pairs.json"
+_SHOWN = 12
+_COMPARED = 2000  # clips compared once more: those of the highest likeness to any other
+
 
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """Give every clip that did not fail its score against all the others."""
@@ -86,10 +92,6 @@ def rules_json(rules: Mapping[str, Rule], records: Sequence[ClipRecord]) -> Json
     return {name: rule.to_json(table) for name, rule in rules.items()}
 
 
-SCHEMA = "nemo_vfm.survival/1"
-_POINTS = 64
-
-
 def survival(table: Table, rules: Mapping[str, Rule], *, compared: Collection[str] = ()) -> Json:
     """What survival.json holds; see docs/how-to/video/decisions.md.
 
@@ -155,11 +157,6 @@ def _survivors(
     if limit.op == "<":
         return len(values) - cut, total[-1] - total[cut]
     return cut, total[cut]
-
-
-NEAREST_PAIRS = "nearest_pairs.json"
-_SHOWN = 12
-_COMPARED = 2000  # clips compared once more: those of the highest likeness to any other
 
 
 @dataclass(frozen=True, slots=True)

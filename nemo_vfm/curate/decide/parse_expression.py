@@ -73,16 +73,17 @@ def complaint(text: str, at: int, message: str) -> ValueError:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Truth:
-    """The expression.
-
-    Raises:
-        ValueError: it is too long, too deep, not an expression, or not one that is true or false.
-    """
+    """The expression."""
     if len(text) > MAX_LENGTH:
         raise ValueError(
             f"an expression has at most {MAX_LENGTH} characters, this one has {len(text)}; split it into two rules"
         )
     return _Parser(text, _tokens(text)).whole()
+
+
+_HINTS = {
+    "=": "; equality is written ==", "&|!": "; write and, or, not", "\"'": "; quote a word with matching quotes",
+}  # fmt: skip
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -92,20 +93,13 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
-            raise complaint(text, at, f"{text[at]!r} is not allowed here{_hint(text[at:])}")
+            hint = next((hint for signs, hint in _HINTS.items() if text[at] in signs), "")
+            raise complaint(text, at, f"{text[at]!r} is not allowed here{hint}")
         found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         at = match.end()
     if len(found) > MAX_TOKENS:
         raise ValueError(f"an expression has at most {MAX_TOKENS} words and signs, this one {len(found)}")
     return [*found, _Token("end", "", end)]
-
-
-def _hint(rest: str) -> str:
-    if rest[0] == "=":
-        return "; equality is written =="
-    if rest[0] in "&|!":
-        return "; write and, or, not"
-    return "; quote a word with matching quotes" if rest[0] in "\"'" else ""
 
 
 class _Parser:
@@ -304,9 +298,8 @@ class _Parser:
             arguments.append(self._operand(self._sum()))
         self._expect(")")
         self._depth -= 1
-        return self._pct(name, arguments) if name.text == _PCT else self._function(name, arguments)
-
-    def _function(self, name: _Token, arguments: list[_Operand]) -> Function:
+        if name.text == _PCT:
+            return self._pct(name, arguments)
         if (len(arguments) == 1) != (name.text == "abs"):
             raise self._wrong(name.at, f"{name.text} takes {'one number' if name.text == 'abs' else 'two or more'}")
         return Function(name.at, cast(FunctionName, name.text), tuple(self._number(each) for each in arguments))

@@ -168,11 +168,7 @@ def reads_captions(rule: Rule) -> bool:
 
 
 def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = True) -> None:
-    """Refuse rules that read columns that are not there, or words as numbers; unless `is_all` there may be others.
-
-    Raises:
-        PartRefused: such a rule, at its place.
-    """
+    """Refuse rules that read columns that are not there, or words as numbers; unless `is_all` there may be others."""
     for name, rule in rules.items():
         try:
             for use in rule.uses():

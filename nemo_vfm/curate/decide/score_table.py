@@ -85,19 +85,19 @@ class Table:
 def table_of(records: Sequence[ClipRecord]) -> Table:
     """The scores and facts of all records."""
     names = dict.fromkeys(name for record in records for name in record.scores)
-    columns = {name: _column([record.scores.get(name) for record in records]) for name in names}
+    columns: dict[str, Numbers | Labels] = {}
+    for name in names:
+        values = [record.scores.get(name) for record in records]
+        if any(isinstance(value, str) for value in values):
+            columns[name] = Labels.of(values)
+        else:
+            numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+            columns[name] = np.where(np.isfinite(numbers), numbers, np.nan)
     facts = {name: np.array([float(record.value(name)) for record in records]) for name in FACTS}
     alive = np.array([record.message is None for record in records], bool)
     images = np.array([record.is_image for record in records], bool)
     lasts = np.array([record.duration_us for record in records], np.int64)
     return Table({**facts, **columns}, alive, lasts, images)
-
-
-def _column(values: list[float | str | None]) -> Numbers | Labels:
-    if any(isinstance(value, str) for value in values):
-        return Labels.of(values)
-    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
-    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 #: Columns of scores.parquet that say what became of a clip and where it is from; rules do not read them

@@ -28,6 +28,13 @@ from nemo_vfm.curate.record.stage import Learned, MediaInfo, Ready, SourceFile, 
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
 from nemo_vfm.data.video.image_file import said_of_deep
 
+STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
+Replies = list[Reply] | Lost
+PROBED = 2  #: changed when a probe finds out something else about the same file
+#: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
+#: beside eight of them for the rest: a whole one would never be free.
+GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeWork:
@@ -65,10 +72,6 @@ class _Judge:
 
     def stop(self) -> None:
         """Models go with the process."""
-
-
-STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
-Replies = list[Reply] | Lost
 
 
 @dataclass(slots=True)
@@ -179,12 +182,6 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
     return jobs
 
 
-PROBED = 2  #: changed when a probe finds out something else about the same file
-#: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
-#: beside eight of them for the rest: a whole one would never be free.
-GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
-
-
 @dataclass(frozen=True, slots=True)
 class WorkContext:
     """Who works, within which limits, and what is written about it."""
@@ -226,11 +223,7 @@ class _Frames:
 
 
 def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:
-    """A record of each file; those that have not changed since they were probed last are not opened.
-
-    Raises:
-        StoreUnreachable: the store of the files does not answer.
-    """
+    """A record of each file; those that have not changed since they were probed last are not opened."""
     operation, known = Probe(max_frames), Cache(folder)
     files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
     keys = {file.found.name: _probe_key(file, max_frames) for file in files}
@@ -310,9 +303,11 @@ def _examined(
         if whole is None:
             continue
         film = jobs[number].film
-        failure = whole.message if isinstance(whole, Lost) else whole[-1].fact.get("failed")
-        if failure is not None or isinstance(whole, Lost):
-            message: str | None = f"{film.file.found.name}: {failure}"
+        message: str | None
+        if isinstance(whole, Lost):
+            message = f"{film.file.found.name}: {whole.message}"
+        elif "failed" in whole[-1].fact:
+            message = f"{film.file.found.name}: {whole[-1].fact['failed']}"
         else:
             message = findings.put(film.file, film.missing, whole)
         if message is not None:

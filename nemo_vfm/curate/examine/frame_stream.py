@@ -26,10 +26,13 @@ from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.tone_map import rgb_of
 from nemo_vfm.restore.letterbox import Borders, Picture, find_picture
 
-_BORDERS_S = (
-    0.5  # between looks at the borders, 7 ms at 1080p; by frame number, since stretches of a video begin anywhere
-)
+# Between looks at the borders, 7 ms at 1080p; by frame number, since stretches of a video begin anywhere.
+_BORDERS_S = 0.5
 _NO_VECTORS = frozenset({"hevc", "vp8", "vp9", "av1", "mjpeg", "prores", "ffv1", "png", "gif", "rawvideo"})
+_FIELDS = {"source": "i4", "w": "u1", "h": "u1", "src_x": "i2", "src_y": "i2", "dst_x": "i2", "dst_y": "i2",
+           "flags": "u8", "motion_x": "i4", "motion_y": "i4", "motion_scale": "u2"}  # fmt: skip
+_NONE = np.empty(0, np.dtype(list(_FIELDS.items())))
+_LATE_S = 0.5  # a table often goes by a container's word, which counts sound that ends after the last picture
 
 
 @no_component
@@ -229,14 +232,6 @@ class _Small:
         width, height = size
         small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
         return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
-
-
-_FIELDS = {"source": "i4", "w": "u1", "h": "u1", "src_x": "i2", "src_y": "i2", "dst_x": "i2", "dst_y": "i2",
-           "flags": "u8", "motion_x": "i4", "motion_y": "i4", "motion_scale": "u2"}  # fmt: skip
-_NONE = np.empty(0, np.dtype(list(_FIELDS.items())))
-
-
-_LATE_S = 0.5  # a table often goes by a container's word, which counts sound that ends after the last picture
 
 
 def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Span, str | None]:

@@ -20,6 +20,8 @@ from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughpu
 
 END = "end"
 QUEUED_PARTS = 8  # that a producer may be ahead of whoever takes its parts
+_BALANCE_EVERY_S = 20.0
+_OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
 
 class Crew:
@@ -107,10 +109,6 @@ def ray_module(*, own: bool = False) -> Any:
     if own and "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     return require("ray", purpose="The Ray executor")
-
-
-_BALANCE_EVERY_S = 20.0
-_OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
 
 @needs_packages("ray")

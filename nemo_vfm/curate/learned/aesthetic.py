@@ -56,12 +56,13 @@ class Aesthetic:
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`."""
-        return [self._finding(scores_FK[:, 0]) for scores_FK in self.bearer.say(clips)]
+        found = []
+        for scores_FK in self.bearer.say(clips):
+            scores_F = scores_FK[:, 0]
+            values = (scores_F.mean(), scores_F.min(), np.percentile(scores_F, 10))
+            found.append(Finding({n: round(float(v), DIGITS) for n, v in zip(self.columns(), values, strict=True)}))
+        return found
 
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""
         return f"aesthetic/1 {self.bearer.fingerprint()} {self.per_second} {self.max_frames}"
-
-    def _finding(self, scores_T: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> Finding:
-        values = (scores_T.mean(), scores_T.min(), np.percentile(scores_T, 10))
-        return Finding({n: round(float(v), DIGITS) for n, v in zip(self.columns(), values, strict=True)})

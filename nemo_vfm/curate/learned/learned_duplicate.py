@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
@@ -56,7 +55,13 @@ class LearnedDuplicate:
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`; vectors are kept in float16, beyond which company would show."""
-        return [Finding(vector=as_text(_direction(outputs))) for outputs in self.bearer.say(clips)]
+        found = []
+        for features_TD in self.bearer.say(clips):
+            lengths_T1 = np.linalg.norm(features_TD, axis=1, keepdims=True)
+            mean_D = (features_TD / np.maximum(lengths_T1, 1e-12)).mean(axis=0)
+            direction_D = np.asarray(mean_D / max(float(np.linalg.norm(mean_D)), 1e-12), dtype=np.float32)
+            found.append(Finding(vector=as_text(direction_D)))
+        return found
 
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""
@@ -69,8 +74,3 @@ class LearnedDuplicate:
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
         return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
-
-
-def _direction(features_TD: NDArray[np.float32]) -> NDArray[np.float32]:
-    mean = (features_TD / np.maximum(np.linalg.norm(features_TD, axis=1, keepdims=True), 1e-12)).mean(axis=0)
-    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-12), dtype=np.float32)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 from nemo_vfm.curate.record.footage import ClipFrames
 
+#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only
+_LOADED: "dict[str, nn.Module]" = {}
+
 
 def per_second(num_frames: int, fps: float, rate: float, at_most: int) -> list[int]:
     """The same frames as `ClipFrames.per_second`, of a clip whose frames are elsewhere."""
@@ -45,10 +48,6 @@ class FingerprintedModule(Protocol):
     def is_whole(self) -> bool:
         """Whether all its first weights come from files, and none was drawn."""
         ...
-
-
-#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only
-_LOADED: "dict[str, nn.Module]" = {}
 
 
 class ModelStage:

@@ -4,9 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import read_json
@@ -96,15 +93,18 @@ class VideoType:
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`."""
-        return [self._finding(frame_scores.mean(axis=0)) for frame_scores in self.bearer.say(clips)]
+        found = []
+        for shares_TK in self.bearer.say(clips):
+            shares_K = shares_TK.mean(axis=0)
+            if len(shares_K) != len(self.names):
+                raise ValueError(
+                    f"the scorer has {len(shares_K)} outputs for the {len(self.names)} classes of its task"
+                )
+            rounded = [round(float(share), DIGITS) for share in shares_K]
+            scores = {f"type.{name}": share for name, share in zip(self.names, rounded, strict=True)}
+            found.append(Finding({"type": self.names[rounded.index(max(rounded))], **scores}))
+        return found
 
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""
         return f"type/1 {self.bearer.fingerprint()} {self.num_frames}"
-
-    def _finding(self, shares_K: NDArray[np.float32]) -> Finding:
-        if len(shares_K) != len(self.names):
-            raise ValueError(f"the scorer has {len(shares_K)} outputs for the {len(self.names)} classes of its task")
-        rounded = [round(float(share), DIGITS) for share in shares_K]
-        scores = {f"type.{name}": share for name, share in zip(self.names, rounded, strict=True)}
-        return Finding({"type": self.names[rounded.index(max(rounded))], **scores})

@@ -102,11 +102,7 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
 
 
 def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
-    """Say once what is slower than it could be.
-
-    Raises:
-        UserError: the encoder or the decoder does not work here.
-    """
+    """Say once what is slower than it could be."""
     usable(transcode.encoder)
     check_decoding(decode)
     if gpus() and transcode.encoder == "x264":

@@ -40,6 +40,9 @@ from nemo_vfm.data.video.image_file import open_image, png
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 
 _IN_SHARDS = "in_shards"
+_LOOKED_AT = 8
+_HELD_BACK = 120  # frames that an encoder may have taken and not written yet: as many as any of ours looks ahead
+Audio = Literal["keep", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,7 @@ class Media:
         return self.folder / f"{clip_id}-{self.stamp}.image.{extension}"
 
     def file_of(self, record: ClipRecord) -> Path:
-        """The file of a clip or an image that is encoded; one that only the shards hold is taken out of them.
-
-        Raises:
-            UserError: the shards cannot be read.
-        """
+        """The file of a clip or an image that is encoded; one that only the shards hold is taken out of them."""
         clip_id, fact = record.clip.id, self.fact_of(record)
         self._take_out(clip_id, fact)
         return self._files(clip_id, fact)[0]
@@ -107,11 +106,7 @@ class Media:
             file.unlink()
 
     def drop(self, kept: Sequence[ClipRecord]) -> None:
-        """Delete the media of clips that the shards hold, once every byte of the shards is right.
-
-        Raises:
-            UserError: the shards are not as they were written.
-        """
+        """Delete the media of clips that the shards hold, once every byte of the shards is right."""
         facts = {one.clip.id: fact for one in kept if not (fact := self.fact_of(one)).get(_IN_SHARDS)}
         if facts and (problems := verify(self.shards)):
             raise UserError(f"{problems[0]}, although it was just written; check the disk. The clips are kept in "
@@ -164,13 +159,6 @@ def _opened(shards: Path, changed: int) -> tuple[ShardSet | None, dict[str, Entr
     except (DataError, UserError):
         return None, {}
     return found, {entry.key: entry for entry in found.entries}
-
-
-_LOOKED_AT = 8
-_HELD_BACK = 120  # frames that an encoder may have taken and not written yet: as many as any of ours looks ahead
-
-
-Audio = Literal["keep", "drop"]
 
 
 @needs_gpu({"encoder": "nvenc"})

@@ -23,6 +23,8 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
 
 _FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message", "duplicate_of", "caption")
+_AT_ONCE = 32
+_NAMES = ("clip_id", "stage", "column", "vector")
 
 
 def finished(marker: Path, made_of: str) -> Json:
@@ -35,11 +37,7 @@ def finished(marker: Path, made_of: str) -> Json:
 
 
 def shards_digest(shards: Place) -> str:
-    """The sha256 of a finished folder's shards.json, which names the bytes of all shards.
-
-    Raises:
-        UserError: the folder is not finished.
-    """
+    """The sha256 of a finished folder's shards.json, which names the bytes of all shards."""
     index = folder_at(shards, None)
     if index.size("shards.json") is None:
         raise UserError(f"{shards} is not a finished folder of shards: there is no shards.json in it")
@@ -188,10 +186,6 @@ def remove_unfinished(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-_AT_ONCE = 32
-_NAMES = ("clip_id", "stage", "column", "vector")
-
-
 def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """vectors.parquet: a row for each clip and comparing stage; no row where nothing was remembered."""
     import pyarrow as pa
@@ -214,11 +208,7 @@ def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str
 
 
 def read_vectors(path: Path) -> dict[str, dict[str, str]]:
-    """Of every compared column, clip id -> vector; nothing where there is no such file.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Of every compared column, clip id -> vector; nothing where there is no such file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

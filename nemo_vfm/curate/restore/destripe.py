@@ -61,7 +61,11 @@ class Destripe:
         excess = StripeExcess.of(luma_THW)
         if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is not None:
             return self._destriped(frames_THWC, *found, excess)
-        return self._unscratched(luma_THW) if self.theta_deg in ("auto", 0, 180) else None
+        if self.theta_deg not in ("auto", 0, 180) or (scratches := find_scratches(luma_THW)) is None:
+            return None
+        restoration = Destriped(None, scratches.added_HW[..., None])
+        restoration.found = {"scratches": scratches.count}
+        return restoration
 
     def _destriped(self, frames_THWC: NDArray[np.uint8], theta: float, bands: int, before: StripeExcess) -> "Destriped":
         exact = refine_deg(luma(frames_THWC), theta) if self.theta_deg == "auto" else theta
@@ -87,14 +91,6 @@ class Destripe:
         black_HW1, white_HW1 = frames_THWC.max((0, 3))[..., None] == 0, frames_THWC.min((0, 3))[..., None] == 255
         stripes_HWC[(black_HW1 & (stripes_HWC < 0)) | (white_HW1 & (stripes_HWC > 0))] = 0
         return stripes_HWC
-
-    def _unscratched(self, luma_THW: NDArray[np.uint8]) -> "Destriped | None":
-        found = find_scratches(luma_THW)
-        if found is None:
-            return None
-        restoration = Destriped(None, found.added_HW[..., None])
-        restoration.found = {"scratches": found.count}
-        return restoration
 
 
 def _alike(found_THWC: NDArray[np.float32]) -> bool:

@@ -20,7 +20,6 @@ from nemo_vfm.core.storage.files import atomic_path, is_full, read_json, sha256_
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken, text_name
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.media_types import Plane
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished
 from nemo_vfm.curate.restore.image_pages import (
@@ -86,7 +85,8 @@ class DestripeImages:
         """
         remove_unfinished(run.folder)
         root, files = self._files(run.folder)
-        marks = {file: fingerprint(self, *_state(file)) for file in files}
+        stats = {file: file.stat() for file in files}
+        marks = {file: fingerprint(self, str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats.items()}
         state, done = fingerprint(*marks.values()), run.folder / "images.json"
         if done.is_file() and read_json(done)["made_of"] == state:
             return _outcome(read_json(done)["files"], did_nothing=True)
@@ -151,8 +151,8 @@ class DestripeImages:
             ends = self.finder.ends(stored.dtype)
             for number, (before_HW, after_HW) in enumerate(zip(_planes(stored), _planes(clean), strict=True)):
                 plane_HW = before_HW.astype(np.float32)
-                found = self.finder.find(plane_HW, ends) if fixed is None else _held_by(plane_HW, fixed, number)
-                if found is None:
+                found = self.finder.find(plane_HW, ends) if fixed is None else fixed[number]
+                if found is None or (fixed is not None and share_of(plane_HW, found.added_HW) < _HALF):
                     continue
                 after_HW[...], at_ends = without_stripes(before_HW, found.added_HW, ends)
                 held += at_ends
@@ -178,24 +178,19 @@ class DestripeImages:
         for planes in _pages_of(files):
             sums = sums or [np.zeros(plane_HW.shape) for plane_HW in planes]
             counts = counts or [np.zeros(plane_HW.shape, np.int32) for plane_HW in planes]
-            self._add(planes, sums, counts)
+            black, white = self.finder.ends(planes[0].dtype)
+            for plane_HW, total_HW, count_HW in zip(planes, sums, counts, strict=True):
+                seen_HW = np.isfinite(plane_HW)
+                seen_HW &= True if black is None else plane_HW > black
+                seen_HW &= True if white is None else plane_HW < white
+                np.add(total_HW, plane_HW, out=total_HW, where=seen_HW)
+                count_HW += seen_HW
         found = []
         for total_HW, count_HW in zip(sums, counts, strict=True):
             mean_HW = np.full(total_HW.shape, np.nan, np.float32)
             np.divide(total_HW, count_HW, out=mean_HW, where=count_HW > 0, casting="same_kind")
             found.append(self.finder.find(mean_HW, (None, None)))
         return found
-
-    def _add(
-        self, planes: list[NDArray[Any]], sums: list[NDArray[np.float64]], counts: list[NDArray[np.int32]]
-    ) -> None:
-        black, white = self.finder.ends(planes[0].dtype)
-        for plane_HW, total_HW, count_HW in zip(planes, sums, counts, strict=True):
-            seen_HW = np.isfinite(plane_HW)
-            seen_HW &= True if black is None else plane_HW > black
-            seen_HW &= True if white is None else plane_HW < white
-            np.add(total_HW, plane_HW, out=total_HW, where=seen_HW)
-            count_HW += seen_HW
 
 
 def _pages_of(files: Iterable[Path]) -> Iterator[list[NDArray[Any]]]:
@@ -215,20 +210,9 @@ def _pages_of(files: Iterable[Path]) -> Iterator[list[NDArray[Any]]]:
             raise DataError(f"{file.name}: {error}") from error
 
 
-def _held_by(plane_HW: Plane, fixed: "list[PageStripes | None]", number: int) -> PageStripes | None:
-    """Fixed stripes, where a page has them."""
-    found = fixed[number]
-    return found if found is not None and share_of(plane_HW, found.added_HW) >= _HALF else None
-
-
 def _planes(page: NDArray[Any]) -> list[NDArray[Any]]:
     """Views of a page, a sample each."""
     return [page] if page.ndim == 2 else [page[..., sample] for sample in range(page.shape[2])]
-
-
-def _state(file: Path) -> tuple[str, int, int]:
-    found = file.stat()
-    return str(file), found.st_size, found.st_mtime_ns
 
 
 def _side_by_side(before_HW: NDArray[Any], after_HW: NDArray[Any]) -> bytes:

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 
 End = float | Literal["auto"] | None
+TIFF_SUFFIXES = frozenset({".tif", ".tiff", ".btf", ".tf8"})
+PNG_SUFFIX = ".png"
+_PIXELS = ("uint8", "uint16", "float32")
+_CODECS = {1: "none", 5: "LZW", 8: "Deflate", 32946: "Deflate", 34925: "LZMA", 50000: "ZSTD"}  # without loss
+_PALETTE = 3  # of TIFF and of PNG alike
+_PNG_SAMPLES = {0: 1, 2: 3, 6: 4}  # by colour type; grey with alpha and palettes would come back as others
+Pixels = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +131,6 @@ def _in_grey_levels(picture_HW: "Tensor", ends: tuple[float | None, float | None
     return np.asarray(((picture_HW - low) / level).nan_to_num_(0, 0, 0).numpy(), np.float32)
 
 
-TIFF_SUFFIXES = frozenset({".tif", ".tiff", ".btf", ".tf8"})
-PNG_SUFFIX = ".png"
-_PIXELS = ("uint8", "uint16", "float32")
-_CODECS = {1: "none", 5: "LZW", 8: "Deflate", 32946: "Deflate", 34925: "LZMA", 50000: "ZSTD"}  # without loss
-_PALETTE = 3  # of TIFF and of PNG alike
-_PNG_SAMPLES = {0: 1, 2: 3, 6: 4}  # by colour type; grey with alpha and palettes would come back as others
-
-Pixels = NDArray[Any]
-
-
 class Pages(Protocol):
     """The pages of one image file."""
 
@@ -156,11 +153,7 @@ class Pages(Protocol):
 
 @contextmanager
 def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
-    """The pages of a file; with `change` they can be written.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """The pages of a file; with `change` they can be written."""
     if path.suffix.lower() == PNG_SUFFIX:
         yield PngPage(path)
         return

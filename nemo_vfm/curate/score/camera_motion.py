@@ -26,22 +26,14 @@ _LOCK_PX = 0.75  # a point that lies this near to where the camera's motion take
 
 
 class Step(NamedTuple):
-    """The camera's motion from one frame to the next.
+    """The camera's motion from one frame to the next."""
 
-    Args:
-        pan_x: part of the width that it turns to the right.
-        pan_y: part of the height that it turns down.
-        zoom: by how much larger things get, as a natural logarithm.
-        residual: mean distance of points from where this motion takes them, in pixels.
-        total: mean distance that points went, in pixels.
-    """
-
-    pan_x: float
-    pan_y: float
-    zoom: float
+    pan_x: float  #: part of the width that it turns to the right
+    pan_y: float  #: part of the height that it turns down
+    zoom: float  #: by how much larger things get, as a natural logarithm
     roll: float
-    residual: float
-    total: float
+    residual: float  #: mean distance of points from where this motion takes them, in pixels
+    total: float  #: mean distance that points went, in pixels
 
     def edge_speed(self) -> tuple[float, float, float, float]:
         """How fast each of the four moves the picture, where it moves it most: parts of a side."""

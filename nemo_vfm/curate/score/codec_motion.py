@@ -17,6 +17,10 @@ from nemo_vfm.curate.score.motion import flow_lengths, flow_size
 
 CELL_PX = 8  # every block of H.264, MPEG-4 and MPEG-2 that FFmpeg exports is made of these
 _COSMOS_SIZES = ((8, 8), (16, 16), (16, 8), (8, 16))  # in this order: where blocks overlap, the later one stays
+Grid = NDArray[np.float32]  # (R, C)
+_FLOW_SIDE_PX = 160
+_FURTHEST = 4  # frames back that the reference of a vector is looked for: x264 puts up to 3 B frames in a row by itself
+_COSMOS_SIDE_PX = 256
 
 
 def cell_lengths(vectors: MotionVectors) -> NDArray[np.float32]:
@@ -62,13 +66,6 @@ def cosmos_lengths(vectors: MotionVectors) -> NDArray[np.float32]:
 def _lengths(blocks_B: NDArray[np.void]) -> NDArray[np.float32]:
     steps = np.hypot(blocks_B["motion_x"], blocks_B["motion_y"])
     return np.asarray(steps / np.maximum(blocks_B["motion_scale"], 1), dtype=np.float32)
-
-
-Grid = NDArray[np.float32]  # (R, C)
-
-_FLOW_SIDE_PX = 160
-_FURTHEST = 4  # frames back that the reference of a vector is looked for: x264 puts up to 3 B frames in a row by itself
-_COSMOS_SIDE_PX = 256
 
 
 class CodecMotion:

@@ -39,6 +39,10 @@ _AGREE = 0.4
 _PAIR_LINE, _LINE = 0.5, 0.25
 _NEAR_PX = (9, 7)  # across and down: letters and parts of a mark lie as close
 _LARGEST = 0.25  # of the picture: more is a scene that stays
+_FRAMES = 16
+_SIDE_PX = 256
+_FEWEST_SCENES, _MOST_SCENES, _MOST_SHOTS = 3, 16, 48
+_FEWEST_PX, _CHANCE_PX = 60, 480  # edge pixels of a mark; and what is there by chance, times the number of scenes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +134,6 @@ def _is_mark(mark: Mark, fewest_px: float) -> bool:
     return is_inside and min(across + down, 3 * min(across, down)) >= fewest_px
 
 
-_FRAMES = 16
-_SIDE_PX = 256
-_FEWEST_SCENES, _MOST_SCENES, _MOST_SHOTS = 3, 16, 48
-_FEWEST_PX, _CHANCE_PX = 60, 480  # edge pixels of a mark; and what is there by chance, times the number of scenes
-
-
 class Logo:
     """Compares the shots of a file: what at least three different scenes have at the same pixels was laid over them.
 
@@ -211,11 +209,7 @@ def _small(picture_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _as_picture(text: str) -> NDArray[np.uint8]:
-    """What `remember` gave as text.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """What `remember` gave as text."""
     try:
         height, width, packed = text.split(" ")
         size = int(height), int(width)

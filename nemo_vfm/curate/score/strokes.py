@@ -31,13 +31,9 @@ class Line(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Upright edges of a few frames, 255 where there are some, (H, W).
+    """Upright edges of a few frames, 255 where there are some, (H, W)."""
 
-    Args:
-        steady: those that all frames have at the same place.
-    """
-
-    steady: NDArray[np.uint8]
+    steady: NDArray[np.uint8]  #: those that all frames have at the same place
     all: NDArray[np.uint8]
 
 

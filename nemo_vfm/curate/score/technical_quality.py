@@ -20,6 +20,11 @@ _LARGEST_STEP = 24  # luma steps: what is larger is an edge of the picture, and 
 _FAINT = 0.3  # luma steps: in a black picture less than this makes any pattern
 _SMOOTH = 3  # luma steps two and three pixels away
 _AROUND = np.array([[1, 1, 0, 0, 0, 1, 1]], np.uint8)
+_SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")
+_NOISE = np.array([1.0, -2.0, 1.0])  # in both directions: what is left of a picture is what no plane explains
+_LEVELS = np.arange(256)
+_SMALLEST_PX = 16
+_OF_MEDIAN = 1.4826  # standard deviation over median of absolute values, of a normal distribution
 
 
 def blockiness(luma_THW: Sequence[Frames]) -> float:
@@ -71,13 +76,6 @@ def _strongest(amplitudes_F: NDArray[np.float64]) -> float:
     total = (near_F[np.minimum(places, _LENGTH // 2)] * known).sum(axis=1)
     # A tone without harmonics is easily the picture's own, so it counts less.
     return float((total / known.sum(axis=1) * np.where(known.sum(axis=1) == 1, 0.7, 1.0)).max())
-
-
-_SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")
-_NOISE = np.array([1.0, -2.0, 1.0])  # in both directions: what is left of a picture is what no plane explains
-_LEVELS = np.arange(256)
-_SMALLEST_PX = 16
-_OF_MEDIAN = 1.4826  # standard deviation over median of absolute values, of a normal distribution
 
 
 class TechnicalQuality:

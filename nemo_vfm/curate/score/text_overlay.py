@@ -26,14 +26,12 @@ _INSIDE, _SURE, _UNCLIP = 0.4, 0.7, 2.0  # probability of a pixel, mean of a box
 _EXPECTED = "A text detector such as DBNet is expected, in ONNX, with one probability for every pixel of its input"
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
+_STEP_S = 0.1
+_STEPS = (0, 1, 3, 4)  # of a moment's frames: uneven, or what moves by the distance of its letters seems to stand still
 
 
 def detect_lines(weights: Path, frames_THWC: NDArray[np.uint8]) -> list[Line]:
-    """Boxes that stay where they are through all frames.
-
-    Raises:
-        UserError: the file is no detector that OpenCV can run.
-    """
+    """Boxes that stay where they are through all frames."""
     kept = _boxes(weights, frames_THWC[0])
     for frame_HWC in frames_THWC[1:]:
         here = _boxes(weights, frame_HWC)
@@ -90,10 +88,6 @@ def _detector(weights: Path) -> cv2.dnn.Net:
     if not weights.is_file():
         raise UserError(f"there is no text detector at {weights}; give the path of an ONNX file, or leave weights out")
     return cv2.dnn.readNetFromONNX(str(weights))
-
-
-_STEP_S = 0.1
-_STEPS = (0, 1, 3, 4)  # of a moment's frames: uneven, or what moves by the distance of its letters seems to stand still
 
 
 class TextOverlay:

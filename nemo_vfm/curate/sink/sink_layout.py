@@ -32,27 +32,19 @@ class Sink(Protocol):
 
 
 def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
-    """The clips that have a film, and numbers that can be; others are left out.
-
-    Raises:
-        UserError: the shards lack our index, which says how long a clip is.
-    """
+    """The clips that have a film, and numbers that can be; others are left out."""
     for entry in shards.entries:
         if "mp4" not in entry.members:
             written.left_out["no mp4 in the shard"] += 1
         elif "num_frames" not in entry.index or "fps" not in entry.index:
             raise UserError(f"{shards.folder} has no index with the clips' frame counts, so it is not from a curation")
-        elif not _can_be(entry):
-            written.left_out["a damaged index"] += 1
-        else:
-            yield entry
-
-
-def _can_be(entry: Entry) -> bool:
-    """Whether the sizes and the rate are numbers above 0: shards may be a stranger's."""
-    whole = all(type(number := entry.index.get(name)) is int and number > 0 for name in _WHOLE)
-    fps = entry.index["fps"]
-    return whole and type(fps) in (int, float) and 0 < fps < 1e9
+        else:  # sizes and rate must be numbers above 0: shards may be a stranger's
+            whole = all(type(number := entry.index.get(name)) is int and number > 0 for name in _WHOLE)
+            fps = entry.index["fps"]
+            if whole and type(fps) in (int, float) and 0 < fps < 1e9:
+                yield entry
+            else:
+                written.left_out["a damaged index"] += 1
 
 
 def caption_of(entry: Entry) -> str:

@@ -56,11 +56,7 @@ class ShardClip:
         return media_among(self.entry.members)
 
     def read(self) -> bytes:
-        """The bytes of its video or picture.
-
-        Raises:
-            DataError: it has none, or its tar is damaged.
-        """
+        """The bytes of its video or picture."""
         extension = self.media()
         if extension is None:
             raise DataError("it holds neither a video nor a picture")
@@ -78,15 +74,20 @@ class ShardClip:
             facts: num_frames, fps, width and height, as they are or were found when it was decoded.
         """
         own, fps = self._json(), float(facts["fps"])
-        first, count = _whole(own.get("first_frame"), 0), int(facts["num_frames"])
+        first, count = own.get("first_frame"), int(facts["num_frames"])
+        first = first if type(first) is int and first >= 0 else 0
         source = str(own.get("source_id") or self.entry.key)
         clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.key)
         scores, still = own.get("scores"), is_image(self.media())
+        plain = {
+            name: value for name, value in (scores if isinstance(scores, dict) else {}).items()
+            if isinstance(value, str) or (type(value) in (int, float) and np.isfinite(value))
+        }  # fmt: skip
         named = str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}")
         record = ClipRecord(
             clip, named.encode(errors="backslashreplace").decode(), (Path(self.entry.shard),), fps,
             int(facts["width"]), int(facts["height"]), 0 if still else round(count / fps * 1e6),
-            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=still,
+            scores=plain, is_image=still,
         )  # fmt: skip
         record.caption = caption_of(self.shards, self.entry)
         return record
@@ -103,11 +104,7 @@ class ShardClip:
 
 @contextmanager
 def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[ClipFrames, dict[str, Json]]]:
-    """The clip's frames, small, while the block runs, and its num_frames, fps, width and height.
-
-    Raises:
-        DataError: it cannot be decoded.
-    """
+    """The clip's frames, small, while the block runs, and its num_frames, fps, width and height."""
     if is_picture:
         picture = decode_image(data)
         yield ClipFrames.of(_shrunk(picture[None]), 1.0), _facts(1, 1.0, picture.shape[1], picture.shape[0])
@@ -123,11 +120,7 @@ def _facts(num_frames: int, fps: float, width: int, height: int) -> dict[str, Js
 
 
 def open_all(folders: Sequence[Place]) -> list[ShardClip]:
-    """Every sample of every folder, in order.
-
-    Raises:
-        UserError: a folder holds no shards, or all of them together no sample.
-    """
+    """Every sample of every folder, in order."""
     opened = [ShardSet(folder) for folder in folders]
     counts = Counter(entry.key for shards in opened for entry in shards.entries)
     clips = [
@@ -163,14 +156,3 @@ def _shrunk(frames_THWC: Frames) -> Frames:
         return frames_THWC
     size = round(width * ratio), round(height * ratio)
     return np.stack([cv2.resize(f, size, interpolation=cv2.INTER_AREA) for f in frames_THWC]).astype(np.uint8)
-
-
-def _whole(value: Json, otherwise: int) -> int:
-    return value if type(value) is int and value >= 0 else otherwise
-
-
-def _plain(scores: Mapping[str, Json]) -> dict[str, float | str]:
-    return {
-        name: value for name, value in scores.items()
-        if isinstance(value, str) or (type(value) in (int, float) and np.isfinite(value))
-    }  # fmt: skip

@@ -27,6 +27,12 @@ from nemo_vfm.curate.record.stage import SourceFile
 from nemo_vfm.data.shards.sample_members import CAPTION_SUFFIXES, texts_beside_media
 
 _T = TypeVar("_T")
+Take = Literal["videos", "images", "both"]
+_SUFFIXES = {"videos": VIDEO_SUFFIXES, "images": IMAGE_SUFFIXES, "both": VIDEO_SUFFIXES | IMAGE_SUFFIXES}
+_ONE = {"videos": "video", "images": "image", "both": "video or image"}
+_MAX_SIDECAR_BYTES = 64 << 20
+_AT_ONCE = 8
+_LONG_NAME = 200  # bytes; a file may have 255, and `.txt` comes behind a video's
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,6 @@ class Subset:
         if len(chosen) < len(found):
             info(f"the source gives {len(chosen):,} of {len(found):,} {what}")
         return chosen
-
-
-Take = Literal["videos", "images", "both"]
-_SUFFIXES = {"videos": VIDEO_SUFFIXES, "images": IMAGE_SUFFIXES, "both": VIDEO_SUFFIXES | IMAGE_SUFFIXES}
-_ONE = {"videos": "video", "images": "image", "both": "video or image"}
 
 
 class Folder:
@@ -174,11 +175,6 @@ def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Itera
         yield SourceFile(path, text_name(path, root), root=root, passed_over=why)
 
 
-_MAX_SIDECAR_BYTES = 64 << 20
-_AT_ONCE = 8
-_LONG_NAME = 200  # bytes; a file may have 255, and `.txt` comes behind a video's
-
-
 @no_component
 class FetchedFile:
     """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
@@ -227,12 +223,7 @@ class FetchedFile:
 
     @contextmanager
     def held(self, item: object_store.Item) -> Iterator[Path]:
-        """The object as a local file that stays while the block runs.
-
-        Raises:
-            DataError: it has vanished, is larger than all the room there is, or is no longer what it was before.
-            StoreError: the store does not answer, or refuses us.
-        """
+        """The object as a local file that stays while the block runs."""
         path = self.path(item)
         if item.size > self._max_bytes:
             raise DataError(f"{self._address / item.name} has {item.size:,} bytes; raise max_fetched_gb")

@@ -28,6 +28,11 @@ REACH_S = 1.5  # nothing farther from the middle of a transition is trimmed
 _DARK = 24.0  # mean, 0 to 255: hues jump in the dark, so that a fade may pass for a hard cut
 _EDGE = 0.1  # of the way: a frame that has come no further is at one end of it
 _SAME = 2.0  # mean difference, 0 to 255, below which one side of a cut does not change
+MOST_TRIM_S = 10.0
+ShortTail = Literal["merge", "leave"]
+_CELLS = 16 * 9 * 3
+_T = TypeVar("_T")
+_ROW = np.dtype([("content", "<f8"), ("brightness", "<f8"), ("thumbnail", "u1", (_CELLS,))])
 
 
 class Trim:
@@ -112,10 +117,6 @@ class Trim:
             return 0
         half, tenth = (next(place for place, share in enumerate(shares) if share < least) for least in (0.5, _EDGE))
         return min(max(2 * half, tenth + tenth // 2) + 4, len(numbers) - 1)
-
-
-MOST_TRIM_S = 10.0
-ShortTail = Literal["merge", "leave"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +205,6 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
         yield from pieces.add(gaps, trim.certain())
     yield from pieces.add(trim.end(), 0)
     yield from pieces.end(count)
-
-
-_CELLS = 16 * 9 * 3
-_T = TypeVar("_T")
-_ROW = np.dtype([("content", "<f8"), ("brightness", "<f8"), ("thumbnail", "u1", (_CELLS,))])
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from nemo_vfm.dedup.texts.shingles import Shingles, jaccard
 NUM_HASHES = 128
 _CACHED_CHARACTERS = 1 << 20  # of texts whose sets of shingles are kept for the next comparison; about 100 MB
 _CHARACTERS_5 = Shingles()
+_FIRST_ROOM = 256  # texts; it doubles where there are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,6 @@ def similar_pairs(
 
     Args:
         texts: as for `near_duplicates`, and so are the others.
-
-    Raises:
-        ValueError: as there, at the first pair.
     """
     search = _Search(texts, threshold, shingles, num_hashes, seed)
     yield from (TextPair(first, copy, 1.0) for copy, first in search.copies.items())
@@ -167,9 +165,6 @@ class _Buckets:
         row_B = self._buckets_NB[item]
         shared: NDArray[np.int32] = row_B[row_B >= 0]
         return shared
-
-
-_FIRST_ROOM = 256  # texts; it doubles where there are more
 
 
 class NearTextIndex:
