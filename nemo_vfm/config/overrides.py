@@ -23,6 +23,7 @@ from nemo_vfm.config.yaml_source import MAX_BYTES, parse, plain_value, read, rea
 _CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
 _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)
+SLOT = "overlay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +148,6 @@ def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> No
     how = (f"~{path} removes it" if present.target() else
            f"~{path} {path}={{}} empties it, and ~{join(path, names[0])} removes one")  # fmt: skip
     raise fail(f"an empty mapping changes nothing of what is there ({some_of(names)}): {how}", value.mark, path)
-
-
-SLOT = "overlay"
 
 
 @dataclass(frozen=True, slots=True)
