@@ -217,7 +217,6 @@ def _referred(root: Map, address: str) -> str:
 
 
 def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
-    """What a file says."""
     rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
         if key not in ("for", "missing", "where", "set", "made"):

@@ -60,7 +60,6 @@ def _nearest(word: str, ids: Sequence[str]) -> str:
 
 
 def _shared(word: str, clip: str) -> int:
-    """How many characters both begin with."""
     return next((at for at, (a, b) in enumerate(zip(word, clip, strict=False)) if a != b), min(len(word), len(clip)))
 
 
