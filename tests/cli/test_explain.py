@@ -14,7 +14,7 @@ from nemo_vfm.cli.catalogue import components
 from nemo_vfm.cli.catalogue.components import (
     Catalogue,
     Slot,
-    _own_modules,
+    _own_texts,
     catalogue,
     everything,
     full_names,
@@ -323,8 +323,8 @@ def test_looking_at_everything_imports_no_slow_package_and_prints_nothing_else()
 def test_the_classes_that_are_found_are_those_of_the_syntax_trees_but_for_slow_modules():
     classes = [
         f"{module}.{node.name}"
-        for module, file in _own_modules()
-        for node in ast.parse(file.read_bytes()).body
+        for module, text in _own_texts().items()
+        for node in ast.parse(text).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert [name for name in classes if name in own_classes()] == list(own_classes())
