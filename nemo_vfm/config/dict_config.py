@@ -129,7 +129,6 @@ def _keys(value: Iterable[object], path: str) -> list[str]:
 
 
 def _scalar(value: object, path: str) -> Scalar:
-    """A value of the config's own, as it could stand in a file."""
     value = str(value) if isinstance(value, Path) else value
     if not isinstance(value, bool | int | float | str | None):
         raise fail(f"a recipe holds texts, numbers, true, false and null, got {type(value).__name__}",

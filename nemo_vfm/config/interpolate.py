@@ -85,7 +85,6 @@ def _other(text: str) -> str:
 
 
 def _with_dollars(node: Node, dollar: str) -> Node:
-    """The tree with every literal dollar written so."""
     if isinstance(node, Map):
         return replace(node, items={key: _with_dollars(below, dollar) for key, below in node.items.items()})
     if isinstance(node, Seq):

@@ -23,6 +23,7 @@ from nemo_vfm.config.yaml_source import MAX_BYTES, parse, plain_value, read, rea
 _CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
 _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)
+SLOT = "overlay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,6 @@ def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> No
     raise fail(f"an empty mapping changes nothing of what is there ({some_of(names)}): {how}", value.mark, path)
 
 
-SLOT = "overlay"
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a file says."""
@@ -219,7 +217,6 @@ def _referred(root: Map, address: str) -> str:
 
 
 def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
-    """What a file says."""
     rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
         if key not in ("for", "missing", "where", "set", "made"):

@@ -286,7 +286,6 @@ class Checker:
         return self._arguments(node, target, signature, path, positional=positional, later=later, is_partial=is_partial)
 
     def _target(self, node: Map, hint: Any, path: str, *, is_partial: bool) -> Target | None:
-        """The trusted class or function of a node, where it fits its slot."""
         written = node.items.get(TARGET)
         if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
             self._absent(written, str, join(path, TARGET))
@@ -304,7 +303,6 @@ class Checker:
     def _positional(
         self, signature: hints.Signature, given: tuple[Any, ...] | None, target: Target, node: Map, path: str
     ) -> tuple[str, ...]:
-        """The arguments that the slot's owner will give by position."""
         names = [argument.name for argument in signature.arguments.values() if argument.positional]
         if given is None:
             return tuple(names)

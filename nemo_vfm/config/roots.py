@@ -16,6 +16,10 @@ _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 _TARGET = re.compile(r"^_target_:\s*['\"]?([\w.]+)", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[1]
 BUILT_IN = "built in"
+_MOST_BYTES = 64 << 10
+_FIELD = re.compile(r"\b(Hardware|Time|Expected|Extras):\s*")
+#: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
+_SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +180,6 @@ def _distinct(folders: Sequence[Path]) -> tuple[Path, ...]:
     for folder in folders:
         found.setdefault(folder.resolve(), folder)
     return tuple(found.values())
-
-
-_MOST_BYTES = 64 << 10
-
-
-_FIELD = re.compile(r"\b(Hardware|Time|Expected|Extras):\s*")
-
-
-#: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
-_SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
 
 
 @dataclass(frozen=True, slots=True)

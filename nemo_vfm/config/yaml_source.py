@@ -242,7 +242,6 @@ def _refuse_joined(key: str, mark: Mark) -> None:
 
 
 def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
-    """PyYAML's complaint as one of ours."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     text = getattr(error, "problem", None) or str(error).splitlines()[0]
     where = Mark(source, mark.line + 1, mark.column + 1) if mark else Mark(source)

@@ -42,7 +42,6 @@ def _lines(path: Path) -> Iterator[dict[str, Json]]:
 
 
 def _answers(path: Path, keys: set[str]) -> dict[str, Json]:
-    """Those that the journal still has."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:

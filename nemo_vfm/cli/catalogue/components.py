@@ -24,6 +24,16 @@ from nemo_vfm.perf.network import Network
 
 #: What fills ingredients that no recipe takes: a verb reads them, such as `plan --network dgx_h100`.
 READ_BY_VERBS: dict[str, type] = {"network": Network}
+_PACKAGE = Path(__file__).resolve().parents[2]
+_TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
+#: Folders of `conf/` that the launcher alone reads: no recipe takes an ingredient of them.
+_LAUNCHERS = ("cluster", "container")
+_NO_COMPONENTS = ("cli", "config", "explain", "runtime")
+_SLOW = ("lightning", "pytorch_lightning", "megatron")
+#: What stands in the first column is of the module itself. Syntax trees of all files would take 2 s more.
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\([^)]*\)|.*))", re.MULTILINE)
+_NAME = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,32 +230,6 @@ def _takes_as_many(method: object, required: Callable[..., object]) -> bool:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     wanted = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(required).parameters.values())
     return sum(p.default is p.empty for p in positional) <= wanted and (spare or wanted <= len(positional))
-
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-
-
-_TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
-
-
-#: Folders of `conf/` that the launcher alone reads: no recipe takes an ingredient of them.
-_LAUNCHERS = ("cluster", "container")
-
-
-_NO_COMPONENTS = ("cli", "config", "explain", "runtime")
-
-
-_SLOW = ("lightning", "pytorch_lightning", "megatron")
-
-
-#: What stands in the first column is of the module itself. Syntax trees of all files would take 2 s more.
-_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
-
-
-_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\([^)]*\)|.*))", re.MULTILINE)
-
-
-_NAME = re.compile(r"\w+")
 
 
 @cache

@@ -15,6 +15,9 @@ from nemo_vfm.config.emit import NOWHERE
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, Seq
 
+_SECTION = re.compile(r"(Args|Arguments|Parameters):\s*")
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+(.*))?")
+
 
 class _NoDefault:
     """Stands where there is no default; None is one."""
@@ -113,12 +116,6 @@ def _defaults(target: Target) -> dict[str, object]:
         if item.default_factory is not dataclasses.MISSING:
             found[item.name] = item.default_factory()
     return found
-
-
-_SECTION = re.compile(r"(Args|Arguments|Parameters):\s*")
-
-
-_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+(.*))?")
 
 
 def summary(target: Target) -> str:

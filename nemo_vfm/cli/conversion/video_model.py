@@ -86,7 +86,6 @@ def convert_out(
 
 
 def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "DiT":
-    """The model's architecture on the meta device."""
     import torch
 
     from nemo_vfm.core.errors import UserError

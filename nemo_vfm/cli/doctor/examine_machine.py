@@ -23,6 +23,13 @@ from nemo_vfm.core.optional import available, line_of_extras
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types.json_value import Json
 
+PYTHONS = ((3, 11), (3, 12))
+_FEW_FILES, _LITTLE_SHM_GB, _LITTLE_MEMORY_GB, _LITTLE_DISK_GB = 1024, 1.0, 4.0, 10.0
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_SHM = Path("/dev/shm")  # noqa: S108 (looked at, not written)
+_PROBED_EXTRAS = ("dev", "decord", "torchcodec", "ray")
+_GROUPS = ("needed", "video", "GPU", "cluster", "machine", "optional packages")
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -53,12 +60,6 @@ def paste_ready(text: str) -> str:
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?=[/:\s'\"]|$)", "~", text)
     return re.sub(r"/(home|Users)/[^/\s'\":]+", "~", text)
-
-
-PYTHONS = ((3, 11), (3, 12))
-_FEW_FILES, _LITTLE_SHM_GB, _LITTLE_MEMORY_GB, _LITTLE_DISK_GB = 1024, 1.0, 4.0, 10.0
-_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_SHM = Path("/dev/shm")  # noqa: S108 (looked at, not written)
 
 
 def python() -> Finding:
@@ -235,8 +236,6 @@ PROBES = (
           " NVIDIA_DRIVER_CAPABILITIES with video)", behind="gpu"),
     Probe("GPU", "NCCL", "nccl", "torch", "a torch built for CUDA; its wheels bring NCCL", behind="gpu"),
 )  # fmt: skip
-_PROBED_EXTRAS = ("dev", "decord", "torchcodec", "ray")
-_GROUPS = ("needed", "video", "GPU", "cluster", "machine", "optional packages")
 
 
 def examine(folder: Path, run_probe: Callable[[str], Answer] = ask) -> list[Finding]:

@@ -36,6 +36,9 @@ _MARK = "nemo_vfm doctor answers: "
 
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
+_LEVELS = (60, 190)  # grey values of the two frames
+_SIDE_PX = 64
+_TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,6 @@ def answer(name: str) -> Answer:
         return Answer("missing", str(error))
     except BaseException as error:  # SystemExit at import too: whatever it is, it is the finding
         return Answer("broken", f"{type(error).__name__}: {str(error).strip()[:300]}")
-
-
-_LEVELS = (60, 190)  # grey values of the two frames
-_SIDE_PX = 64
-_TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
 
 
 def torch_works() -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _HEAD = "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
+CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
 def changed(plan: ParallelPlan) -> dict[str, int | str | bool]:
@@ -65,9 +66,6 @@ def _of_engine(choice: Choice, request: PlanRequest, offload: bool) -> list[str]
     target = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
     inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **wanted}.items())
     return [f"{request.step}engine={{{inside}}}"]
-
-
-CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
 def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
     from nemo_vfm.train.job import Train
 
+_LATENTS = re.compile(r"latents of (\d+) x (\d+) x (\d+)")
+_TEXT = (512, 1024)  # the shape of a T5-11B's, where the text encoder cannot say
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -166,12 +169,6 @@ def _phase(
     chosen = max(fits or job.phases, key=lambda one: one.last - one.first)
     written = chosen.phase.parallel or ParallelPlan()
     return chosen.name, chosen.plan, written, chosen.phase.batch_size or own, chosen.last - chosen.first
-
-
-_LATENTS = re.compile(r"latents of (\d+) x (\d+) x (\d+)")
-
-
-_TEXT = (512, 1024)  # the shape of a T5-11B's, where the text encoder cannot say
 
 
 def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | None, tokens: int | None) -> Sample:

@@ -185,7 +185,6 @@ def _packages(arguments: argparse.Namespace, composed: "Composed") -> list[str]:
 
 
 def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Listed]":
-    """Every host, every variable, and who would get it."""
     from nemo_vfm.config import recipients, trust_list
     from nemo_vfm.runtime.user_permissions import permissions
 

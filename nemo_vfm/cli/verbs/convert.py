@@ -126,7 +126,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_meant(arguments: argparse.Namespace) -> None:
-    """Refuse options that the chosen conversion would ignore."""
     from nemo_vfm.core.errors import UserError
 
     meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "replaces", "dtype"),

@@ -83,7 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _step(arguments: argparse.Namespace) -> tuple[Path, int] | None:
-    """The run and the step that RUN@STEP means."""
     run, _, step = arguments.name.rpartition("@")
     is_step = arguments.key is None and step.isascii() and step.isdigit() and len(step) < 13 and Path(run).is_dir()
     return (Path(run), int(step)) if is_step and run else None

@@ -53,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _summary(names: list[str], width: int) -> None:
-    """The names, a paragraph a folder."""
     for group, members in groupby(sorted(names, key=_by_group), key=lambda name: _by_group(name)[0]):
         listed = [printable(name, 200) for name in members]
         sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _MOST = 8  # ranks: a sample for each
+_STYLES = {"equal": "green", "seen": "green", "refused": "yellow"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,9 +124,6 @@ def _record(recipe: str, model: "nn.Module", rows: "Sequence[Row]", seconds: flo
         "equal": all(row.is_good for row in rows),
         "seconds": round(seconds, 1),
     }
-
-
-_STYLES = {"equal": "green", "seen": "green", "refused": "yellow"}
 
 
 class Table:

@@ -83,7 +83,6 @@ def show(ending: Ending) -> None:
 
 
 def _sentence(ending: Ending) -> str:
-    """Why the job did not finish, and what to do."""
     from nemo_vfm.core.log import plain
 
     message = plain(str(ending.error))

@@ -118,7 +118,6 @@ def _typed(value: object) -> str:
 
 
 def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedModel", passes: "ModelPasses") -> int:
-    """Print the address and answer until a signal."""
     from nemo_vfm.core.sanitize import printable
     from nemo_vfm.serve.continuous.batch_engine import BatchEngine
     from nemo_vfm.serve.continuous.engine_thread import EngineThread

@@ -70,7 +70,6 @@ def _width() -> int | None:
 
 
 def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> Map:
-    """The resolved tree, with defaults if asked for."""
     from nemo_vfm.config.interpolate import resolve
 
     tree = resolve(composed.root, keep_env=True, keep=keep)[0]
@@ -100,7 +99,6 @@ def _two(arguments: argparse.Namespace) -> "tuple[Composed, Composed]":
 
 
 def _one(arguments: argparse.Namespace, name: str, changes: list[str]) -> "Composed":
-    """A recipe, or the one that a run folder holds."""
     if Path(name).is_dir():
         if not (Path(name) / "recipe.yaml").is_file():
             raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")

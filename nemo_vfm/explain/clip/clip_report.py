@@ -12,6 +12,33 @@ from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodi
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
 
+_PER_SECOND = "% of the diagonal/s"
+_UNITS = {
+    "motion": _PER_SECOND,
+    "motion_peak": _PER_SECOND,
+    "motion.global_mean": "of (width + height) per frame",
+    "motion.patch_min": "of (width + height) per frame",
+    "camera.pan_x": "% of the width/s",
+    "camera.pan_y": "% of the height/s",
+    "camera.zoom": "growth/s",
+    "camera.roll": "degrees/s",
+    "camera.residual": "0 to 1",
+    "camera.shake": "% of the sides/s",
+    "luma_mean": "0 to 255",
+    "luma_std": "0 to 255",
+    "black_ratio": "of its frames",
+    "freeze_ratio": "of its frames",
+    "quality.dark": "of the pixels",
+    "quality.bright": "of the pixels",
+    "letterbox.ratio": "of the picture",
+    "text.area": "of the picture",
+    "similarity": "0 to 1",
+}
+_FAMILIES = {
+    "quality.contrast.": "0 to 127.5", "quality.noise.": "luma steps", "quality.entropy.": "bits",
+}  # fmt: skip
+_ENDINGS = {"_s": "s", "_px": "pixels", "_fps": "frames/s"}
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -144,40 +171,6 @@ def _bucket(curation: Curation, clip: str, latents: Sequence[Opened]) -> str:
         if isinstance(miss, dict) and miss.get("clip_id") == clip:
             return f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
     return ""
-
-
-_PER_SECOND = "% of the diagonal/s"
-
-
-_UNITS = {
-    "motion": _PER_SECOND,
-    "motion_peak": _PER_SECOND,
-    "motion.global_mean": "of (width + height) per frame",
-    "motion.patch_min": "of (width + height) per frame",
-    "camera.pan_x": "% of the width/s",
-    "camera.pan_y": "% of the height/s",
-    "camera.zoom": "growth/s",
-    "camera.roll": "degrees/s",
-    "camera.residual": "0 to 1",
-    "camera.shake": "% of the sides/s",
-    "luma_mean": "0 to 255",
-    "luma_std": "0 to 255",
-    "black_ratio": "of its frames",
-    "freeze_ratio": "of its frames",
-    "quality.dark": "of the pixels",
-    "quality.bright": "of the pixels",
-    "letterbox.ratio": "of the picture",
-    "text.area": "of the picture",
-    "similarity": "0 to 1",
-}
-
-
-_FAMILIES = {
-    "quality.contrast.": "0 to 127.5", "quality.noise.": "luma steps", "quality.entropy.": "bits",
-}  # fmt: skip
-
-
-_ENDINGS = {"_s": "s", "_px": "pixels", "_fps": "frames/s"}
 
 
 def unit(column: str) -> str:

@@ -16,6 +16,7 @@ from nemo_vfm.runtime.terminal import Terminal
 _LEAST, _SHOWN = 6, 5
 _FRAME = re.compile(r"(.+):(\d{1,12})", re.DOTALL)
 _SECONDS = re.compile(r"(.+)@(\d{1,9}(?:\.\d{1,9})?)", re.DOTALL)
+_MOST_CLIPS = 40
 
 
 def place_of(curation: Curation, word: str) -> int:
@@ -59,7 +60,6 @@ def _nearest(word: str, ids: Sequence[str]) -> str:
 
 
 def _shared(word: str, clip: str) -> int:
-    """How many characters both begin with."""
     return next((at for at, (a, b) in enumerate(zip(word, clip, strict=False)) if a != b), min(len(word), len(clip)))
 
 
@@ -111,9 +111,6 @@ def _why_none(curation: Curation, file: str) -> str:
         if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
             return f"{printable(file, 80)} gave no clip ({what_became(found)})"
     return ""
-
-
-_MOST_CLIPS = 40
 
 
 def file_named(folder: Path, word: str) -> Json:

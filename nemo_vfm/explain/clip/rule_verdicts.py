@@ -91,7 +91,6 @@ def _verdict(curation: Curation, place: int, name: str, rule_values: Json, compa
 
 
 def _rule(rule_values: Json) -> Rule:
-    """A rule as rules.json has it."""
     if "keep" in rule_values or "drop" in rule_values:
         return Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
     threshold, below = float(rule_values["threshold"]), rule_values["op"] == "<"

@@ -11,6 +11,25 @@ from markupsafe import Markup
 
 from nemo_vfm.report.parts.plain_text import clean, exact, figure, plain, span, words
 
+_MACROS = """
+{% macro medium(item, alt, class="") %}
+{% if item is none %}
+<span class="absent {{ class }}" role="img" aria-label="no picture: {{ alt }}">no picture</span>
+{% elif item.kind == "video" %}
+<video class="{{ class }}" src="{{ item.uri }}"
+{%- if item.poster %} poster="{{ item.poster }}"{% endif %}
+ autoplay muted loop playsinline aria-label="{{ alt }}"></video>
+{% else %}
+<img class="{{ class }}" src="{{ item.uri }}" alt="{{ alt }}">
+{% endif %}
+{% endmacro %}
+"""
+_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<t([hd])\b")
+_TAG = re.compile(r"<[^>]*>")
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -50,20 +69,6 @@ ENVIRONMENT = Environment(
 )
 ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=plain, clean=clean)
 
-_MACROS = """
-{% macro medium(item, alt, class="") %}
-{% if item is none %}
-<span class="absent {{ class }}" role="img" aria-label="no picture: {{ alt }}">no picture</span>
-{% elif item.kind == "video" %}
-<video class="{{ class }}" src="{{ item.uri }}"
-{%- if item.poster %} poster="{{ item.poster }}"{% endif %}
- autoplay muted loop playsinline aria-label="{{ alt }}"></video>
-{% else %}
-<img class="{{ class }}" src="{{ item.uri }}" alt="{{ alt }}">
-{% endif %}
-{% endmacro %}
-"""
-
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
     """Render a piece of the page. `medium(item, alt, class)` is at hand for pictures and videos."""
@@ -74,21 +79,6 @@ def fragment(template: str, values: Mapping[str, Any]) -> Markup:
 def _compiled(template: str) -> Template:
     """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
     return ENVIRONMENT.from_string(_MACROS + template)
-
-
-_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
-
-
-_HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
-
-
-_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
-
-
-_CELL = re.compile(r"<t([hd])\b")
-
-
-_TAG = re.compile(r"<[^>]*>")
 
 
 def with_labels(html: str) -> str:

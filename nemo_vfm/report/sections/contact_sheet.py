@@ -133,8 +133,6 @@ def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, A
 
 
 class _Look:
-    """Turns rows into what the template shows."""
-
     def __init__(self, step: Step, rules: Mapping[str, Mapping[str, Any]], by: Mapping[str, Any], media: Media) -> None:
         self._step, self.rules, self._by, self._media = step, rules, by, media
 

@@ -44,7 +44,6 @@ def _label(step: Step, num_trained: int) -> str:
 
 
 def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
-    """Prompt and text by number."""
     lines = run.read_lines(step.folder / "texts.jsonl")
     letters = MAX_UNTRAINED if step.name in UNTRAINED else MAX_LETTERS
     return {place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), letters))

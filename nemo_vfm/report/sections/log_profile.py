@@ -110,7 +110,6 @@ def _drift(table: Mapping[str, Any]) -> list[str]:
 
 
 def _range(values: Any) -> str:
-    """The least and the largest of several numbers."""
     finite = [one for one in map(number, listing(values)) if one is not None]
     if not finite:
         return "–"

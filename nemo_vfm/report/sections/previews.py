@@ -53,7 +53,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 
 def _pictures(run: RunFolder, media: Media, step: Step, named: dict[str, dict[int, Path]]) -> Section:
-    """A strip for each name."""
     if len(named) > MAX_NAMES:
         run.note(f"Pictures of the first {MAX_NAMES} of {len(named)} names are shown; all are in pictures/.")
     strips = [

@@ -59,7 +59,6 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def _rows(by_step: dict[str, list[dict[str, str]]]) -> list[dict[str, Any]]:
-    """Each beginning with what every step made of it."""
     prompts = list(dict.fromkeys(one["prompt"] for texts in by_step.values() for one in texts))
     return [
         {"prompt": prompt, "texts": [(f"step {step}", one["text"], None) for step, texts in by_step.items()
