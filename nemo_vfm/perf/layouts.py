@@ -100,12 +100,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 class Allowed:
-    """What of a subject the engine takes.
-
-    Args:
-        subject: see there.
-        fp8: how its large linears are in FP8; None where they are not.
-    """
+    """What of a subject the engine takes."""
 
     def __init__(self, subject: Subject, fp8: Fp8 | None = None) -> None:
         # Of a part of the model; the ends are those of the whole.
