@@ -124,7 +124,9 @@ class Allowed:
             return RefusedLayout("samples", at.data, why)
         if why := self._samples(at.data):
             return RefusedLayout("samples", at.data, why)
-        if at.pipeline > 1 and (why := self._enough(at)):
+        own = self.subject.batch // at.data
+        if at.pipeline > 1 and (why := self._once(("enough", at.pipeline, own), lambda: ParallelPlan(
+            pipeline=at.pipeline, microbatches=own))):  # fmt: skip
             return RefusedLayout("pipeline", at.pipeline, why)
         return None
 
@@ -209,10 +211,6 @@ class Allowed:
         return said and (
             f"a global batch of {self.subject.batch} samples cannot be divided by {data} data ranks (replicate x shard)"
         )
-
-    def _enough(self, at: Degrees) -> str:
-        own = self.subject.batch // at.data
-        return self._once(("enough", at.pipeline, own), lambda: ParallelPlan(pipeline=at.pipeline, microbatches=own))
 
     def _once(self, key: tuple[object, ...], check: Callable[[], object]) -> str:
         """What a check objects to, asked once; empty where it does not."""
