@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from nemo_vfm.models.blocks.norm import RMSNorm, RMSNormAcrossHeads
 from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.parallel.layers.attention import attention, packed_attention, self_attention
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import attention, packed_attention, self_attention
 
 Across = Literal["head", "heads"]
 

@@ -17,8 +17,8 @@ from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm, RMSNorm1p
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.models.blocks.text.experts import Experts, MixtureOfExperts, Routes
 from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
-from nemo_vfm.parallel.layers.attention import causal_attention, own_queries, whole_groups
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import causal_attention, own_queries, whole_groups
 
 NormKind = Literal["layernorm1p", "rmsnorm", "rmsnorm1p"]
 Rotation = tuple[Tensor, Tensor]

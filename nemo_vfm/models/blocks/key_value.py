@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nemo_vfm.parallel.layers.attention import in_window
+from nemo_vfm.parallel.layers.parallel_attention import in_window
 
 
 class AttentionCache(Protocol):

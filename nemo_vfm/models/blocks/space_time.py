@@ -17,7 +17,7 @@ from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.parallel.layers.attention import attention
+from nemo_vfm.parallel.layers.parallel_attention import attention
 from nemo_vfm.parallel.layers.temporal_all_to_all import from_lines, to_lines
 
 Reach = Literal["full", "temporal", "spatial"]
