@@ -20,8 +20,8 @@ from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKin
 from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Routes
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
-from nemo_vfm.parallel.layers.attention import gather_causal, split_causal
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import gather_causal, split_causal
 from nemo_vfm.parallel.layers.vocab_parallel_loss import token_losses
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 

@@ -18,7 +18,7 @@ from nemo_vfm.models.blocks.dit_block import BlockContext, CrossAttention, SelfA
 from nemo_vfm.models.blocks.layers import MLP, LayerNorm, block_modulation, gated, modulate, rotate
 from nemo_vfm.models.blocks.video_tokens import Grid
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.layers.attention import attention
+from nemo_vfm.parallel.layers.parallel_attention import attention
 from nemo_vfm.parallel.layers.temporal_all_to_all import frame_order, from_lines, to_lines
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 

@@ -48,7 +48,7 @@ def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsi
 
 
 def _shared_heads_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/layers/attention.py`)."""
+    """Queries, key and value of a group, gathered over its ranks (`parallel/layers/parallel_attention.py`)."""
     ranks = plan.tensor // work.heads
     if ranks < 2:
         return 0.0

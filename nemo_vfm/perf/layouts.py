@@ -100,12 +100,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 class Allowed:
-    """What of a subject the engine takes.
-
-    Args:
-        subject: see there.
-        fp8: how its large linears are in FP8; None where they are not.
-    """
+    """What of a subject the engine takes."""
 
     def __init__(self, subject: Subject, fp8: Fp8 | None = None) -> None:
         # Of a part of the model; the ends are those of the whole.
@@ -129,7 +124,9 @@ class Allowed:
             return RefusedLayout("samples", at.data, why)
         if why := self._samples(at.data):
             return RefusedLayout("samples", at.data, why)
-        if at.pipeline > 1 and (why := self._enough(at)):
+        own = self.subject.batch // at.data
+        if at.pipeline > 1 and (why := self._once(("enough", at.pipeline, own), lambda: ParallelPlan(
+            pipeline=at.pipeline, microbatches=own))):  # fmt: skip
             return RefusedLayout("pipeline", at.pipeline, why)
         return None
 
@@ -214,10 +211,6 @@ class Allowed:
         return said and (
             f"a global batch of {self.subject.batch} samples cannot be divided by {data} data ranks (replicate x shard)"
         )
-
-    def _enough(self, at: Degrees) -> str:
-        own = self.subject.batch // at.data
-        return self._once(("enough", at.pipeline, own), lambda: ParallelPlan(pipeline=at.pipeline, microbatches=own))
 
     def _once(self, key: tuple[object, ...], check: Callable[[], object]) -> str:
         """What a check objects to, asked once; empty where it does not."""

@@ -24,11 +24,7 @@ _made: dict[Hashable, tuple[type, list[Any]]] = {}
 
 
 class ShapeTensor(Tensor):
-    """A tensor of the CPU by its words; all that it has is one on the meta device.
-
-    Args:
-        on_meta: that one.
-    """
+    """A tensor of the CPU by its words; all that it has is one on the meta device."""
 
     on_meta: Tensor
 

@@ -65,9 +65,13 @@ def memory(
         average: whether a running average of the weights is kept.
         gpu: whether kernels are those of a GPU; else of a CPU.
     """
+    traced = None
+    if fp8 is not None:  # of all blocks alike; delayed scaling holds at most what current does, but for its histories
+        recipe = "current" if fp8.recipe == "delayed" else fp8.recipe
+        traced = Fp8(recipe=recipe, format=fp8.format, pow2=fp8.pow2)
     cut = Cut(
         tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1,
-        ring=plan.context > 1, gpu=gpu, fp8=None if fp8 is None else _traced_spec(fp8),
+        ring=plan.context > 1, gpu=gpu, fp8=traced,
     )  # fmt: skip
     held = _held(known, cut, fp8, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
@@ -79,12 +83,6 @@ def memory(
         (_on(one, held, plan, recompute == "blocks", count, offload_optimizer, average) for one in standing),
         key=lambda one: one.total,
     )
-
-
-def _traced_spec(fp8: Fp8) -> Fp8:
-    """Of all blocks alike. Delayed scaling holds at most what current does, but for its histories."""
-    recipe = "current" if fp8.recipe == "delayed" else fp8.recipe
-    return Fp8(recipe=recipe, format=fp8.format, pow2=fp8.pow2)
 
 
 def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
@@ -156,19 +154,15 @@ class _Standing:
 def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> _Standing:
     learned = _sum(device, plan, lambda where, sharing: known.own(where, plan.tensor, sharing, learning=True))
     stored = _sum(device, plan, lambda where, sharing: known.stored(where, plan.tensor, sharing, narrow=cut.narrow))
-    histories = 0 if fp8 is None else round(sum(device.blocks) * _history_bytes(known, fp8))
+    histories = 0
+    if fp8 is not None and fp8.recipe == "delayed":  # the amax of so many steps of three operands, and their factors
+        block = share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
+        histories = round(sum(device.blocks) * block)
     return _Standing(
         part=_part(device, known, plan, cut), parameters=stored + known.buffers + histories, gradients=4 * learned,
         state=known.kept.by(torch.float32, learned), updating=_updating(known, plan, learned, cut),
         average=4 * learned if known.frozen else stored + known.buffers,
     )  # fmt: skip
-
-
-def _history_bytes(known: ModelFacts, fp8: Fp8) -> float:
-    """Of a block: delayed scaling keeps the amax of so many steps of input, weight and gradient, and their factors."""
-    if fp8.recipe != "delayed":
-        return 0
-    return share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
 
 
 def _on(

@@ -153,15 +153,11 @@ def _plans(question: Question, start: Choice, smaller: bool) -> Iterator[Paralle
 def _other_layouts(start: Choice, answer: Answer) -> list[Remedy]:
     """The quickest layout that fits; and of each degree the quickest where, besides data ranks, only it is another."""
     kinds = "tensor", "pipeline", "context"
-    found = answer.ranked[:1] + tuple(
-        next((one for one in answer.ranked if _changed_degrees(start, one) == {kind}), None) for kind in kinds
-    )
+    changes = [
+        (one, {name for name in kinds if getattr(start.plan, name) != getattr(one.plan, name)}) for one in answer.ranked
+    ]
+    found = answer.ranked[:1] + tuple(next((one for one, own in changes if own == {kind}), None) for kind in kinds)
     return [Remedy((), one, levers=frozenset({f"layout {one.family}"})) for one in dict.fromkeys(found) if one]
-
-
-def _changed_degrees(start: Choice, other: Choice) -> set[str]:
-    named = ("tensor", "pipeline", "context")
-    return {name for name in named if getattr(start.plan, name) != getattr(other.plan, name)}
 
 
 def _both(question: Question, gpus: int) -> Iterator[Remedy]:

@@ -103,7 +103,11 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
         )
     how, ops = model.plan(), model.ops(inputs)
     blocks = list(model.get_submodule(how.blocks).children())
-    products = tuple(_products(blocks[0], f"{how.blocks}.0", how))
+    products = tuple(
+        Product(module.in_features, module.out_features, _split(name, how))
+        for name, module in blocks[0].named_modules(prefix=f"{how.blocks}.0")
+        if isinstance(module, nn.Linear)
+    )
     width = next((product.outputs for product in products if product.split == "row"), products[0].inputs)
     linear = sum(op.flops for op in ops if op.kind == "linear")
     first, last = (sum(2.0 * tokens * a * b for a, b in _linears(model, names)) for names in (how.first, how.last))
@@ -120,12 +124,6 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
         block_whole=_count(blocks[0]) - split, first_parameters=_below(model, how.first),
         last_parameters=_below(model, how.last),
     )  # fmt: skip
-
-
-def _products(block: nn.Module, prefix: str, how: Declared) -> Iterator[Product]:
-    for name, module in block.named_modules(prefix=prefix):
-        if isinstance(module, nn.Linear):
-            yield Product(module.in_features, module.out_features, _split(name, how))
 
 
 def _split(name: str, how: Declared) -> Split:

@@ -19,7 +19,7 @@ from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import recompute, require_divisible
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
-from nemo_vfm.parallel.layers.attention import causal_attention
+from nemo_vfm.parallel.layers.parallel_attention import causal_attention
 from nemo_vfm.parallel.layers.vocab_parallel_loss import IGNORED, token_losses
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 

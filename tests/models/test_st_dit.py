@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.models.blocks.layers import rotate
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.layers.attention import attention
+from nemo_vfm.parallel.layers.parallel_attention import attention
 from nemo_vfm.parallel.plan.sharding_spec import matching
 from tests.support.repository import ROOT
 

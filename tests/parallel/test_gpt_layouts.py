@@ -19,7 +19,7 @@ from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.layers import attention, vocab_parallel_loss
+from nemo_vfm.parallel.layers import parallel_attention, vocab_parallel_loss
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import own, whole
@@ -145,11 +145,11 @@ def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
 
 def without_shared(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """The sum of gradients over the ranks of one head left out on purpose."""
-    kept, attention._sum_groups = attention._sum_groups, lambda parts, shared: parts[shared.rank]
+    kept, parallel_attention._sum_groups = parallel_attention._sum_groups, lambda parts, shared: parts[shared.rank]
     try:
         return steps(rank, degrees, model, packed)
     finally:
-        attention._sum_groups = kept
+        parallel_attention._sum_groups = kept
 
 
 def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:

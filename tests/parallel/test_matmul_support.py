@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from nemo_vfm.parallel.layers import linear as matmul_support
-from nemo_vfm.parallel.layers.attention import attention
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import attention
 
 BF16 = torch.bfloat16
 

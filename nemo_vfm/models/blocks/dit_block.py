@@ -24,8 +24,8 @@ from nemo_vfm.models.blocks.layers import (
     rotate,
 )
 from nemo_vfm.models.blocks.video_tokens import Grid, NoiseLevels, Row
-from nemo_vfm.parallel.layers.attention import attention, packed_attention, self_attention
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import attention, packed_attention, self_attention
 
 
 @dataclass(frozen=True, slots=True)

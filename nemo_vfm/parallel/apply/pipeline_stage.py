@@ -52,13 +52,7 @@ class Cuttable(Divisible, Protocol):
 
 
 class Stage(nn.Module):
-    """The part of a model between two borders of the pipeline. It is told its inputs beforehand, one set a microbatch.
-
-    Args:
-        part: the model, with the blocks of this stage alone.
-        index: which stage, counted from 0.
-        num_stages: how many there are.
-    """
+    """The part of a model between two borders of the pipeline; it is told its inputs beforehand, a set a microbatch."""
 
     def __init__(self, part: nn.Module, index: int, num_stages: int) -> None:
         super().__init__()

@@ -36,14 +36,10 @@ Index = Mapping[str, Mapping[str, Entry]]
 
 
 class Pieces(TypedDict):
-    """What `pieces.json` holds.
+    """What `pieces.json` holds."""
 
-    Args:
-        files: names, by their number.
-        groups: group -> tensor -> (dtype, shape, parts), each part (number of its file, offsets, shape).
-    """
-
-    files: list[str]
+    files: list[str]  #: names, by their number
+    #: group -> tensor -> (dtype, shape, parts), each part (number of its file, offsets, shape)
     groups: dict[str, dict[str, list[Json]]]
 
 

@@ -32,27 +32,16 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Manifest(TypedDict):
-    """What `manifest.json` holds.
+    """What `manifest.json` holds."""
 
-    Args:
-        schema: and its version.
-        seal: of all other keys; version 1.0 had none.
-        step: optimizer steps done.
-        run: which run it is of; empty where version 1.0 did not say.
-        files: name -> its digest.
-        metrics: the newest figures, by which the best are kept.
-        permanent: whether no rule deletes it.
-        state: what training remembers besides tensors.
-    """
-
-    schema: str
-    seal: NotRequired[str]
-    step: int
-    run: str
-    files: dict[str, FileDigest]
-    metrics: dict[str, float]
-    permanent: bool
-    state: Json
+    schema: str  #: and its version
+    seal: NotRequired[str]  #: of all other keys; version 1.0 had none.
+    step: int  #: optimizer steps done
+    run: str  #: which run it is of; empty where version 1.0 did not say.
+    files: dict[str, FileDigest]  #: name -> its digest
+    metrics: dict[str, float]  #: the newest figures, by which the best are kept
+    permanent: bool  #: whether no rule deletes it
+    state: Json  #: what training remembers besides tensors
 
 
 def write(folder: Path, content: Mapping[str, Json]) -> None:

@@ -25,12 +25,7 @@ from nemo_vfm.parallel.ranks.gather import Gather
 
 
 class SavedTensors(Mapping[str, Tensor]):
-    """The tensors of a group by name. `[name]` reads a whole one; `into` and `read` only what is needed of it.
-
-    Args:
-        folder: the checkpoint, already verified.
-        entries: what lies where.
-    """
+    """The tensors of a group by name. `[name]` reads a whole one; `into` and `read` only what is needed of it."""
 
     def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
         self._folder, self._entries = folder, entries

@@ -92,11 +92,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
 
 
 class Looped:
-    """A kernel from one that computes a single tile: tile by tile.
-
-    Args:
-        one: computes a tile.
-    """
+    """A kernel from one that computes a single tile: tile by tile."""
 
     def __init__(self, one: "OneTile") -> None:
         self._one = one

@@ -44,11 +44,7 @@ class Sequences(Protocol):
 
 
 class VarlenBatch:
-    """A kernel from one for sequences of unequal lengths.
-
-    Args:
-        sequences: computes them.
-    """
+    """A kernel from one for sequences of unequal lengths."""
 
     def __init__(self, sequences: Sequences) -> None:
         self._sequences = sequences

@@ -21,10 +21,6 @@ class HistoryUpdater(Updater):
     """Closes the steps of delayed scaling's histories; an `Updater` without gradients.
 
     Linears without a history have only their marks.
-
-    Args:
-        model: this rank's part.
-        mesh: of the ranks; None on one.
     """
 
     group = "fp8"

@@ -21,7 +21,7 @@ from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.fp8.fp8_attention import fp8_attention
 from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
-from nemo_vfm.parallel.layers.attention import attention_by
+from nemo_vfm.parallel.layers.parallel_attention import attention_by
 from nemo_vfm.parallel.layers.token_layout import all_parts, call_under, call_within
 from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.mesh import Mesh, group_among, join, layout_of

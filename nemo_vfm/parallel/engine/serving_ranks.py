@@ -22,11 +22,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 
 class ServingRanks:
-    """The tensor ranks of one served model. Every rank must make every call, in the same order.
-
-    Args:
-        mesh: this rank among the others.
-    """
+    """The tensor ranks of one served model. Every rank must make every call, in the same order."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._group, self._rank, self.count = mesh.world, mesh.rank, mesh.plan.tensor

@@ -15,9 +15,6 @@ class AmaxHistory:
     """The history of a linear's operands, a row for each of `ROLES`. It is state of the training, not of the model.
 
     A step adds one entry, however often its forward pass runs: micro-batches and recomputation share it as a maximum.
-
-    Args:
-        spec: of delayed scaling: how many steps are looked back on, and the margin.
     """
 
     def __init__(self, spec: Fp8) -> None:

@@ -1,4 +1,4 @@
-"""Computes a linear in FP8, whole or split over tensor ranks: Y = X W^T forward, dX = dY W and dW = dY^T X backward.
+"""Computes a linear in FP8, whole or split over tensor ranks: Y = X W^T, dX = dY W and dW = dY^T X.
 
 Each product sums over another dimension, so recipes whose scales follow the sum quantise an operand once for each from
 the full numbers; a transposed copy would carry the wrong scales.

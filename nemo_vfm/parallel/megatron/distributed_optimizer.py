@@ -61,15 +61,7 @@ class _Shard:
 
 
 class MegatronUpdater(DenseUpdater):
-    """Updates the parameters of one rank by Megatron-Core's DDP and optimizer; a `DenseUpdater`.
-
-    Args:
-        model: this rank's part, split and cut.
-        factory: the recipe's AdamW.
-        config: Megatron-Core's.
-        groups: of processes.
-        mesh: this rank among the others.
-    """
+    """Updates the parameters of one rank by Megatron-Core's DDP and optimizer; a `DenseUpdater`."""
 
     group = "optimizer"
 
@@ -246,14 +238,7 @@ def _config(arguments: AdamArguments, *, shared: bool) -> OptimizerConfig:
 
 
 class DataParallel:
-    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients.
-
-    Args:
-        model: split, and cut where there is a pipeline.
-        config: Megatron-Core's.
-        groups: of processes.
-        mesh: this rank among the others.
-    """
+    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients."""
 
     def __init__(
         self, model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh

@@ -60,13 +60,7 @@ class _NoExtraState:
 
 
 class ColumnLinear(_NoExtraState, _Cast, ColumnParallelLinear):  # type: ignore[misc]
-    """A linear of which this rank has some output features.
-
-    Args:
-        linear: the whole one.
-        config: says whether tokens are split too.
-        group: the tensor ranks.
-    """
+    """A linear of which this rank has some output features."""
 
     def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:
         super().__init__(

@@ -139,15 +139,7 @@ class _Chunk(_Settings):
 
 
 class MegatronPipeline(Pipeline):
-    """The stages of one rank under 1F1B, or interleaved where a rank has several.
-
-    Args:
-        model: see `Pipeline`.
-        stages: those of this rank.
-        mesh: this rank among the others.
-        config: see `config_of`.
-        groups: of processes.
-    """
+    """The stages of one rank under 1F1B, or interleaved where a rank has several."""
 
     def __init__(
         self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh, config: TransformerConfig,

@@ -32,12 +32,7 @@ _CURRENT: list["World"] = []
 
 
 class World:
-    """This rank's word with the others.
-
-    Args:
-        store: where they meet.
-        watch: their signs of life.
-    """
+    """This rank's word with the others."""
 
     def __init__(self, store: Store, watch: Watch) -> None:
         self._store, self.watch, self.pulse = store, watch, Pulse()

@@ -171,12 +171,7 @@ _PRODUCTS = {"cuda": 60, "cpu": 64}
 
 
 class Pulse:
-    """Says when it is time, and measures.
-
-    Args:
-        first_s: until the first time.
-        every_s: between two.
-    """
+    """Says when it is time, and measures."""
 
     def __init__(self, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
         self._next, self._every_s = time.monotonic() + first_s, every_s

@@ -42,11 +42,7 @@ class OnRank(Protocol):
 
 
 class RankFailed(NemoVfmError):
-    """A rank raised, died or hung; the text has its number and what it said, a traceback where there is one.
-
-    Args:
-        said: by rank.
-    """
+    """A rank raised, died or hung; the text has its number and what it said, a traceback where there is one."""
 
     def __init__(self, said: Mapping[int, str]) -> None:
         super().__init__("\n".join(f"rank {rank}: {text}" for rank, text in said.items()))

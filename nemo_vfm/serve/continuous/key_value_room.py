@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.layers.attention import in_window
+from nemo_vfm.parallel.layers.parallel_attention import in_window
 from nemo_vfm.serve.continuous.span_allocator import Span, SpanAllocator
 
 

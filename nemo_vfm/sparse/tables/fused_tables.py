@@ -17,12 +17,11 @@ from torch.autograd.function import once_differentiable
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
-from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
 from nemo_vfm.sparse.tables.table_spec import TableSpec
-from nemo_vfm.sparse.tables.touched_rows import PendingGradient
+from nemo_vfm.sparse.tables.touched_rows import PackedGradients, PendingGradient
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,17 @@ from torch import Tensor
 
 from nemo_vfm.sparse.tables import counter_hash, numba_kernels
 from nemo_vfm.sparse.tables.counter_hash import round_stochastically
-from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, pack, unpack
 from nemo_vfm.sparse.tables.row_kernels import triton_usable
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.table_spec import DTYPES, MOST_TRITON_COLUMNS, TableSpec
-from nemo_vfm.sparse.tables.touched_rows import PendingGradient, TouchedRows, touched_rows
+from nemo_vfm.sparse.tables.touched_rows import (
+    PackedGradients,
+    PendingGradient,
+    TouchedRows,
+    pack,
+    touched_rows,
+    unpack,
+)
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
 _ROWS_OF_A_BLOCK = 1 << 13
@@ -25,14 +31,7 @@ _ROWS_OF_A_BLOCK_IN_TORCH = torch.iinfo(torch.int16).max
 
 
 class RowStorage:
-    """Rows and state, and the gradients that wait for the end of the step.
-
-    Args:
-        tables: all of one dtype and width.
-        optimizer: says what state there is.
-        seed: of initial values and of stochastic rounding.
-        device: of all tensors.
-    """
+    """Rows and state, and the gradients that wait for the end of the step."""
 
     def __init__(
         self, tables: Mapping[str, TableSpec], optimizer: RowOptimizer, seed: int, device: torch.device

@@ -10,7 +10,7 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.engine.inference_model import SamplingRanks, build_for_inference
 from nemo_vfm.parallel.fp8 import fp8_attention
 from nemo_vfm.parallel.fp8.quantise import dequantise, quantise
-from nemo_vfm.parallel.layers import attention
+from nemo_vfm.parallel.layers import parallel_attention
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -74,4 +74,4 @@ def test_a_network_samples_with_its_linears_in_fp8_and_attention_if_asked() -> N
     exact, linears, both = output(None), output(Fp8(recipe="rowwise")), output(Fp8(recipe="rowwise", attention=True))
     errors = [float((one - exact).norm() / exact.norm()) for one in (linears, both)]
     assert 1e-4 < errors[0] < 0.05 and 1e-4 < errors[1] < 0.05 and not torch.equal(linears, both)
-    assert not attention._FUNCTIONS
+    assert not parallel_attention._FUNCTIONS

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.layers import LayerNorm1p, RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.experts import Activation, Experts, MixtureOfExperts, Perceptron, Routes
-from nemo_vfm.parallel.layers.attention import causal_attention, in_window, own_queries, whole_groups
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import causal_attention, in_window, own_queries, whole_groups
 
 NormKind = Literal["layernorm1p", "rmsnorm", "rmsnorm1p"]
 Rotation = tuple[Tensor, Tensor]
