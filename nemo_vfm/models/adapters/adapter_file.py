@@ -16,7 +16,7 @@ from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters import peft_keys
 from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
-from nemo_vfm.models.adapters.native_keys import (
+from nemo_vfm.models.adapters.native_adapter_keys import (
     PREFIX,
     has_native_names,
     native_names,

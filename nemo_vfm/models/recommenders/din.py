@@ -24,7 +24,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_shareable,
 )
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages, sum_rows
-from nemo_vfm.models.recommenders.layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.recommenders.feature_vectors import FeatureVectors, Stage, feature_rows, look_up, require_groups
-from nemo_vfm.models.recommenders.layers import DropoutPlaces, Perceptron, SampleDropout
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, Perceptron, SampleDropout
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables

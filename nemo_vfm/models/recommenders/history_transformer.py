@@ -22,7 +22,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_shareable,
 )
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.layers import (
+from nemo_vfm.models.recommenders.ranker_layers import (
     DropoutPlaces,
     Perceptron,
     SampleDropout,
