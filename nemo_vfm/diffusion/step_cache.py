@@ -103,19 +103,25 @@ class _BlockCache:
         hidden_BSD: Tensor = first(x_BSD, context)
         residual_BSD = hidden_BSD - x_BSD
         self.num_blocks += 1 + len(others)
-        if self._relative_change(residual_BSD) < self.threshold:
+        parts = residual_BSD.chunk(len(self.branches))
+        if self._relative_change(parts) < self.threshold:
             self.num_skipped += len(others)
-            return hidden_BSD + self._cached_others(residual_BSD)
+            cached = [torch.zeros_like(part) if branch == IDLE else self._residuals[branch].others
+                      for branch, part in zip(self.branches, parts, strict=True)]  # fmt: skip
+            return hidden_BSD + torch.cat(cached)
         out_BSD = one_after_another(others, hidden_BSD, context)
-        self._store(residual_BSD, out_BSD - hidden_BSD)
+        rest = (out_BSD - hidden_BSD).chunk(len(self.branches))
+        for branch, own, following in zip(self.branches, parts, rest, strict=True):
+            if branch != IDLE:
+                self._residuals[branch] = _Residuals(own, following)
         return out_BSD
 
-    def _relative_change(self, residual_BSD: Tensor) -> float:
+    def _relative_change(self, parts: Sequence[Tensor]) -> float:
         """Return the largest relative change of all videos, reduced over the ranks that run the same blocks."""
         if self.threshold == 0:
             return inf
-        change = max(map(self._branch_change, self.branches, self._parts(residual_BSD)))
-        return float(greatest_in_lockstep(torch.tensor(change, device=residual_BSD.device)))
+        change = max(map(self._branch_change, self.branches, parts))
+        return float(greatest_in_lockstep(torch.tensor(change, device=parts[0].device)))
 
     def _branch_change(self, branch: str, residual_BSD: Tensor) -> float:
         if branch == IDLE:
@@ -125,17 +131,3 @@ class _BlockCache:
         sizes = residual_BSD if before is None else before.first
         sums_2B = sum_over_tokens(torch.stack([one.float().abs().sum((1, 2)) for one in (changes, sizes)]))
         return inf if before is None else float((sums_2B[0] / sums_2B[1].clamp(min=1e-30)).max())
-
-    def _cached_others(self, residual_BSD: Tensor) -> Tensor:
-        """Return the cached residual of the other blocks; zeros for idle rows."""
-        parts = zip(self.branches, self._parts(residual_BSD), strict=True)
-        return torch.cat([torch.zeros_like(part) if branch == IDLE else self._residuals[branch].others
-                          for branch, part in parts])  # fmt: skip
-
-    def _store(self, first_BSD: Tensor, others_BSD: Tensor) -> None:
-        for branch, first, others in zip(self.branches, self._parts(first_BSD), self._parts(others_BSD), strict=True):
-            if branch != IDLE:
-                self._residuals[branch] = _Residuals(first, others)
-
-    def _parts(self, rows_BSD: Tensor) -> Sequence[Tensor]:
-        return rows_BSD.chunk(len(self.branches))

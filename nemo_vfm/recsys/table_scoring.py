@@ -18,7 +18,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.sized_model import SizedModel
+from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill

@@ -33,7 +33,7 @@ from nemo_vfm.core.types.training_data import (
 )
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
-from nemo_vfm.models.sized_model import SizedModel
+from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together

@@ -15,7 +15,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.recommenders.din import DIN
 from nemo_vfm.models.recommenders.dlrm import DLRM
-from nemo_vfm.models.sized_model import SizedModel
+from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table_data import FeatureTableData

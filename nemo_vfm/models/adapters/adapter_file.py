@@ -16,7 +16,7 @@ from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters import peft_keys
 from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
-from nemo_vfm.models.adapters.native_keys import (
+from nemo_vfm.models.adapters.native_adapter_keys import (
     PREFIX,
     has_native_names,
     native_names,
@@ -106,7 +106,12 @@ def write_adapter(
         task = {"task_type": "CAUSAL_LM"} if is_language_model else {}
         write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **task, **config})
     if style == "cosmos":
-        header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **_with_native_names(config, model)})
+        native = native_names(model)
+        patterns = {key: {translated(native, name): value for name, value in config[key].items()}
+                    for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
+        targets = [translated(native, name) for name in config["target_modules"]]
+        config |= {**patterns, "target_modules": targets}
+        header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **config})
     tensors = _tensors(style, matrices, changes or {}, model)
     with atomic_path(folder / names.get(style, FILE)) as temporary:
         # Not by safetensors, whose files only their owner may read.
@@ -195,11 +200,3 @@ def _header(file: Path, text: str) -> dict[str, Json]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"the header of {file.name} cannot be read: {error}") from error
     return config
-
-
-def _with_native_names(config: Mapping[str, Json], model: nn.Module) -> dict[str, Json]:
-    names = native_names(model)
-    native = {key: {translated(names, name): value for name, value in config[key].items()}
-              for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
-    targets = [translated(names, name) for name in config["target_modules"]]
-    return {**config, **native, "target_modules": targets}

@@ -105,7 +105,8 @@ def write_keys(prefix: str, given: Mapping[str, Matrices]) -> dict[str, Tensor]:
 def config_of(given: Mapping[str, Matrices]) -> dict[str, Json]:
     """Return PEFT's LoraConfig: r, lora_alpha, and patterns for the linears that differ."""
     ranks = {linear: one.a.shape[0] for linear, one in given.items()}
-    alphas = {linear: int(one.alpha) if one.alpha.is_integer() else one.alpha for linear, one in given.items()}
+    alphas = {linear: one.alpha for linear, one in given.items()}
+    alphas = {linear: int(alpha) if float(alpha).is_integer() else alpha for linear, alpha in alphas.items()}
     rank, alpha = (Counter(each.values()).most_common(1)[0][0] for each in (ranks, alphas))
     return {
         "r": rank, "lora_alpha": alpha, "target_modules": sorted(given),

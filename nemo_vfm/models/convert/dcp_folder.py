@@ -141,14 +141,11 @@ def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedT
             raise DataError(f"its index does not place the chunk of {name[:200]} at {offsets}, or lists it twice")
         found.append(Chunk(offsets, sizes, *places.pop((name, offsets))))
     _require_covered(name, shape, found)
-    return ChunkedTensor(_dtype(name, state.get("properties")), shape, tuple(found))
-
-
-def _dtype(name: str, properties: object) -> torch.dtype:
-    state = properties.state if isinstance(properties, Record) and properties.name in _PROPERTIES else None
-    if type(state) is not tuple or not state or not isinstance(state[0], torch.dtype):
+    properties = state.get("properties")
+    told = properties.state if isinstance(properties, Record) and properties.name in _PROPERTIES else None
+    if type(told) is not tuple or not told or not isinstance(told[0], torch.dtype):
         raise DataError(f"its index does not say the dtype of {name[:200]}")
-    return state[0]
+    return ChunkedTensor(told[0], shape, tuple(found))
 
 
 def _counts(values: object) -> Ints:

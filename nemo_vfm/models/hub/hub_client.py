@@ -275,18 +275,16 @@ class HubClient:
         if status in RETRIED or not hub:  # a signed link may have expired; the hub issues a new one
             raise RetryableError(f"{url.origin} answered {status}", retry_after(response.headers.get("Retry-After")))
         if status in (401, 403):
-            raise UserError(f"{url.origin} answered {status} {code}".rstrip() + f": {self._access_hint()}")
+            hint = ("the model does not exist, is private or requires that you accept its terms; accept them on its "
+                    f"page and set {TOKEN} to your token")  # fmt: skip
+            if self.access.variable is not None:
+                hint = (f"the token in {self.access.variable} may not read this model, or the model does not exist; "
+                        "accept its terms on its page with this token's account")  # fmt: skip
+            raise UserError(f"{url.origin} answered {status} {code}".rstrip() + f": {hint}")
         if status == 404:
             raise UserError(f"{url.origin} has no such model, revision or file (404 {code}".rstrip() + "); check the "
                             "name, and the revision after @")  # fmt: skip
         raise DataError(f"{url.origin} answered {status} {code}".rstrip() + ", which is not a response of a hub")
-
-    def _access_hint(self) -> str:
-        if self.access.variable is None:
-            return ("the model does not exist, is private or requires that you accept its terms; accept them on its "
-                    f"page and set {TOKEN} to your token")  # fmt: skip
-        return (f"the token in {self.access.variable} may not read this model, or the model does not exist; accept its "
-                "terms on its page with this token's account")  # fmt: skip
 
     def _json_once(self, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
         with self.get(target, {"Accept": "application/json"}) as reply:
@@ -301,7 +299,11 @@ class HubClient:
                 raise DataError(f"{reply.host} sent more than {most_bytes:,} bytes; the rest was not read")
             if reply.length:
                 raise RetryableError(f"{reply.host} closed the connection before the end of its response")
-            return _json(bytes(data), reply.host), _next(target, reply.response.headers.get("Link")), len(data)
+            try:
+                found = json.loads(bytes(data))
+            except (ValueError, RecursionError):
+                raise DataError(f"{reply.host} sent a response that is not JSON: is it a hub?") from None
+            return found, _next(target, reply.response.headers.get("Link")), len(data)
 
     def _url(self, target: str) -> ServiceUrl:
         url = self.access.url
@@ -332,10 +334,3 @@ def _next(target: str, link: str | None) -> str | None:
     if not parts.path.endswith(path):
         raise DataError("the hub's link to the next page of its listing has another path")
     return f"{path}?{parts.query}"
-
-
-def _json(data: bytes, host: str) -> Json:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise DataError(f"{host} sent a response that is not JSON: is it a hub?") from None

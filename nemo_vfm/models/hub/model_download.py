@@ -23,7 +23,7 @@ from nemo_vfm.core.storage.files import is_full, read_json, sync, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
 from nemo_vfm.models.hub.hub_client import HubClient
-from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of, file_target, listing_of, recorded_file
+from nemo_vfm.models.hub.hub_file import HubFile, digest_of, file_target, listing_of, recorded_file
 from nemo_vfm.models.hub.hub_names import (
     RECORD,
     UNFINISHED,
@@ -155,7 +155,7 @@ def _verify_file(file: HubFile, where: Path, advance: Callable[[int], None]) -> 
         raise DataError(f"{error}; {where} was changed locally: remove it to download it again, or give "
                         "another folder") from None  # fmt: skip
     advance(file.size)
-    return _with_sha256(file, found)
+    return replace(file, sha256=found.sha256)
 
 
 def _download(
@@ -175,12 +175,8 @@ def _download(
         downloader = FileDownloader(client(), record.commit, parts, advance)
         for file in files:
             found = downloader.download(file, file_target(record.address.model, record.commit, file.path), folder)
-            done[file.path] = _with_sha256(file, found)
+            done[file.path] = replace(file, sha256=found.sha256)
     return done
-
-
-def _with_sha256(file: HubFile, found: Digest) -> HubFile:
-    return replace(file, sha256=found.sha256)
 
 
 @contextmanager

@@ -15,10 +15,17 @@ from torch.nn import functional as F
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, Shared, dense_size, require_shareable
+from nemo_vfm.models.recommenders.feature_input import (
+    FeatureInput,
+    Missing,
+    Shared,
+    dense_size,
+    other_features,
+    require_shareable,
+)
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages, sum_rows
-from nemo_vfm.models.recommenders.layers import Perceptron, draw_weights, first_weight, logits_of
-from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, other_features
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged

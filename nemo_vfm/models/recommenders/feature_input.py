@@ -7,7 +7,7 @@ Shape letters: B samples, F dense features, X dense numbers as read, R rows (B, 
 a vector.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -18,12 +18,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.recommenders.feature_vectors import FeatureVectors, Stage, feature_rows, look_up, require_groups
-from nemo_vfm.models.recommenders.layers import DropoutPlaces, Perceptron, SampleDropout
-from nemo_vfm.models.recommenders.table_choice import features_of, other_features
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, Perceptron, SampleDropout
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
-from nemo_vfm.sparse.tables.table_spec import DTYPES
+from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
 
 Missing = Literal["refuse", "indicator"]
 #: What duplicates would share although it is each sample's own.
@@ -129,6 +128,18 @@ class FeatureInput:
         samples = inputs["dense_BF"][0]
         rows = inputs.get(f"{feature}.lengths", (samples,))[0] if on_unique_rows else samples
         return float(rows), ids_read(inputs, feature, samples, on_unique_rows)
+
+
+def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:
+    """All features that the tables look up, table by table."""
+    return tuple(feature for spec in specs for feature in spec.features)
+
+
+def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> tuple[str, ...]:
+    """The features that are neither histories nor what these are compared with."""
+    if not histories:
+        raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
+    return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})
 
 
 def history_rows(

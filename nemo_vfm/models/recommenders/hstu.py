@@ -15,9 +15,16 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, require_between
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, Shared, dense_size, require_shareable
+from nemo_vfm.models.recommenders.feature_input import (
+    FeatureInput,
+    Missing,
+    Shared,
+    dense_size,
+    other_features,
+    require_shareable,
+)
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.layers import (
+from nemo_vfm.models.recommenders.ranker_layers import (
     DropoutPlaces,
     Perceptron,
     SampleDropout,
@@ -26,7 +33,7 @@ from nemo_vfm.models.recommenders.layers import (
     logits_of,
     row_layout,
 )
-from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, other_features
+from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged

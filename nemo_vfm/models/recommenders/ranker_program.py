@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.models.recommenders.feature_input import FeatureInput
-from nemo_vfm.models.recommenders.table_choice import features_of
+from nemo_vfm.models.recommenders.feature_input import FeatureInput, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables

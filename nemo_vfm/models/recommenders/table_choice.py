@@ -1,14 +1,42 @@
 """Makes the descriptions of a model's embedding tables from rows and one width, or takes those that are given."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Literal
 
-from nemo_vfm.models.sized_model import rows_of_data
+from torch import nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.training_data import HasTableRows
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 RowDtype = Literal["fp32", "bf16", "fp16"]
 #: Of each feature the rows of a table of its own, or those that the data says.
 Rows = Mapping[str, int] | Literal["auto"]
+
+
+class SizedModel:
+    """Builds a model; where that has `rows: auto`, its tables get the rows that the data says."""
+
+    def __init__(self, model: Factory[[], nn.Module], data: HasTableRows) -> None:
+        self.model: Factory[[], nn.Module] = model
+        self.data = data
+
+    def __call__(self) -> nn.Module:
+        """Build it."""
+        token = _rows_of_data.set(self.data.table_rows)
+        try:
+            return self.model()
+        finally:
+            _rows_of_data.reset(token)
+
+
+def _unknown() -> Mapping[str, int]:
+    raise UserError("no data is beside the model here")
+
+
+_rows_of_data: ContextVar[Callable[[], Mapping[str, int]]] = ContextVar("rows of data", default=_unknown)
 
 
 def chosen_tables(
@@ -30,7 +58,11 @@ def chosen_tables(
     histories = histories or {}
     if rows == "auto":
         others = {name for name, of in histories.items() if name != of}  # whose ids are rows of another's table
-        rows = {name: count for name, count in rows_of_data().items() if name not in others}
+        try:
+            found = _rows_of_data.get()()
+        except UserError as error:
+            raise UserError(f"rows is auto, so the data gives them, and {error}, or give numbers") from error
+        rows = {name: count for name, count in found.items() if name not in others}
     specs = dict(tables or {})
     for name, count in (rows or {}).items():
         own = tuple(history for history, of in histories.items() if of == name and history != name)
@@ -46,15 +78,3 @@ def chosen_tables(
         if specs[table_of[history]].pooling != "sequence":
             raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
     return specs
-
-
-def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:
-    """All features that the tables look up, table by table."""
-    return tuple(feature for spec in specs for feature in spec.features)
-
-
-def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> tuple[str, ...]:
-    """The features that are neither histories nor what these are compared with."""
-    if not histories:
-        raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
-    return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})

@@ -31,8 +31,8 @@ def unknown_until_written(job: Job, step: str = "") -> Iterator[str]:
 
 
 def _refusal(job: Any) -> RecipeError | DataError | None:
-    """Of a model that may ask its data; nothing does where nobody has imported trainings."""
-    there, model = sys.modules.get("nemo_vfm.models.sized_model"), getattr(job, "model", None)
+    """Of a model that may ask its data; nothing does where nobody has imported rankers."""
+    there, model = sys.modules.get("nemo_vfm.models.recommenders.table_choice"), getattr(job, "model", None)
     if there is None or not isinstance(model, there.SizedModel):
         return None
     from nemo_vfm.parallel.plan.static_memory import on_meta

@@ -17,7 +17,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.adapters.adapter_file import PEFT_FILE, write_adapter
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
 from nemo_vfm.models.adapters.matrices import extract_adapter
-from nemo_vfm.models.adapters.native_keys import native_names
+from nemo_vfm.models.adapters.native_adapter_keys import native_names
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts

@@ -12,7 +12,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.recommenders.din import DIN, LocalActivation
 from nemo_vfm.models.recommenders.history_transformer import HistoryEncoder, HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU, HstuLayers, time_buckets
-from nemo_vfm.models.recommenders.layers import DropoutPlaces, draw_weights
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, draw_weights
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 from tests.support.session_batches import session_batch

@@ -9,7 +9,7 @@ from nemo_vfm.models.recommenders.din import DIN
 from nemo_vfm.models.recommenders.feature_input import first_samples, require_shareable
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU
-from nemo_vfm.models.recommenders.layers import DropoutPlaces, SampleDropout
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, SampleDropout
 from tests.support.session_batches import session_batch
 from tests.support.small_recommenders import small
 
