@@ -329,8 +329,10 @@ def test_impossible_values_are_refused(name: str, value: float) -> None:
 def test_what_is_built_can_be_sent_to_another_process(latent_shards: LatentShards) -> None:
     data = ShardData(shards=latent_shards(MIXED), batch_size=3)
     data.start(seed=0, first_batch=0)
-    batches = data.train_dataloader()
-    assert contents([pickle.loads(pickle.dumps(batches._dataset))[4][0]]) == contents([batches._dataset[4][0]])
+    batches = data.by_number()
+    sent, samples = pickle.loads(pickle.dumps(batches)), pickle.dumps(batches.samples(4))
+    elsewhere = sent.reader.read(4, pickle.loads(samples))[0]
+    assert contents([sent[4][0]]) == contents([elsewhere]) == contents([batches[4][0]]) and len(samples) < 200
 
 
 def test_a_folder_that_is_given_as_a_text_is_one_folder():

@@ -213,8 +213,12 @@ class ShardSet:
         self.entries: tuple[Entry, ...] = tuple(self._entries(only))
         self._stamps = {shard: self._source.stamp(shard) for shard in {entry.shard for entry in self.entries}}
         self.verify = verify
-        if verify:
-            self._must_have_checksums()
+        if verify and (without := [entry for entry in self.entries if not entry.crcs and entry.members]):
+            raise UserError(
+                f"{self.folder} has no checksums for {len(without)} samples, the first of which is "
+                f"{without[0].key} in {without[0].shard}: tars from elsewhere and from older versions have none. "
+                f"Write them again, or set verify=false"
+            )
         self._touched = {shard: self._source.touched(shard) for shard in self._stamps} if verify else {}
 
     def _entries(self, only: Set[str] | None) -> list[Entry]:
@@ -237,14 +241,6 @@ class ShardSet:
     def is_indexed(self) -> bool:
         """Whether our index names the samples; those of other tars are named by whoever wrote them."""
         return bool(self._hashes)
-
-    def _must_have_checksums(self) -> None:
-        if without := [entry for entry in self.entries if not entry.crcs and entry.members]:
-            raise UserError(
-                f"{self.folder} has no checksums for {len(without)} samples, the first of which is "
-                f"{without[0].key} in {without[0].shard}: tars from elsewhere and from older versions have none. "
-                f"Write them again, or set verify=false"
-            )
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -22,7 +22,6 @@ from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 
-#: Files that are mapped at once: each holds a descriptor, of which a process often has 1,024.
 SCHEMA = "nemo_vfm.tokens/1"
 NAME = "tokens.json"
 ENDS = np.dtype("<u8")  #: of `.ends` and `.marks`
@@ -171,6 +170,7 @@ def _typed(content: Json, name: str, kind: type) -> Json:
     return value
 
 
+#: Files that are mapped at once: each holds a descriptor, of which a process often has 1,024.
 _MAPPED = 128
 _ADVICE = getattr(mmap, "MADV_WILLNEED", None)  # not everywhere
 _CHECKED_AT_ONCE = 1 << 24  # tokens
@@ -192,8 +192,10 @@ class TokenFolder:
                     )
                 _require_size(path, path.stat().st_size, size)
         #: Each takes the number of a shard.
-        self.tokens: Callable[[int], Tokens] = lru_cache(_MAPPED)(self._tokens)
-        self._map: Callable[[int], mmap.mmap] = lru_cache(_MAPPED)(self._map_of)
+        self.tokens: Callable[[int], Tokens] = lru_cache(_MAPPED)(
+            lambda shard: np.frombuffer(self._map(shard), self.dtype)
+        )
+        self._map: Callable[[int], mmap.mmap] = lru_cache(_MAPPED)(lambda shard: self._opened(shard, "tokens"))
         self.ends: Callable[[int], NDArray[np.uint64]] = lru_cache(_MAPPED)(self._ends)
 
     def __reduce__(self) -> tuple[type["TokenFolder"], tuple[Path]]:
@@ -214,12 +216,6 @@ class TokenFolder:
     def marks(self, shard: int) -> NDArray[np.uint64]:
         """A hash of each document."""
         return np.frombuffer(self._opened(shard, "marks"), ENDS)
-
-    def _tokens(self, shard: int) -> Tokens:
-        return np.frombuffer(self._map(shard), self.dtype)
-
-    def _map_of(self, shard: int) -> mmap.mmap:
-        return self._opened(shard, "tokens")
 
     def _ends(self, shard: int) -> NDArray[np.uint64]:
         """Where each document ends, its end token included."""
