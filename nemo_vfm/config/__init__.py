@@ -23,7 +23,7 @@ from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
 from nemo_vfm.core.optional import Need
-from nemo_vfm.core.renamed_keys import with_new_keys
+from nemo_vfm.core.recipe_keys import with_new_keys
 
 __all__ = [
     "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",

@@ -43,7 +43,7 @@ from nemo_vfm.config.tree import (
     written,
 )
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
-from nemo_vfm.core.renamed_keys import ABSENT_FOR_NULL, RENAMED
+from nemo_vfm.core.recipe_keys import ABSENT_FOR_NULL, RENAMED
 
 RESERVED = ("run_dir", "seed")
 MAX_SEED = 1 << 63  # a 64-bit integer holds no larger one

@@ -7,7 +7,7 @@ from typing import Any
 
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.resume_safe_keys import is_inert
+from nemo_vfm.core.recipe_keys import is_inert
 
 _ABSENT = object()
 _NOTHING = "nothing"

@@ -20,7 +20,7 @@ from nemo_vfm.config.slot_fit import chosen, fitting, lost_braces
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
-from nemo_vfm.core.renamed_keys import RENAMED
+from nemo_vfm.core.recipe_keys import RENAMED
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.storage.write_path import Written
 from nemo_vfm.core.types.job import Job

@@ -57,7 +57,7 @@ from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.train_state import TrainState
-from nemo_vfm.train.weights import Weights
+from nemo_vfm.train.warm_start import Weights
 
 K = TypeVar("K")
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"

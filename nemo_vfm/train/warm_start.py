@@ -1,4 +1,4 @@
-"""Starts a new model from another run's weights; the optimizer, the step and the order of samples restart."""
+"""Brings the weights that a training begins with, such as another run's, and says which of them it trains."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +8,13 @@ from torch import Tensor, nn
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
+from nemo_vfm.models.convert.video.other_library import is_other_librarys, opened_folder, require_converted
 from nemo_vfm.models.pretrained import fingerprint_of
-from nemo_vfm.parallel.checkpoint.checkpoint import require_whole, weights_of
+from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint, require_whole, weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
@@ -50,7 +53,6 @@ class WarmStart:
         Raises:
             UserError: there are none, or they do not fit; the text shows how.
         """
-        from nemo_vfm.models.convert.video.other_library import is_other_librarys, require_converted
 
         ranks = joined()
         if isinstance(self.path, Path) and is_other_librarys(self.path):
@@ -75,7 +77,6 @@ class WarmStart:
                 f"{folder} was written by another library and has no averaged weights; leave "
                 f"weights.start_from.weights out"
             )
-        from nemo_vfm.models.convert.video.other_library import opened_folder
 
         with opened_folder(folder) as given:
             given.require_same_function(model)
@@ -111,6 +112,56 @@ class WarmStart:
                 raise UserError(
                     f"may_differ: neither this model nor {chosen} has weights below {prefix!r}; they have {have}."
                 )
+
+
+class Weights:
+    """Where a training's weights come from. Without anything given they are drawn from the seed, and all are trained.
+
+    Args:
+        start_from: another run whose weights this one begins with: a run folder or a checkpoint, or a mapping of path,
+            weights and may_differ; None draws them from the seed.
+        adapters: low-rank adapters to train instead of the model's weights, which stay those of `start_from`. Only the
+            adapters have gradients, optimizer state, a running average and checkpoints. None trains the model.
+    """
+
+    def __init__(self, *, start_from: Place | WarmStart | None = None, adapters: LowRankAdapter | None = None) -> None:
+        if adapters is not None and start_from is None:
+            raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
+                             "start_from")  # fmt: skip
+        self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
+        self.adapters = adapters
+
+    def trained(self, model: Factory[[], nn.Module]) -> Factory[[], nn.Module]:
+        """What builds the model that is trained."""
+        return model if self.adapters is None else AdaptedModel(model, self.adapters)
+
+    def load_into(self, model: nn.Module, saved: Checkpoint | None) -> Json:
+        """Load `start_from` into the model. A run with adapters loads its frozen weights at every start.
+
+        Args:
+            saved: the run's own checkpoint.
+
+        Returns:
+            What was taken from where; None where nothing was.
+
+        Raises:
+            UserError: the frozen weights differ from those this run began with.
+        """
+        if self.start_from is None or (saved is not None and self.adapters is None):
+            return None
+        source = self.start_from.load_into(model)
+        if saved is None:
+            begin(model)
+        elif source["sha256"] != (before := (saved.state.get("started_from") or {}).get("sha256")):
+            raise UserError(f"the adapters of this run were trained on weights of sha256 {str(before)[:12]}..., and "
+                            f"{source['path']} has {source['sha256'][:12]}...; use the original weights")  # fmt: skip
+        return source
+
+    def say_what_differs(self, step: int, before: Json) -> None:
+        """Another alpha changes what the same matrices compute; another rank would have been refused before."""
+        if self.adapters is not None and (difference := self.adapters.differs_from(before)):
+            log.warn(f"adapters differ from those of the {step} steps before ({difference}): the network changes "
+                     f"now, and a run with these from the start would have different weights")  # fmt: skip
 
 
 def _say(what: str, sha256: str, new: Sequence[str]) -> None:

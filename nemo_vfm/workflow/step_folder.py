@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.resume_safe_keys import is_inert
+from nemo_vfm.core.recipe_keys import is_inert
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json

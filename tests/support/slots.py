@@ -3,7 +3,7 @@
 from typing import Any
 
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.weights import Weights
+from nemo_vfm.train.warm_start import Weights
 
 
 def slots(**given: Any) -> dict[str, Any]:

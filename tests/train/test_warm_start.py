@@ -27,8 +27,7 @@ from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.train_state import TrainState
-from nemo_vfm.train.warm_start import WarmStart
-from nemo_vfm.train.weights import Weights
+from nemo_vfm.train.warm_start import WarmStart, Weights
 from nemo_vfm.workflow import Workflow
 from tests.support.object_store import BUCKET, Failing
 from tests.support.toy import ToyData, ToyModel, ToyTask

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
-from nemo_vfm.core.renamed_keys import with_new_keys
+from nemo_vfm.core.recipe_keys import with_new_keys
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json

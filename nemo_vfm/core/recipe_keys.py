@@ -1,10 +1,13 @@
-"""Knows where keys of recipes of earlier versions stand now."""
+"""Knows keys of recipes: where those of earlier versions stand now, and which change only how the work is done."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_vfm.core.types.json_value import Json
-
+_INERT = re.compile(
+    r"num_workers|pace|budget|every_steps|keep_clips|keep_(?:last|best|every_steps)"
+    r"|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
+)
 #: By class: an argument that it had -> where that stands now, below the class.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "nemo_vfm.train.job.Train": {
@@ -22,7 +25,12 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
 ABSENT_FOR_NULL = ("callbacks.ema", "callbacks.skip")
 
 
-def with_new_keys(values: Json) -> Json:
+def is_inert(key: str) -> bool:
+    """Whether a key's value has no influence on what a finished step holds."""
+    return _INERT.fullmatch(key) is not None
+
+
+def with_new_keys(values: Any) -> Any:
     """The plain values of a recipe that an earlier version wrote out, under the keys of this one."""
     if isinstance(values, list):
         return [with_new_keys(one) for one in values]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.core.resume_safe_keys import is_inert
+from nemo_vfm.core.recipe_keys import is_inert
 
 HARMLESS = ["num_workers", "pace", "budget", "keep_last", "log_every", "save_every_steps", "keep_clips"]
 
