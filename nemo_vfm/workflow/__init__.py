@@ -11,7 +11,6 @@ from pathlib import Path
 from nemo_vfm.core import preemption, progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.recipe_keys import is_inert
 from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
