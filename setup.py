@@ -31,6 +31,7 @@ RUNTIME = [
     "markupsafe>=2.1",
     "tensorboard>=2.16,<3",
     "psutil>=5.9",
+    "py3langid>=0.4,<1",
     "packaging>=23",
     "omegaconf>=2.3,<2.5",  # configs from Python; nemo-toolkit holds 2.3. Our interpolation is tested against its
 ]
