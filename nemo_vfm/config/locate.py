@@ -256,7 +256,7 @@ def _index(package: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for folder in getattr(sys.modules.get(package), "__path__", ()):
         for file in sorted(Path(folder).rglob("*.py"))[:_MAX_FILES]:
-            parts = file.relative_to(folder).with_suffix("").parts
+            parts = (file.parent if file.name == "__init__.py" else file.with_suffix("")).relative_to(folder).parts
             if not any(part.startswith("_") for part in parts):
                 for name in _DEFINITION.findall(file.read_text("utf-8", "replace")):
                     found.setdefault(name, []).append(".".join((package, *parts, name)))

@@ -55,7 +55,7 @@ from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
-from nemo_vfm.train.skip import Skip
+from nemo_vfm.train.skip import NOTHING, Skip
 from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.train.warm_start import Weights
 
@@ -104,7 +104,7 @@ class Train:
         self.engine, self.parallel, self.precision = engine, parallel, precision
         self.base, self.random_base = base, random_base
         given = dict(callbacks or {})
-        self.ema, self.skip = _only(EMA, given), _only(Skip, given) or Skip()
+        self.ema, self.skip = _only(EMA, given), _only(Skip, given) or NOTHING
         self.callbacks = {name: one for name, one in given.items() if not isinstance(one, EMA | Skip)}
         self.loggers = dict(loggers or {})
 

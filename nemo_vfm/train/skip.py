@@ -66,3 +66,6 @@ class Skip:
                 f"skip differs from what this run began with ({difference}), and {step} steps are done: a run with "
                 f"this skip from the start would have different weights"
             )
+
+
+NOTHING = Skip()
