@@ -150,10 +150,11 @@ def complete(file: Path) -> tuple[Any, list[str]]:
     for problem in check(composed, TRUST):
         if problem.kind == "missing":
             texts = {"module": "lightning.pytorch.demos.boring_classes.BoringModel",
-                     "data": "lightning.pytorch.demos.boring_classes.BoringDataModule"}  # fmt: skip
+                     "data": "lightning.pytorch.demos.boring_classes.BoringDataModule",
+                     "speech": "nemo_vfm.nemo.transcribe.NeMoSpeech speech.model=absent"}  # fmt: skip
             value = "[absent]" if "(a list, each" in problem.message else "absent"
             slot = problem.path.removesuffix("._target_").rpartition(".")[2]
-            words.append(f"{problem.path}={texts.get(slot, value) if '_target_' in problem.path else value}")
+            words += f"{problem.path}={texts.get(slot, value) if '_target_' in problem.path else value}".split(" ")
     composed = compose(file, words)
     return composed, [problem.message for problem in check(composed, TRUST)]
 

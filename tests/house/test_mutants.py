@@ -37,5 +37,5 @@ def test_a_fault_that_matters_is_seen_and_one_that_does_not_survives(tmp_path: P
     file = "nemo_vfm/core/latent_rows.py"
     fault = next(one for one in mutants.faults_of(ROOT / file))
     assert "FAILED" in str(mutants.seen_by(fault, tmp_path, "not soak and not slow and not cluster"))
-    harmless = mutants.Fault("nemo_vfm/dedup/keypoints.py", 1, 0, "#", "##")
+    harmless = mutants.Fault("nemo_vfm/dedup/keypoints.py", 1, 3, "Finds", "Looks for")
     assert mutants.seen_by(harmless, tmp_path, "not soak and not slow and not cluster") is None
