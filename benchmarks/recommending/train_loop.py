@@ -34,7 +34,7 @@ from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 SIZES = [1_000] * 16 + [2_000] * 4 + [4_000] * 2 + [6_000] * 2 + [10_000] * 2
 ROWS = {f"c{number}": rows for number, rows in enumerate(SIZES, 1)}

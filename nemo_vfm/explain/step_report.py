@@ -32,9 +32,9 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
-from nemo_vfm.train.data_position import epoch_of
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.phases import at
+from nemo_vfm.train.state.data_position import epoch_of
 from nemo_vfm.workflow import Workflow
 
 _LONGEST_KEY = 34

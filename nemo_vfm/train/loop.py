@@ -9,8 +9,8 @@ from nemo_vfm.core.types.training_data import ResumableData, ResumablePhases, Tr
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
-from nemo_vfm.train.data_position import steps_until
 from nemo_vfm.train.phases import Phase, Stretch, stretches
+from nemo_vfm.train.state.data_position import steps_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

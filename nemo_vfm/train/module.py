@@ -21,7 +21,7 @@ from nemo_vfm.core.types.predict import predictions
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
 from nemo_vfm.train.lr_scheduler import ShownRates
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class TrainModule(LightningModule):

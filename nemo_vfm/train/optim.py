@@ -1,16 +1,6 @@
 """Computes the factor on the learning rate for a step: schedules as pure functions, so that a resume is exact."""
 
 import math
-from typing import Protocol, runtime_checkable
-
-
-@runtime_checkable
-class Schedule(Protocol):
-    """How the learning rate moves over a run."""
-
-    def factor(self, step: int, total_steps: int | None) -> float:
-        """What learning rates are multiplied by at 0-based `step` of `total_steps` (None: not known)."""
-        ...
 
 
 class Constant:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types.training_data import ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.train.optim import Schedule
+from nemo_vfm.train.state.train_state import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

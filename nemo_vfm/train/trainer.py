@@ -30,7 +30,7 @@ from nemo_vfm.train.callbacks.callback import HOOKS, Callback
 from nemo_vfm.train.engine_strategy import EngineEnvironment, EngineStrategy
 from nemo_vfm.train.loggers.run_logger import RunLogger
 from nemo_vfm.train.module import TrainModule
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class Adapter(LightningCallback):

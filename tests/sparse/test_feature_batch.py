@@ -23,7 +23,7 @@ from nemo_vfm.sparse.row_deduplication import deduplicated
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.skip import Skip
+from nemo_vfm.train.state.skip import Skip
 from tests.support.jagged_rows import jagged, lists
 from tests.train.test_job import lines
 

@@ -13,7 +13,7 @@ from typing import Literal
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class Holder:

@@ -21,7 +21,7 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from tests.support.repository import ROOT
 from tests.support.spread import How, happen
 

@@ -28,9 +28,9 @@ from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
 from nemo_vfm.data.tokens.token_writer import write_tokens
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
-from nemo_vfm.train.data_position import Reading, Stretch, carried, resumed
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
+from nemo_vfm.train.state.data_position import Reading, Stretch, carried, resumed
 from tests.support.toy import ToyModel, ToyTask
 
 SAMPLES = 40

@@ -21,7 +21,7 @@ from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks import fp8_monitor
 from nemo_vfm.train.callbacks.fp8_monitor import Fp8Monitor
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from tests.parallel.test_gpt_layouts import WORDS, Following
 from tests.support.layouts import EngineInputs, own
 from tests.support.ranks import on_ranks

@@ -35,7 +35,7 @@ from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
 from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
 from nemo_vfm.train.phases import Phase
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from tests.support import preloaded
 from tests.support.shown_run import perform
 from tests.support.slots import slots

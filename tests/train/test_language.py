@@ -18,7 +18,7 @@ from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.train.callbacks.preview_texts import PreviewTexts
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import metrics

@@ -20,8 +20,9 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import Preempted
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning.resume import SaveAndStop
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 from tests.support import preloaded
 from tests.support.faulty_disk import can_mount, fill, in_a_copy, mount
 from tests.support.recipe_results import require_figures

@@ -21,7 +21,7 @@ from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.loggers import Csv, LoggerSource, MLflow, TensorBoard, WeightsAndBiases, guard, identity
 from nemo_vfm.train.loggers.flat_settings import flatten
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from tests.support import preloaded
 from tests.support.repository import ROOT, yaml_files
 from tests.train.test_job import lines, train

@@ -20,7 +20,7 @@ from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
-from nemo_vfm.train.skip import Skip
+from nemo_vfm.train.state.skip import Skip
 from tests.support.slots import slots
 from tests.train.test_job import StepsTaken, lines
 

@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import Interrupted, Preempted
 from nemo_vfm.core.preemption import listening, numbers
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.runtime.run_folder import Status
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.workflow import Workflow
 from tests.support.shown_run import perform
 from tests.train.test_job import final, lines, resumed_steps, train

@@ -16,7 +16,7 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.skip import Skip
+from nemo_vfm.train.state.skip import Skip
 from tests.support.toy import ToyData, ToyModel, ToyTask
 from tests.train.test_job import CountedData
 

@@ -16,7 +16,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import PeakFlops
 from nemo_vfm.train.callbacks import throughput
 from nemo_vfm.train.callbacks.throughput import Throughput
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 WIDTH, LENGTH, ROWS, WORDS = 32, 64, 2, 100
 MODEL = GPT(vocab=WORDS, width=WIDTH, depth=1, heads=4, mlp_hidden=48)

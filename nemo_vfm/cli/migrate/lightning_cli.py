@@ -228,7 +228,9 @@ def _stands_beside(name: str, value: Value) -> bool:
 
 @cache
 def _options() -> set[str]:
-    from nemo_vfm.train.lightning_fit import TrainerOptions  # it brings torch, which other formats can do without
+    from nemo_vfm.train.lightning.fit_settings import (
+        TrainerOptions,  # it brings torch, which other formats can do without
+    )
 
     return {one.name for one in fields(TrainerOptions)}
 

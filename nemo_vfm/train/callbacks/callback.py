@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer

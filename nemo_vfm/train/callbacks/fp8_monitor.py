@@ -12,7 +12,7 @@ from nemo_vfm.parallel.fp8.operand_stats import OperandStats, OperandSummary
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
 from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.train.callbacks.metrics_log import truncate
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 FILE = "fp8.jsonl"
 _DEAD_LOOKS = 3  # a layer that begins as the identity has no gradient in its first steps

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import memory_history, memory_snapshot
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class MemorySnapshot:

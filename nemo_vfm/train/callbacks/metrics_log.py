@@ -9,7 +9,7 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.train.loggers.guard import Guarded
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class WriteMetrics:

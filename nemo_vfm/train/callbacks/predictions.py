@@ -11,8 +11,8 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.task import ScoresSamples
 from nemo_vfm.parallel.ranks.process_group import everyone_says
-from nemo_vfm.train.train_state import TrainState
-from nemo_vfm.train.validation_batches import evaluated, speaks_for_slice
+from nemo_vfm.train.state.train_state import TrainState
+from nemo_vfm.train.state.validation_batches import evaluated, speaks_for_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.data.video.fit_to_bucket import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class PromptText(Protocol):

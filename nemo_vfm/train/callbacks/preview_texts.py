@@ -10,7 +10,7 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.language.generation import Continues, generate
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class PreviewTexts:

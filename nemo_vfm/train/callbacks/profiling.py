@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import device, synchronize
 from nemo_vfm.core.storage.files import write_text
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 _ROWS = 40
 

@@ -4,7 +4,7 @@ import math
 from contextlib import ExitStack
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class ShowProgress:

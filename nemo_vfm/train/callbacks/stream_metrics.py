@@ -7,8 +7,8 @@ from safetensors.torch import load, save
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.task import Contribution, HasValidationMetrics, ModelInputs
 from nemo_vfm.parallel.ranks.process_group import everyone_sends
-from nemo_vfm.train.train_state import TrainState
-from nemo_vfm.train.validation_batches import speaks_for_slice
+from nemo_vfm.train.state.train_state import TrainState
+from nemo_vfm.train.state.validation_batches import speaks_for_slice
 
 
 class StreamMetrics:

@@ -9,7 +9,7 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
 from nemo_vfm.perf.flops import CONVENTIONS, Convention, PeakFlops, formula, mfu, peak_flops, training_flops
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 class Throughput:

@@ -23,8 +23,8 @@ from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
 from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
 from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
 from nemo_vfm.parallel.ranks.process_group import everyone_says, everyone_sends
-from nemo_vfm.train.train_state import TrainState
-from nemo_vfm.train.validation_batches import evaluated, speaks_for_slice
+from nemo_vfm.train.state.train_state import TrainState
+from nemo_vfm.train.state.validation_batches import evaluated, speaks_for_slice
 
 #: loss, weight and noise of each sample of a batch
 Measured = dict[str, list[float]]

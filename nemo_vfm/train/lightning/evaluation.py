@@ -11,7 +11,7 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
-from nemo_vfm.train.lightning_fit import LightningModule, LightningStrategy, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, TrainerOptions
 
 Kind = Literal["test", "validate", "predict"]
 

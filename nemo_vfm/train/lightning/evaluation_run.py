@@ -18,12 +18,12 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.train.lightning.best import found
 from nemo_vfm.train.lightning.evaluation import LightningPredict, LightningTest, LightningValidate
 from nemo_vfm.train.lightning.fit import _made, options, strategy_of
+from nemo_vfm.train.lightning.fit_settings import StartWeights, TrainerOptions
 from nemo_vfm.train.lightning.metrics import RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.prediction_files import PredictionFiles
 from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
-from nemo_vfm.train.lightning_fit import StartWeights, TrainerOptions
 
 Evaluation = LightningTest | LightningValidate | LightningPredict
 #: Holds the figures, what was measured and with which weights.

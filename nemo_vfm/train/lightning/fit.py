@@ -30,19 +30,19 @@ from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.best import FINAL
 from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
 from nemo_vfm.train.lightning.ended_by import RememberingTrainer
+from nemo_vfm.train.lightning.fit_settings import Fit, LightningStrategy, TrainerOptions
 from nemo_vfm.train.lightning.metrics import FILE, OtherRanksLogger, RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.not_finite import StopAtNaN
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
-from nemo_vfm.train.lightning_fit import LightningFit, LightningStrategy, TrainerOptions
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of
 
 T = TypeVar("T")
 
 
-def train(job: LightningFit, run: Run) -> Outcome:
+def train(job: Fit, run: Run) -> Outcome:
     """See `LightningFit.run`."""
     run.folder.mkdir(parents=True, exist_ok=True)
     quiet()
@@ -100,7 +100,7 @@ def _made(name: str, made: object, kind: type[T]) -> T:
     return made
 
 
-def _trainer(job: LightningFit, run: Run, callbacks: list[Callback], *, resumes: bool) -> RememberingTrainer:
+def _trainer(job: Fit, run: Run, callbacks: list[Callback], *, resumes: bool) -> RememberingTrainer:
     for one in callbacks:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")

@@ -13,7 +13,7 @@ from nemo_vfm.models.convert.foreign import format_of, read_foreign
 from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import mismatch, some
 from nemo_vfm.train.lightning.best import BEST, found
-from nemo_vfm.train.lightning_fit import StartWeights
+from nemo_vfm.train.lightning.fit_settings import StartWeights
 
 
 def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_from") -> None:

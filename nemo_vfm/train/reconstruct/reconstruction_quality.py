@@ -21,7 +21,7 @@ from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.metrics.video_quality import psnr, ssim
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 def reconstructed(

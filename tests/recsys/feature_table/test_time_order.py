@@ -25,7 +25,7 @@ from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 from tests.support.jagged_rows import lists
 from tests.support.session_chunk import SCHEMA, session_chunk
 from tests.support.small_recommenders import small

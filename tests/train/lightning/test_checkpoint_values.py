@@ -17,8 +17,9 @@ from omegaconf import OmegaConf
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.checkpoint_values import read
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 
 
 class Colour(Enum):

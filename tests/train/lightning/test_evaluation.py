@@ -21,7 +21,8 @@ from nemo_vfm.report.parts.plain_text import figure
 from nemo_vfm.train.lightning import prediction_files as predictions
 from nemo_vfm.train.lightning.best import KeepBest, found
 from nemo_vfm.train.lightning.evaluation import LightningPredict, LightningTest, LightningValidate
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 from tests.support import preloaded
 from tests.support.repository import ROOT
 

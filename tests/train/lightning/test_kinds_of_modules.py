@@ -25,8 +25,9 @@ from nemo_vfm.core.errors import Preempted
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning.resume import seed_all
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 from tests.support.faulty_disk import in_a_copy
 
 SEED, BATCHES, EPOCHS = 3, 6, 3

@@ -16,7 +16,8 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.devices import Placement
 from nemo_vfm.train.lightning.fit import options
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 from tests.support.repository import ROOT
 
 RECIPE = str(ROOT / "recipes/lightning/boring.yaml")

@@ -32,7 +32,8 @@ from torchmetrics.classification import BinaryAUROC, BinaryF1Score, BinaryPrecis
 from nemo_vfm.core import progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 from tests.support import preloaded
 from tests.support.repository import ROOT
 

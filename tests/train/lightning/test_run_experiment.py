@@ -24,8 +24,9 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.train.lightning import run_experiment
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning.run_experiment import RunExperiment
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 from nemo_vfm.train.loggers import TensorBoard
 from tests.support import preloaded
 

@@ -14,8 +14,8 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.best import existing, found
 from nemo_vfm.train.lightning.evaluation import LightningValidate
+from nemo_vfm.train.lightning.fit_settings import StartWeights
 from nemo_vfm.train.lightning.start_weights import begin_with
-from nemo_vfm.train.lightning_fit import StartWeights
 from tests.support.repository import ROOT
 from tests.train.test_lightning_fit import Draws, Loud, Net, job
 

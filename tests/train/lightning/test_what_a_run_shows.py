@@ -19,7 +19,8 @@ from nemo_vfm.report.page import all_sections, render
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 from nemo_vfm.runtime.run_status import look
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit
 
 
 class Ill(BoringModel):

@@ -4,9 +4,10 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
 from torch import Tensor, nn
@@ -22,10 +23,39 @@ from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine.step_runner import StepResult, StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.process_group import greatest
-from nemo_vfm.train.data_position import Reading
-from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.optim import Schedule
-from nemo_vfm.train.skip import Skip
+from nemo_vfm.train.state.data_position import Reading
+from nemo_vfm.train.state.skip import Skip
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """How the learning rate moves over a run."""
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """What learning rates are multiplied by at 0-based `step` of `total_steps` (None: not known)."""
+        ...
+
+
+class Average(Protocol):
+    """A running average of weights, as `EMA` keeps it."""
+
+    weights: dict[str, Tensor]
+
+    def update(self, model: nn.Module, step: int) -> None:
+        """After a step."""
+        ...
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Of a checkpoint."""
+        ...
+
+    def replace(self, weights: Mapping[str, Tensor]) -> None:
+        """Some of them."""
+        ...
+
+    def applied(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
+        """The model with the average for its weights."""
+        ...
 
 
 class Stateful(Protocol):
@@ -67,7 +97,7 @@ class TrainState:
     task: Task
     data: TrainingData
     schedule: Schedule
-    ema: EMA | None
+    ema: Average | None
     total_steps: int | None
     limit_s: float | None = None
     step: int = 0

@@ -8,7 +8,7 @@ from torch import Tensor
 from nemo_vfm.core import ranks
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.state.train_state import TrainState
 
 
 def evaluated(
