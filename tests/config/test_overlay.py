@@ -155,7 +155,8 @@ CHEAP = (
 
 @pytest.mark.slow
 def test_the_commands_that_smoke_names_make_what_its_recipes_need(kitchen):
-    wanted = {name: compose(name, overlays=["smoke"]).makers for name, _ in Roots.standard().all_recipes()}
+    names = [name for name, _ in Roots.standard().all_recipes() if name != "nemo/transcribe"]  # its model is on a hub
+    wanted = {name: compose(name, overlays=["smoke"]).makers for name in names}
     told = {text for makers in wanted.values() for text in makers.values()}
     lines = [found for text in told for found in re.findall(r"`(.*?)`", text)]
     assert len(lines) > 15

@@ -78,7 +78,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Days:
 
 def test_day_2_begins_with_the_bits_of_old_rows_and_their_state_and_with_the_seeds_in_new_ones(days: Days):
     saved, fresh, grown = days.saved(1), days.model(2), days.model(2)
-    start = days.train(2).start_from
+    start = days.train(2).weights.start_from
     assert isinstance(start, WarmStart)
     start.load_into(grown)
     for name, old in saved.groups["model"].items():

@@ -147,7 +147,7 @@ def test_a_config_for_two_devices_runs_on_two_processes(tmp_path, monkeypatch):
     cfg = compose(
         tiny_training.RECIPE, tiny_training.changes(data, tmp_path / "run", "parallel.shard=2"), overlay=["smoke"]
     )
-    cfg.duration = "4 steps"
+    cfg.loop.duration = "4 steps"
     outcome = run(cfg, trust=["tests.support"])
     assert outcome.figures and len({file.name[0] for file in Path(f"{tmp_path / 'run'}-notes").iterdir()}) == 2
     cfg.optimizer.lr = 0.5

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch.utils._device import _device_constructors
 
 CPU = torch.device("cpu")
@@ -28,7 +29,8 @@ class Stream:
 
 @contextmanager
 def megatron_on_cpu() -> Iterator[None]:
-    """Patch torch inside the block, and leave it as it was."""
+    """Patch torch inside the block, and leave it as it was; a process group that a run began there ends, too."""
+    had_group = dist.is_initialized()
     _device_constructors()  # torch keeps the list: made inside, it would hold the wrappers
     of_cuda: dict[str, Any] = {
         "current_device": lambda: CPU, "Stream": Stream, "synchronize": lambda *_, **__: None,
@@ -43,6 +45,11 @@ def megatron_on_cpu() -> Iterator[None]:
         stack.enter_context(patch.object(torch.Tensor, "cuda", lambda self, *_, **__: self))
         stack.enter_context(patch.object(torch.Tensor, "type", _named_as_cuda(torch.Tensor.type)))
         yield
+        if dist.is_initialized() and not had_group:
+            from megatron.core import parallel_state
+
+            parallel_state.destroy_model_parallel()
+            dist.destroy_process_group()
 
 
 def _here(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -17,7 +17,6 @@ from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching, networks_of
-from nemo_vfm.sparse.tables.fused_tables import count_rows, tables_of
 
 #: With their names, or without.
 Params: TypeAlias = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
@@ -33,6 +32,8 @@ def state_of(
 
     The model is built on the meta device, where tensors have shapes but no memory: any size takes a second.
     """
+    from nemo_vfm.sparse.tables.fused_tables import count_rows, tables_of
+
     built = on_meta(model)
     tables = [tensor for one in tables_of(built).values() for tensor in one.state().values()]
     count = count_rows(built)[1] + sum(parameter.numel() for parameter in built.parameters())

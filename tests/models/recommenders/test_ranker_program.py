@@ -142,8 +142,11 @@ def recipe(folder: Path) -> Path:
         "data": {"_target_": "nemo_vfm.recsys.feature_table_data.FeatureTableData", "folder": str(folder / "table"),
                  "batch_size": 24, "val_fraction": 0.5},
         "task": {"_target_": "nemo_vfm.recsys.click.Click", "labels": {"like": 1.0, "click": 1.0}},
-        "optimizer": {"_target_": "torch.optim.SGD", "lr": 0.1}, "duration": "20 steps",
-        "checkpoint": {"_target_": "nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints", "every_steps": 20},
+        "optimizer": {"_target_": "torch.optim.SGD", "lr": 0.1},
+        "loop": {
+            "duration": "20 steps",
+            "checkpoint": {"_target_": "nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints", "every_steps": 20},
+        },
         "callbacks": {"predictions": {"_target_": "nemo_vfm.train.callbacks.predictions.WritePredictions"}},
     }  # fmt: skip
     path = folder / "recipe.yaml"
