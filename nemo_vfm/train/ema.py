@@ -43,6 +43,10 @@ class EMA:
         mine, theirs = ([_wide(local(weights[name])) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it."""
+        return self.weights
+
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put saved averages back, whatever the layout they were saved from.
 

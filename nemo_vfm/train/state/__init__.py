@@ -1,1 +1,1 @@
-"""What a training is while it runs: its state, its place in the data, what it skips; callbacks stand on it."""
+"""Keeps what callbacks see of a running training: its state, its place in the data, what is skipped."""

@@ -39,7 +39,9 @@ class Schedule(Protocol):
 class Average(Protocol):
     """A running average of weights, as `EMA` keeps it."""
 
-    weights: dict[str, Tensor]
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it."""
+        ...
 
     def update(self, model: nn.Module, step: int) -> None:
         """After a step."""
@@ -187,7 +189,7 @@ class TrainState:
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         """All tensors a checkpoint needs."""
-        averages = {} if self.ema is None else {"ema": self.ema.weights}
+        averages = {} if self.ema is None else {"ema": self.ema.state()}
         return self.runner.tensors() | averages
 
     def state(self) -> Json:
