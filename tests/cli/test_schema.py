@@ -100,7 +100,7 @@ def test_a_misspelt_key_is_seen_in_every_component_of_a_recipe(file):
             list(components(spoilt))[index]["conut"] = 1
             assert "conut" in str([error.message for error in _leaves(recipes().iter_errors(spoilt))]), original
             seen += 1
-    assert seen
+    assert seen or "recipe:" in file.read_text()  # it builds on another, which is looked at for itself
 
 
 def _leaves(errors) -> Iterator:
