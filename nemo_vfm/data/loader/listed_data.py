@@ -92,8 +92,6 @@ class ListedData(ScheduledData[Alike]):
             raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
         if not max_ahead_gb > 0:
             raise ValueError(f"max_ahead_gb must be above 0, got {max_ahead_gb}")
-        if max_memory_share is not None and not 0 < max_memory_share <= 1:
-            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         super().__init__(
             num_workers=num_workers,
             max_bad_in_a_row=max_bad_in_a_row,

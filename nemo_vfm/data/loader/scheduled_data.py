@@ -117,6 +117,8 @@ class ScheduledData(PositionedData, ABC, Generic[Which]):
         self, *, num_workers: int, max_bad_in_a_row: int, max_ahead_gb: float = 4.0,
         max_memory_share: float | None = None,
     ) -> None:  # fmt: skip
+        if max_memory_share is not None and not 0 < max_memory_share <= 1:
+            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         super().__init__()
         self.num_workers, self.max_bad_in_a_row = num_workers, max_bad_in_a_row
         self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share

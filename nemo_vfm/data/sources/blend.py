@@ -140,8 +140,6 @@ class Blend(ScheduledData[Part]):
         # The number as it was written: 0.1 is a tenth here, not the nearest float.
         weights = [Fraction(str(one.weight)) if isfinite(one.weight) else Fraction(0) for one in sources.values()]
         self._shares = dict(zip(sources, shares(weights), strict=True))
-        if max_memory_share is not None and not 0 < max_memory_share <= 1:
-            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         super().__init__(
             num_workers=num_workers,
             max_bad_in_a_row=max_bad_in_a_row,
