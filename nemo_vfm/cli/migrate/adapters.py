@@ -30,12 +30,12 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
         return
     chosen = _chosen(draft, theirs)
     if not chosen:
-        draft.differ("no linear with an adapter there is known here, so all weights are trained")
+        draft.differ("none of the linears that it adapts is known here, so all weights are trained")
         for fact in FACTS:
             draft.leave(fact, "none of the linears that it names is known here")
         return
     if _patterns(draft, "lora_excluded") and _numbers(draft):
-        draft.differ("single blocks without an adapter there have one here")
+        draft.differ("single blocks get adapters here that they do not have in the original")
     draft.put("weights.adapters._target_", f"{_ADAPTER}.LowRankAdapter")
     draft.put("weights.adapters.method", "dora" if draft.get("dora") is True else "lora")
     for place, names in chosen.items():
@@ -95,7 +95,7 @@ def _put_target(draft: Draft, model: nn.Module, place: str, names: tuple[str, ..
         draft.put(f"weights.adapters.targets.{key}.{argument}", value or _DEFAULTS[fact])
     if len(all_names) > 1 and parts == (WHOLE,):
         called = ", ".join(name.rpartition(".")[2] for name in all_names)
-        draft.differ(f"one adapter stands for those of {called}, which are one linear here")
+        draft.differ(f"one adapter replaces those of {called}, which share one linear here")
     elif len(names) < len(all_names):
         chosen = tuple(part for part, name in zip(parts, all_names, strict=True) if name in names)
         draft.put(f"weights.adapters.targets.{key}.parts", chosen)
@@ -111,7 +111,7 @@ def _tell(draft: Draft) -> None:
         if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
             draft.agree(fact, f"weights.adapters.targets.*.{argument}")
         else:
-            draft.leave(fact, f"it is not a number above zero; {_DEFAULTS[fact]} stands, as there")
+            draft.leave(fact, f"it is not a number above zero; the original's default, {_DEFAULTS[fact]}, is used")
     draft.agree("lora", "weights.adapters")
     for fact in ("lora_targets", "lora_excluded", "lora_all"):
         draft.agree(fact, "weights.adapters.targets.*.modules", "our names for these linears")

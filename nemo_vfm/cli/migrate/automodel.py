@@ -7,7 +7,7 @@ OTHER_AXES = (
     "the engine decides how tensors are sent and stored; the degrees are under parallel "
     "(docs/how-to/training/several_devices.md)"
 )
-DEVICES = "how many devices take part follows from parallel, and where they are from the launcher's cluster"
+DEVICES = "parallel sets the number of devices, and the launcher's cluster where they are"
 KERNELS = "the choice of kernels does not change what is learned; PyTorch chooses them"
 COMPILE = "engine.compile compiles each block; its options are PyTorch's defaults"
 CHECKPOINTS = "checkpoints are safetensors with a manifest in the run folder; there is nothing to choose"
@@ -19,8 +19,8 @@ PACKED = "to pack samples of any shapes, wrap data in PackedLatents (docs/how-to
 FORMAT = "the data decides whether sequences are packed: PackedLatents (docs/how-to/video/loading.md)"
 TASK = "the task prepares the inputs of each network; there is nothing to choose"
 METRICS = "the metrics of every step are always written"
-SAMPLING = "this is about sampling, which is a separate recipe: recipes/diffusion/sample.yaml"
-RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
+SAMPLING = "sampling is a recipe of its own: recipes/diffusion/sample.yaml"
+RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR chooses another"
 NO_RESTORE = ("weights.start_from takes runs of ours and folders of transformers and diffusers; `nemo-vfm convert` "
               "reads other files")  # fmt: skip
 SPLIT = "data.val_fraction holds out the validation data; there is no second dataset"
@@ -172,7 +172,7 @@ AUTOMODEL = Format(
         "data.dataloader._target_": "the data is ShardData",
         "data.dataloader.model_type": "shards do not depend on the model",
         "data.dataloader.dynamic_batch_size": "each bucket can have its own batch_size",
-        "data.dataloader.drop_last": "an epoch ends with a whole batch, always",
+        "data.dataloader.drop_last": "an epoch always ends with a whole batch",
         "data.dataloader.train_text_encoder": "text encoders are not trained",
         "data.dataloader.device": "the device is taken from the machine",
         "data.dataloader.**": "an argument of their data loader",
@@ -187,12 +187,12 @@ AUTOMODEL = Format(
         "dataset.**": "an argument of their data set",
         "dataloader.**": "an argument of their data loader",
         "packed_sequence.**": PACKED,
-        "tokenizer.**": "a tokenizer is a local folder: data.tokenizer.folder",
-        "rng.**": "every random number follows from the seed",
+        "tokenizer.**": "a tokenizer is read from a local folder: data.tokenizer.folder",
+        "rng.**": "all random numbers follow from the seed",
         "wandb.dir": RUN_FOLDER,
-        "ci.**": "this is about their tests",
-        "skypilot.**": "where a recipe runs is not part of it",
-        "slurm.**": "where a recipe runs is not part of it",
+        "ci.**": "it configures their tests",
+        "skypilot.**": "a recipe does not say where it runs",
+        "slurm.**": "a recipe does not say where it runs",
         "inference.**": SAMPLING,
         "vae.**": SAMPLING,
         "output.**": SAMPLING,

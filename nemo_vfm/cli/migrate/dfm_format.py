@@ -22,7 +22,7 @@ MEGATRON = {
 }  # fmt: skip
 #: What of them has no place in a plan.
 OTHERS = ("expert_model_parallel_size", "expert_tensor_parallel_size", "pipeline_dtype")
-MEMORY = "whole blocks are run again or none (engine.recompute); there is nothing else to choose"
+MEMORY = "recomputation covers whole blocks or nothing (engine.recompute); there is nothing else to choose"
 
 DFM = Format(
     name="dfm",
@@ -81,10 +81,10 @@ DFM = Format(
         "dist.**": DEVICES,
         "model.recompute_*": MEMORY,
         "model.qkv_format": FORMAT,
-        "model.seq_length": "the length follows from the bucket",
-        "model.vae_cache_folder": "haar stands in for the VAE, and has no weights",
-        "model.guidance_*": "guidance belongs to sampling",
-        "train.eval_iters": "the whole held-out part is measured",
+        "model.seq_length": "the bucket sets the length",
+        "model.vae_cache_folder": "haar replaces the VAE and has no weights",
+        "model.guidance_*": "guidance is set when sampling",
+        "train.eval_iters": "validation measures all held-out samples",
         "train.manual_gc*": KERNELS,
         "train.empty_unused_memory_level": KERNELS,
         "scheduler.**": "this schedule is cosine or constant, after a linear warm-up",

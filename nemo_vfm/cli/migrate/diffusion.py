@@ -43,9 +43,9 @@ def diffusion(draft: Draft) -> None:
     else:
         _model(draft)
         draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
-        draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
+        draft.differ("haar replaces their VAE, so latents differ; task.codec=diffusers reads one of Wan or "
                      "Cosmos from a folder (docs/how-to/video/video_models.md)")  # fmt: skip
-        draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
+        draft.leave("codec", "haar replaces it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
         _text_encoder(draft)
     for fact in ("dataset_class", "answer_files"):
         draft.leave(fact, "the data is ShardData")
@@ -53,7 +53,7 @@ def diffusion(draft: Draft) -> None:
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
         draft.carry("text_dropout", "task.text_dropout", float(dropout))
     else:
-        draft.leave("text_dropout", "it is not a share between 0 and 1")
+        draft.leave("text_dropout", "it is not a fraction between 0 and 1")
         if published:
             draft.put("task.text_dropout", 0.0, "none by default, as their adapter `simple`")
     _data(draft)
@@ -82,20 +82,20 @@ def _data(draft: Draft) -> None:
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
         draft.leave("data_path", "set one folder of shards: data.shards=DIR")
     elif "${" in path:
-        draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
+        draft.change("data_path", "data.shards", "???", "another file sets it, so you must set it: data.shards=DIR")
     else:
-        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {written}")
+        draft.change("data_path", "data.shards", path, f"it must be a folder of shards, {written}")
     if size := draft.whole("batch_size"):
         draft.carry("batch_size", "data.batch_size", size)
     else:
         draft.put("data.batch_size", "???", "over all devices")
-        draft.leave("batch_size", "it is not a number there, so you must set it: data.batch_size")
-    draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
+        draft.leave("batch_size", "the original gives no number, so you must set it: data.batch_size")
+    draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
     workers = draft.get("num_workers")
     if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
         draft.carry("num_workers", "data.num_workers", workers)
     else:
-        draft.leave("num_workers", "it is not a number, so shards are read in the training process")
+        draft.leave("num_workers", "it is not a number, so the training process reads the shards itself")
     if isinstance(draft.get("shuffle"), bool):
         draft.carry("shuffle", "data.shuffle")
     else:
@@ -127,7 +127,9 @@ def _shape(draft: Draft) -> None:
     if size is None:
         draft.choices["data.buckets"] = "256p"
         for fact in ("resolution", "num_frames", "fps"):
-            draft.leave(fact, "a bucket is width, height and frames together; 256p stands in: data.buckets=720p")
+            draft.leave(
+                fact, "a bucket is width, height and frames together; 256p is used: data.buckets=720p chooses another"
+            )
         return
     draft.put("data.buckets._target_", "nemo_vfm.data.batching.bucket.Buckets")
     draft.put("data.buckets.buckets.all._target_", "nemo_vfm.data.batching.bucket.Bucket")
@@ -139,7 +141,7 @@ def _shape(draft: Draft) -> None:
     if frames:
         draft.carry("num_frames", "data.buckets.buckets.all.num_frames", frames)
     else:
-        draft.leave("num_frames", "how many frames is a whole number")
+        draft.leave("num_frames", "the number of frames must be a whole number")
     if draft.number("fps"):
         draft.carry("fps", "data.buckets.buckets.all.fps")
 
@@ -156,17 +158,17 @@ def _model(draft: Draft) -> None:
     if (ffn := draft.number("ffn")) and (width := draft.number("width")):
         draft.change("ffn", "model.mlp_ratio", float(f"{ffn / width:.6g}"), "as a multiple of the width")
     else:
-        draft.leave("ffn", "the perceptron is a multiple of a width that is not given: model.mlp_ratio")
+        draft.leave("ffn", "the MLP's size is a multiple of the width, which is not given: model.mlp_ratio")
     if patch := draft.whole("patch"):
         draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
     draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
     draft.leave("adapter", "the task prepares the inputs of each network; there is nothing to choose")
-    draft.leave("in_channels", "it follows from the codec; haar stands in for the VAE and has 48")
-    draft.leave("text_dim", "it follows from the text encoder; hashed stands in and has 256")
+    draft.leave("in_channels", "the codec sets it; haar replaces the VAE and has 48")
+    draft.leave("text_dim", "the text encoder sets it; hashed replaces it and has 256")
     for fact in ("mode", "model_builder", "stage", "boundary", "image_share", *ADAPTERS):
-        draft.leave(fact, "it is about pretrained weights, and the DiT that stands in has random ones")
+        draft.leave(fact, "it concerns pretrained weights, and the DiT used instead begins with random ones")
     if asked(draft):
-        draft.differ("their adapters belong to pretrained weights, so all weights of the DiT are trained")
+        draft.differ("adapters need pretrained weights, so all weights of the DiT are trained")
 
 
 def _known_size(draft: Draft) -> None:
@@ -177,29 +179,33 @@ def _known_size(draft: Draft) -> None:
         for key, value in zip(("width", "depth", "heads"), SIZES[name], strict=True):
             draft.put(f"model.{key}", value)
         draft.agree(
-            "model_class", "model.width, depth, heads", "a DiT of that width, depth and heads, with blocks of ours"
+            "model_class",
+            "model.width, depth, heads",
+            "a DiT of that width, depth and number of heads, with our blocks",
         )
     else:
-        draft.leave("model_class", "no model here is this one; dit_s stands in, and model=dit_xl is larger")
+        draft.leave("model_class", "dit_s replaces their model; model=dit_xl is larger")
     if "pretrained" in draft.facts:
-        draft.differ("their pretrained model is neither a Wan nor a Cosmos by its name, and no other video or image "
-                     "model is read: a DiT of ours stands in, with random weights")  # fmt: skip
+        draft.differ("by its name their pretrained model is neither a Wan nor a Cosmos, and no other video or image "
+                     "model is read: one of our DiTs replaces it, with random weights")  # fmt: skip
     elif name not in PRESETS:
-        draft.differ("a DiT of ours stands in for their network")
-    draft.leave("pretrained", "pretrained weights of Wan and Cosmos are read, and this is neither by its name; if it "
-                "is one, see recipes/world_model/full.yaml")  # fmt: skip
+        draft.differ("one of our DiTs replaces their network")
+    draft.leave("pretrained", "only pretrained weights of Wan and Cosmos are read, and this name is neither; if it is "
+                "one of them, see recipes/world_model/full.yaml")  # fmt: skip
 
 
 def _text_encoder(draft: Draft) -> None:
     """CLIP's text tower or a T5, from a local folder that the user gives."""
     found = next((known for known in _ENCODERS if known in str(draft.get("text_encoder")).lower()), None)
     if found is None:
-        draft.leave("text_encoder", "hashed stands in for it; task.text_encoder=t5 or clip reads a local folder of "
-                    "theirs, and model.text_dim is its width")  # fmt: skip
+        draft.leave("text_encoder", "hashed replaces it; task.text_encoder=t5 or clip reads theirs from a local "
+                    "folder, and model.text_dim is its width")  # fmt: skip
         return
     width = draft.whole("text_dim") or _ENCODERS[found]
     draft.choose("text_encoder", "task.text_encoder", found, "from a local folder: task.text_encoder.folder=DIR")
-    draft.put("model.text_dim", width, f"the width of a {found.upper()}, by which shards have to be encoded, too")
+    draft.put(
+        "model.text_dim", width, f"the width of a {found.upper()}; the shards must be encoded with the same encoder"
+    )
     if draft.whole("text_dim"):
         draft.carry("text_dim", "model.text_dim", width)
 
@@ -215,7 +221,7 @@ def _flow(draft: Draft, published: str) -> None:
     _weights(draft)
     _range(draft)
     draft.leave("timesteps", "noise levels are continuous, not numbered")
-    draft.leave("parameterization", "flow matching learns the velocity; predicting noise is not an objective here")
+    draft.leave("parameterization", "flow matching learns the velocity; no objective here predicts noise")
 
 
 def _range(draft: Draft) -> None:
@@ -232,14 +238,14 @@ def _range(draft: Draft) -> None:
         if part:
             draft.agree(fact, "task.objective.drawn")
         else:
-            draft.leave(fact, "they are no two ends between 0 and 1, so the whole path is learned")
+            draft.leave(fact, "they are not two values between 0 and 1, so the whole path is learned")
 
 
 def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:
     """Which noise levels are drawn."""
     if plain:
         draft.change("sigma_noise", "task.objective.shift", 1.0, "without it, draws are uniform and not shifted")
-        draft.leave("shift", "without sigma noise it has no effect there")
+        draft.leave("shift", "it has no effect in the original without sigma noise")
     else:
         draft.agree("sigma_noise", "task.objective.shift")
         if draft.number("shift"):
@@ -270,7 +276,7 @@ def _logit_normal(draft: Draft) -> None:
             draft.agree("sampling", "task.objective.logit_mean")
         else:
             draft.leave("sampling", "noise levels are drawn logit-normal or uniform here; logit-normal is used")
-            draft.differ("their distribution of noise levels is none of ours; logit-normal stands in")
+            draft.differ("their distribution of noise levels does not exist here; logit-normal is used")
     ratio = draft.get("mix_ratio")
     if isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 <= ratio <= 1:
         draft.carry("mix_ratio", "task.objective.uniform_fraction", float(ratio))
@@ -287,8 +293,8 @@ def _weights(draft: Draft) -> None:
     elif weighted is False:
         draft.put("task.objective.noise_weight", 0.0)
         draft.agree("loss_weighting", "task.objective.noise_weight", "a weight of zero means no weighting")
-        draft.leave("loss_scheme", "it has no effect there without loss weighting")
+        draft.leave("loss_scheme", "it has no effect in the original without loss weighting")
     elif {"loss_weighting", "loss_scheme"} & draft.facts.keys():
-        draft.differ("their weight of the loss by noise level is none of ours, so the loss is not weighted")
+        draft.differ("their loss weight by noise level does not exist here, so the loss is not weighted")
         for fact in ("loss_weighting", "loss_scheme"):
-            draft.leave(fact, "weights are linear or none here, so the loss is not weighted by noise level")
+            draft.leave(fact, "loss weights are linear or absent here, so the loss is not weighted by noise level")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 
-UNKNOWN = "unknown; if it matters, look for its counterpart with `nemo-vfm explain`"
+UNKNOWN = "not known; if it matters, look for its counterpart with `nemo-vfm explain`"
 _DIFFUSION = re.compile(r"diffusion|imagen|\bdfm\.|\.dit\.", re.IGNORECASE)
 _DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
 _LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")

@@ -71,7 +71,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
     for key in _flat(root, ""):
         keys.append(key)
         if len(keys) > MAX_VALUES:
-            raise UserError(f"{name} stands for more than {MAX_VALUES} values; a file to migrate has fewer")
+            raise UserError(f"{name} expands to more than {MAX_VALUES} values; a file to migrate has fewer")
     # `${a.b}` replaced by the single value at that address, where there is one.
     values = {key.path: key.value for key in keys}
     followed = [replace(key, value=_target_of(key.value, values)) for key in keys]

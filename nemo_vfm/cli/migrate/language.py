@@ -109,25 +109,25 @@ def language(draft: Draft) -> None:
         if draft.get("positions") == "rope":
             draft.agree("positions", _ROPE)
         else:
-            draft.leave("positions", "positions are rotary here, and none are learned")
+            draft.leave("positions", "positions are rotary here, never learned")
         share, theta = draft.number("rope_share"), draft.number("theta")
         if share is not None and share <= 1:
             _put_rope(draft, "rope_share", "share", share)
         else:
-            draft.leave("rope_share", "it is not a share of a head, so all of it is rotated")
+            draft.leave("rope_share", "it is not a fraction of a head, so the whole head is rotated")
         if theta is not None:
             _put_rope(draft, "theta", "theta", theta)
         else:
-            draft.leave("theta", "it is not a number above zero, so 10,000 stands")
+            draft.leave("theta", "it is not a number above zero, so 10,000 is used")
         if isinstance(draft.get("tied"), bool):
             draft.carry("tied", "model.tied", draft.get("tied") is True)
         else:
-            draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
+            draft.leave("tied", "whether input and output embeddings are tied is true or false: model.tied")
         std = draft.number("init_std")
         if std is not None and std <= 100:
             draft.carry("init_std", "model.init_std", float(std))
         else:
-            draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 stands")
+            draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 is used")
         _without_weights(draft)
     language_data(draft)
     for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter", "stage", "boundary",
@@ -144,8 +144,8 @@ def _pretrained(draft: Draft) -> None:
     name = str(draft.get("pretrained"))
     other = _OTHERS.search(name) and not _QWEN3_MOE.search(name)
     if other or (downloaded(name) and not _KNOWN.search(name)):
-        draft.differ(f"{name} is no {_FAMILIES} by its name, and no other language model is read from transformers: "
-                     "unless it is one, the recipe ends with a sentence when it runs")  # fmt: skip
+        draft.differ(f"by its name {name} is no {_FAMILIES}, and no other language model is read from transformers: "
+                     "unless it is one, the run will refuse it")  # fmt: skip
     draft.agree("model_builder", "weights.start_from")
     draft.agree("mode", "weights.start_from")
     for fact in ("model_class", "width", "depth", "heads", "ffn", *FACTS):
@@ -159,7 +159,7 @@ def _pretrained(draft: Draft) -> None:
 
 def _without_weights(draft: Draft) -> None:
     for fact in ("model_builder", "mode"):
-        draft.leave(fact, "the model begins with random weights, as from_config there; weights.start_from brings "
+        draft.leave(fact, "the model begins with random weights, as with from_config; weights.start_from loads "
                     "others")  # fmt: skip
     if not asked(draft):
         return
@@ -187,7 +187,7 @@ def _known(draft: Draft) -> None:
         )
     elif found:
         _put_size(draft, SIZES[found])
-        draft.agree(fact, "model", f"the sizes of {found}; load their weights with weights.start_from")
+        draft.agree(fact, "model", f"the sizes of {found}; weights.start_from loads its weights")
 
 
 def _put_size(draft: Draft, size: Size) -> None:
@@ -214,7 +214,12 @@ def _blocks(draft: Draft) -> None:
         draft.carry("activation", "model.activation", kind)
         draft.agree("gated", "model.activation")
     else:
-        _stand_in(draft, "activation", "gelu", "gelu by default, as theirs; swiglu and squared_relu are the others")
+        _stand_in(
+            draft,
+            "activation",
+            "gelu",
+            "gelu by default, as in the original; swiglu and squared_relu are the alternatives",
+        )
         draft.leave("gated", "swiglu is gated, the others are not")
     for fact in ("bias", "qkv_bias", "qk_norm", "dropout"):
         value = draft.get(fact)
@@ -238,7 +243,7 @@ def _norm(draft: Draft) -> None:
     if eps is not None and eps <= 1:
         draft.carry("norm_eps", "model.eps", float(eps))
     else:
-        draft.leave("norm_eps", "it is not a number between 0 and 1, so 1e-5 stands")
+        draft.leave("norm_eps", "it is not a number between 0 and 1, so 1e-5 is used")
 
 
 def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:

@@ -26,11 +26,11 @@ def language_data(draft: Draft) -> None:
             draft.carry(fact, f"data.{key}", draft.whole(fact))
         else:
             draft.put(f"data.{key}", "???", "tokens of a row" if fact == "seq_length" else "rows, over all devices")
-            draft.leave(fact, f"it is not a number there, so you must set it: data.{key}")
+            draft.leave(fact, f"the original gives no number, so you must set it: data.{key}")
     apart = draft.get("reset_mask") is True
     draft.put("data.packing", "documents" if apart else "stream")
     if isinstance(draft.get("reset_mask"), bool):
-        why = "whole documents, none of which sees another" if apart else "documents one after another"
+        why = "whole documents, none of which attends to another" if apart else "documents one after another"
         draft.agree("reset_mask", "data.packing", why)
     else:
         draft.leave("reset_mask", "documents are concatenated by default")
@@ -40,7 +40,7 @@ def language_data(draft: Draft) -> None:
     whole = [part for part in parts if part is not None]
     if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
         share = float(f"{whole[1] / sum(whole):.6g}")
-        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third one")
+        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third")
     else:
         if draft.number("val_every"):
             draft.put("data.val_fraction", 0.001, "held out for validation")
@@ -55,7 +55,7 @@ def language_data(draft: Draft) -> None:
         draft.carry("shuffle", "data.shuffle", draft.get("shuffle") is True)
     else:
         draft.leave("shuffle", "rows are shuffled unless this is false")
-    draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
+    draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
 
 
 def _learns_answers(draft: Draft) -> bool:

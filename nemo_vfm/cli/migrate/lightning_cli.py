@@ -25,12 +25,12 @@ _LOGGERS = {
 }  # fmt: skip
 _LEFT = {
     "trainer.callbacks": "there are none",
-    "trainer.devices": "here devices says how many: devices=N",
-    "trainer.logger": "metrics.jsonl is always written; loggers stand under loggers, by name",
+    "trainer.devices": "devices=N sets their number",
+    "trainer.logger": "metrics.jsonl is always written; loggers are listed under loggers, by name",
     "trainer.default_root_dir": "the run folder: run_dir=DIR",
-    "trainer.enable_checkpointing": "there always are checkpoints: every_steps, keep_last",
-    "trainer.plugins": "how ranks meet and how checkpoints are read, which the run decides",
-    "trainer.barebones": "it would leave out checkpoints and metrics, which are what a run folder is for",
+    "trainer.enable_checkpointing": "checkpoints are always written: every_steps, keep_last",
+    "trainer.plugins": "the run decides how ranks meet and how checkpoints are read",
+    "trainer.barebones": "it would leave out checkpoints and metrics, which a run folder exists for",
 }
 _CALLBACKS = "lightning.pytorch.callbacks"
 _OTHER_COMMANDS = ("validate", "test", "predict")
@@ -81,7 +81,7 @@ def lightning_cli(keys: Sequence[Key]) -> Draft:
     if "trainer.max_epochs" not in draft.values:
         has_time = any(address.startswith("trainer.max_time") for address in draft.values)
         is_ended = has_time or draft.values.get("trainer.max_steps", -1) != -1
-        draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as Lightning has it")
+        draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as in Lightning")
     for address in draft.values:
         parts = address.split(".")
         if found := next((one for i in range(1, len(parts)) if (one := ".".join(parts[:i])) in draft.values), ""):
@@ -117,7 +117,7 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
             draft.carry(key.path, "seed")
             draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
         elif key.value is True:
-            draft.change(key.path, "seed", 0, "a new random number each time there, a fixed one here")
+            draft.change(key.path, "seed", 0, "random at each start in the original, fixed here")
         else:
             draft.leave(key.path, "a run always has a seed")
     elif top == "ckpt_path" and key.value in ("best", "hpc", "last", "registry"):  # words of Lightning's, no paths
@@ -126,7 +126,7 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
         draft.change(key.path, "start_from", key.value, "weights alone: a run resumes from its own folder")
         draft.differ("ckpt_path resumes there, with optimizer and epoch; here the run begins with its weights")
     elif key.value is None and path != "trainer.check_val_every_n_epoch":
-        draft.leave(key.path, "null, which leaves it as it is without")
+        draft.leave(key.path, "null, which changes nothing")
     elif top == "trainer":
         _option(draft, key, rest)
     else:
@@ -147,7 +147,7 @@ def _component(
         if key.is_mapping and address == where:
             draft.agree(key.path, where, "no arguments")
         elif key.is_mapping or address in draft.values:
-            why = "an empty mapping, of which nothing is carried over" if key.is_mapping else "given twice"
+            why = "an empty mapping: there is nothing to carry over" if key.is_mapping else "given twice"
             draft.leave(key.path, why)
         elif "${" in str(key.value):
             draft.change(key.path, address, "???", "a reference that another program fills in: give the value")
@@ -161,7 +161,7 @@ def _component(
     elif found == "???":
         draft.change(key.path, address, found, "its module is not named: give the dotted name")
     else:
-        draft.change(key.path, address, found, "the same class by the name that recipes know")
+        draft.change(key.path, address, found, "the same class under the name that recipes use")
     if len(kept) > 2 and found.startswith(("torch.optim.", "lightning.pytorch.cli.")):
         draft.put(".".join([*kept[:-1], "_partial_"]), True, "the module calls it")
 
@@ -211,7 +211,7 @@ def _option(draft: Draft, key: Key, name: str) -> None:
     """An argument of the Trainer."""
     value = _PRECISIONS.get(str(key.value)) if name == "precision" else None
     if value is not None:
-        draft.change(key.path, "trainer.precision", value, "Lightning's longer word for the same")
+        draft.change(key.path, "trainer.precision", value, "Lightning's longer name for it")
     elif _stands_beside(name, key.value):
         draft.carry(key.path, name)
     elif name.partition(".")[0] in _options() and not re.search(r"\.(?:class_path|init_args)", name):

@@ -14,11 +14,13 @@ from nemo_vfm.cli.migrate.automodel import (
 from nemo_vfm.cli.migrate.dfm_format import MEGATRON, MEMORY, OTHERS
 from nemo_vfm.cli.migrate.draft import Format
 
-UNET = "the model is a diffusion transformer here, with other arguments"
-COMPOSED = "Hydra takes it from another file: migrate the whole, which their script prints with --cfg job"
+UNET = "the model here is a diffusion transformer with other arguments"
+COMPOSED = (
+    "Hydra takes it from another file: migrate the complete configuration, which their script prints with --cfg job"
+)
 SAMPLES = "a sample is what recipes/curation/encode.yaml or recipes/llm/tokenize.yaml wrote"
 DECODER = "our decoder has one form: `nemo-vfm explain GPT`"
-SCALING = "parameters are fp32 and the arithmetic follows precision, so losses are not scaled"
+SCALING = "parameters are fp32 and `precision` sets the arithmetic, so losses need no scaling"
 TOKENS = "tokens are in folders that recipes/llm/tokenize.yaml writes, in an order that follows from the seed"
 _KERNELS = (
     "persist_layer_norm",
@@ -42,7 +44,7 @@ _KERNELS = (
     "get_attention_mask_from_fusion",
     "apply_rope_fusion",
 )
-DDPM = "noise follows a straight path here (flow matching), which has no such number"
+DDPM = "flow matching adds noise along a straight path, which has no such number"
 
 _TRAINING = {  # the same words under `model` and at the root
     "optim.name": "optimizer",
@@ -150,40 +152,40 @@ NEMO1 = Format(
         "defaults.**": COMPOSED,
         "s3_checkpointing.**": "loop.checkpoint.copy_to copies them to a store (docs/how-to/clusters/object-stores.md)",
         "hydra.**": "our command line differs",
-        "run.**": "where a recipe runs is not part of it",
+        "run.**": "a recipe does not say where it runs",
         "trainer.strategy.**": OTHER_AXES,
         "trainer.accelerator": "the device is taken from the machine",
         "trainer.accumulate_grad_batches": ACCUMULATION,
         "trainer.log_every_n_steps": METRICS,
-        "trainer.limit_val_batches": "the whole held-out part is measured",
-        "trainer.logger": "loggers stand under loggers, by name",
+        "trainer.limit_val_batches": "validation measures all held-out samples",
+        "trainer.logger": "loggers are listed under loggers, by name",
         "trainer.benchmark": KERNELS,
         "trainer.resume_from_checkpoint": NO_RESTORE,
-        "trainer.**": "an argument of Lightning's Trainer, whose loop is closed here",
+        "trainer.**": "an argument of Lightning's Trainer, whose loop cannot be changed here",
         "exp_manager.resume_if_exists": "a run always resumes where it stopped",
         "exp_manager.resume_ignore_no_checkpoint": "a run always resumes where it stopped",
         "exp_manager.resume_from_checkpoint": NO_RESTORE,
-        "exp_manager.ema.**": "the average of the weights has a decay, and nothing else",
-        "exp_manager.checkpoint_callback_params.**": "checkpoints have a cadence and a number that stays",
+        "exp_manager.ema.**": "the average of the weights has only a decay",
+        "exp_manager.checkpoint_callback_params.**": "checkpoints have an interval and a number to keep",
         "exp_manager.create_checkpoint_callback": "checkpoints are always written",
         "exp_manager.**": RUN_FOLDER,
         "model.resume_from_checkpoint": NO_RESTORE,
         "model.ckpt_path": NO_RESTORE,
         "model.peft.**": ADAPTER,
         "model.unet_config.**": UNET,
-        "model.first_stage_config.**": "haar stands in for the VAE, and has no weights",
-        "model.cond_stage_config.**": "hashed stands in for the text encoder, and has no weights",
+        "model.first_stage_config.**": "haar replaces the VAE and has no weights",
+        "model.cond_stage_config.**": "hashed replaces the text encoder and has no weights",
         "model.linear_*": DDPM,
         "model.beta_schedule": DDPM,
         "model.given_betas": DDPM,
         "model.cosine_s": DDPM,
         "model.loss_type": "flow matching has one loss, the squared error",
-        "model.tokenizer.**": "a tokenizer is a local folder: data.tokenizer.folder",
+        "model.tokenizer.**": "a tokenizer is read from a local folder: data.tokenizer.folder",
         "model.activations_checkpoint_*": MEMORY,
-        "model.max_position_embeddings": "positions are rotary, so there is no largest one",
+        "model.max_position_embeddings": "positions are rotary, so there is no largest position",
         "model.attention_dropout": "blocks have no dropout here",
         "model.ffn_dropout": "blocks have no dropout here",
-        "model.make_vocab_size_divisible_by": "a vocabulary is split over devices as large as it is",
+        "model.make_vocab_size_divisible_by": "a vocabulary is split over devices without padding",
         "model.pre_process": DECODER,
         "model.post_process": DECODER,
         "model.transformer_block_type": DECODER,

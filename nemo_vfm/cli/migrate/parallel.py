@@ -6,16 +6,16 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 _AXES = ("tensor", "pipeline", "virtual", "context")  # called alike as facts and in a plan
 _SHARDED = ("fsdp", "fsdp2", "megatron_fsdp", "distributed_fused_adam")
 FACTS = (*_AXES, "sequence", "devices", "nodes", "data_ranks", "replicate", "strategy", "zero", "micro_batch")
-_FOLLOWS = "how many devices share the data follows from parallel.shard x parallel.replicate"
+_FOLLOWS = "parallel.shard x parallel.replicate sets how many devices share the data"
 
 
 def parallel(draft: Draft) -> None:
     """The plan, and recomputing of activations, which belongs to the engine."""
     value = draft.get("recompute")
     if value in (True, "full"):
-        draft.change("recompute", "engine.recompute", "blocks", "every block is run again in the backward pass")
+        draft.change("recompute", "engine.recompute", "blocks", "every block is recomputed in the backward pass")
     else:
-        draft.leave("recompute", "whole blocks are run again or none: engine.recompute=blocks")
+        draft.leave("recompute", "recomputation covers whole blocks or nothing: engine.recompute=blocks")
     if not set(FACTS) & draft.facts.keys():
         return
     values, ranks = _degrees(draft), _data_ranks(draft)
@@ -31,18 +31,18 @@ def parallel(draft: Draft) -> None:
                      shard=shares["shard"], replicate=shares["replicate"])  # fmt: skip
     except ValueError as error:
         for fact in FACTS:
-            draft.leave(fact, f"these degrees make no plan here: {error}")
+            draft.leave(fact, f"these degrees do not fit together: {error}")
         return
     draft.put("parallel._target_", "nemo_vfm.parallel.plan.plan.ParallelPlan")
     for axis in _AXES:
         if draft.whole(axis):
             draft.carry(axis, f"parallel.{axis}", values[axis])
         else:
-            draft.leave(axis, "leave it out for none")
+            draft.leave(axis, "leave the key out for none")
     if sequence or draft.get("sequence") is False:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
-        draft.leave("sequence", "tokens are split over the tensor devices, of which there is one")
+        draft.leave("sequence", "tokens are split over the tensor-parallel devices, and there is only one")
     for axis, count in shares.items():
         if count > 1:
             draft.put(f"parallel.{axis}", count)
@@ -88,5 +88,5 @@ def _put_pieces(draft: Draft, pieces: int, ranks: int) -> None:
         draft.change("micro_batch", "parallel.microbatches", pieces, why)
         return
     if pieces > 1:
-        draft.put("parallel.microbatches", pieces, "a pipeline needs one for each stage at least")
-    draft.leave("micro_batch", "it does not divide a known batch over the data ranks: parallel.microbatches")
+        draft.put("parallel.microbatches", pieces, "a pipeline needs at least one for each stage")
+    draft.leave("micro_batch", "it does not divide the batch over the data ranks: parallel.microbatches")

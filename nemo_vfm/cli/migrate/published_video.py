@@ -28,7 +28,7 @@ _PIPELINES = {
 #: Where the two networks of Wan 2.2 A14B meet, as its folders say.
 _BOUNDARIES = {"wan22_t2v": 0.875, "wan22_i2v": 0.9}
 #: What makes noise levels of a part of the path others than theirs.
-REDRAWN = "noise levels outside of those that are trained are drawn again, where theirs takes the nearest end"
+REDRAWN = "noise levels outside the trained range are drawn again; the original clamps them"
 _STAGES = {"high_noise": "transformer", "low_noise": "transformer_2"}
 
 
@@ -51,7 +51,7 @@ def published_video(draft: Draft, pipeline: str) -> None:
     if network:
         draft.put("model.folder", f"${{base}}/{network}")
     if draft.get("mode") == "pretrain" and not asked(draft):
-        draft.agree("mode", "weights.start_from", "without it the model begins with random weights, as there")
+        draft.agree("mode", "weights.start_from", "without it the model begins with random weights, as in the original")
     else:
         draft.put("weights.start_from", f"${{base}}/{network}" if network else "${base}")
         draft.agree("mode", "weights.start_from")
@@ -74,7 +74,9 @@ def _stage(draft: Draft, pipeline: str) -> str:
     """Which of two networks is trained, and the noise levels that it sees."""
     stage = str(draft.get("stage")).lower()
     if stage not in _STAGES or not pipeline.startswith("wan"):
-        draft.leave("stage", "it is high_noise or low_noise, of Wan; else the folder's first network is trained")
+        draft.leave(
+            "stage", "it must be high_noise or low_noise, of Wan; otherwise the folder's first network is trained"
+        )
         draft.leave("boundary", "it has no effect without a stage")
         return ""
     draft.agree("stage", "model.folder", f"the network of these noise levels, {_STAGES[stage]}")
@@ -84,11 +86,11 @@ def _stage(draft: Draft, pipeline: str) -> str:
         draft.agree("boundary", "task.objective.drawn")
     else:
         boundary = _BOUNDARIES.get(pipeline)
-        draft.leave("boundary", "it is not a number between 0 and 1; that of the published pipeline stands")
+        draft.leave("boundary", "it is not a number between 0 and 1; the published pipeline's is used")
     ends = (boundary, 1.0) if stage == "high_noise" else (0.0, boundary)
     draft.put("task.objective.drawn", ends if boundary else "???", "the noise levels of this network")
     for fact in ("sigma_min", "sigma_max"):
-        draft.leave(fact, "the stage says it there")
+        draft.leave(fact, "the stage sets it in the original")
     return _STAGES[stage]
 
 
@@ -108,14 +110,14 @@ def _frames(draft: Draft, pipeline: str) -> None:
         for address in [key for key in draft.values if key.startswith("task.frame_conditioning")]:
             del draft.values[address]
     if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
-        draft.leave("image_share", "it is not a share between 0 and 1")
+        draft.leave("image_share", "it is not a fraction between 0 and 1")
     elif takes:
-        why = "the share of samples without given frames"
+        why = "the fraction of samples without given frames"
         draft.change("image_share", "task.frame_conditioning.none_given", round(1 - share, 6), why)
     elif share == 0:
         draft.agree("image_share", "task.frame_conditioning", "no frames are given")
     else:
-        draft.leave("image_share", "their adapter for this network does not read it: it is trained from text alone")
+        draft.leave("image_share", "their adapter for this network does not read it, so training is from text alone")
 
 
 def _linears(pipeline: str) -> tuple[nn.Module, dict[str, tuple[str, ...]]]:

@@ -49,7 +49,7 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
         place=place,
         gaps=gaps,
         hardware=_hardware(draft),
-        differences="".join(f"# Another training than the original: {shown_line(one)}.\n" for one in draft.differences),
+        differences="".join(f"# Differs from the original: {shown_line(one)}.\n" for one in draft.differences),
         **counts,
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
@@ -80,7 +80,7 @@ def _hardware(draft: Draft) -> str:
         return f"one device{machines}" if count == 1 else f"{count} devices{machines}"
     degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
     world = math.prod(degree for degree in degrees if isinstance(degree, int))
-    return "one device" if world == 1 else f"{world} devices, as parallel says"
+    return "one device" if world == 1 else f"{world} devices, as set in parallel"
 
 
 def shown_line(text: str) -> str:
@@ -189,7 +189,7 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
     """(line, style) of what differs, then of all three tables; an empty style is plain."""
     if migrated.draft.differences:
         yield "", ""
-        yield "Another training than the original", "bold"
+        yield "Differs from the original", "bold"
         for one in migrated.draft.differences:
             yield from _wrapped(shown_line(one), 2, width)
     carried, changed, left = (migrated.of(verdict) for verdict in ("carried", "changed", "left"))
@@ -206,7 +206,7 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
     for why, entries in by_reason(left).items():
         yield from _wrapped(why, 2, width)
         most = len(entries) if why == UNKNOWN else _MOST
-        more = [f"and {len(entries) - most} more, which the recipe names"] * (len(entries) > most)
+        more = [f"and {len(entries) - most} more, named in the recipe"] * (len(entries) > most)
         # A key and its value stay on one line: the blank between them is no place to break.
         together = ", ".join(_sentence(entry).replace(" ", "\u00a0") for entry in entries[:most])
         together = ", ".join([together, *more])

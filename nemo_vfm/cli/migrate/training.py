@@ -17,8 +17,8 @@ _CONSTANT = {
 _ADAMW = {"adamw": "", "fused_adam": "PyTorch's AdamW instead of Apex's, the same update",
           "distributed_fused_adam": "PyTorch's AdamW instead of the distributed one, the same update",
           "megatron_fused_adam": "PyTorch's AdamW instead of Megatron's, the same update",
-          "adam": "AdamW: what Megatron calls adam decays weights apart from the gradient, as AdamW does",
-          "fusedadam": "PyTorch's AdamW instead of a fused one; its own options are left behind"}  # fmt: skip
+          "adam": "AdamW: Megatron's adam decouples weight decay, as AdamW does",
+          "fusedadam": "PyTorch's AdamW instead of a fused one; options of the fused one are dropped"}  # fmt: skip
 _BF16 = {"bf16", "bf16-mixed", "bf16_mixed", "bfloat16", "torch.bfloat16"}
 _FP32 = {"32", "32-true", "float32", "fp32", "torch.float32"}
 
@@ -61,13 +61,13 @@ def training(draft: Draft) -> None:
         draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
         draft.agree("tensorboard", "loggers.tensorboard")
     else:
-        draft.leave("tensorboard", "it is disabled there and left out here")
+        draft.leave("tensorboard", "it is disabled in the original, and left out here")
     _wandb(draft)
     # The weights that theirs begins with, where they are a checkpoint of its own.
     named = draft.get("restored")
     if isinstance(named, str) and named and "weights.start_from" not in draft.values:
-        draft.differ("theirs begins with the weights of a checkpoint, and this recipe with random ones: `nemo-vfm "
-                     "convert` reads the checkpoint, and weights.start_from=DIR begins with it")  # fmt: skip
+        draft.differ("the original begins with a checkpoint's weights, this recipe with random ones: convert the "
+                     "checkpoint with `nemo-vfm convert` and set weights.start_from=DIR")  # fmt: skip
     draft.leave("restored", "weights.start_from takes runs of ours, and folders of transformers and diffusers; "
                 "`nemo-vfm convert` reads other files")  # fmt: skip
 
@@ -88,7 +88,7 @@ def _length(draft: Draft) -> None:
         draft.leave("epochs", "leave it out for no limit")
     draft.leave(
         "max_time",
-        "a duration is in steps, epochs or hours; the scheduler's time limit does not change what is learned",
+        "a duration is in steps, epochs or hours; the cluster's time limit does not change what is learned",
     )
 
 
@@ -98,7 +98,7 @@ def _optimizer(draft: Draft) -> None:
         draft.carry("lr", "optimizer.lr")
     else:
         draft.put("optimizer.lr", "???")
-        draft.leave("lr", "it is not a number there, so you must set it: optimizer.lr")
+        draft.leave("lr", "the original gives no number, so you must set it: optimizer.lr")
     betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
     if isinstance(betas, tuple) and len(betas) == 2:
         draft.carry("betas", "optimizer.betas")
@@ -133,9 +133,9 @@ def _which_optimizer(draft: Draft) -> None:
     elif name in _ADAMW:
         draft.choose("optimizer", "optimizer", "adamw", _ADAMW[name])
     else:
-        draft.leave("optimizer", "this optimizer is not among those a recipe may name without --trust; AdamW stands in")
+        draft.leave("optimizer", "a recipe may not name this optimizer without --trust; AdamW is used")
         if "optimizer" in draft.facts:
-            draft.differ("AdamW stands in for their optimizer")
+            draft.differ("AdamW replaces their optimizer")
 
 
 def spare_norms(draft: Draft) -> None:
@@ -156,15 +156,15 @@ def _schedule(draft: Draft) -> None:
     if cosine or style in _CONSTANT:
         draft.choose("decay", "schedule", draft.choices["schedule"])
     else:
-        draft.leave("decay", "the rate is constant or a cosine after its warm-up; constant stands in")
+        draft.leave("decay", "after the warm-up the rate is constant or a cosine; constant is used")
         if "decay" in draft.facts:
-            draft.differ("a constant learning rate stands in for their schedule")
+            draft.differ("a constant learning rate replaces their schedule")
     _warmup(draft)
     lr, floor = draft.number("lr"), draft.get("min_lr")
     if cosine and lr and isinstance(floor, int | float) and not isinstance(floor, bool) and 0 <= floor <= lr:
         draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
     else:
-        draft.leave("min_lr", "only a cosine comes down to it, as a fraction of a rate that is known")
+        draft.leave("min_lr", "only a cosine decays to it, as a fraction of a known rate")
     total = draft.whole("decay_steps")
     if cosine and total and total > (draft.whole("warmup_steps") or 0):
         draft.carry("decay_steps", "schedule.total_steps", total)
@@ -172,7 +172,7 @@ def _schedule(draft: Draft) -> None:
         draft.leave(
             "decay_steps", "a constant rate does not end" if not cosine else "the cosine lasts as long as the run"
         )
-    draft.leave("hold_steps", "a constant rate holds to the end; a cosine begins after the warm-up")
+    draft.leave("hold_steps", "a constant rate lasts to the end; a cosine begins after the warm-up")
 
 
 def _warmup(draft: Draft) -> None:
@@ -187,7 +187,7 @@ def _warmup(draft: Draft) -> None:
         draft.change("warmup_ratio", "schedule.warmup_steps", round(ratio * total), f"in steps: {ratio:g} of {total}")
     else:
         draft.leave(
-            "warmup_ratio", "a warm-up is in steps, and the number of all steps is not known: schedule.warmup_steps"
+            "warmup_ratio", "a warm-up is in steps, and the total number of steps is not known: schedule.warmup_steps"
         )
 
 
@@ -198,14 +198,14 @@ _SCALES = {"delayed": "delayed", "tensorwise": "current", "rowwise": "rowwise", 
 def _fp8(draft: Draft) -> None:
     value, scales = draft.get("fp8"), str(draft.get("fp8_recipe")).lower()
     if value in (None, False, "", "null"):
-        draft.leave("fp8", "nothing is in FP8 there")
-        draft.leave("fp8_recipe", "nothing is in FP8 there")
+        draft.leave("fp8", "the original uses no FP8")
+        draft.leave("fp8_recipe", "the original uses no FP8")
         return
-    draft.choose("fp8", "precision", "fp8", "the large linears of blocks; check says which are too narrow")
+    draft.choose("fp8", "precision", "fp8", "the large linears of the blocks; `check` names those that are too narrow")
     if value in ("e4m3", "hybrid"):
         draft.put("precision.fp8.format", value)
     if scales in _SCALES:
-        draft.change("fp8_recipe", "precision.fp8.recipe", _SCALES[scales], "our word for it")
+        draft.change("fp8_recipe", "precision.fp8.recipe", _SCALES[scales], "our name for it")
     else:
         draft.leave("fp8_recipe", "current scaling is used")
 
@@ -224,7 +224,7 @@ def _arithmetic(draft: Draft, fact: str) -> None:
             fact,
             "it means nothing on its own"
             if value in (False, None)
-            else "the arithmetic is in bf16 or fp32, with FP8 in large linears; auto stands in",
+            else "arithmetic is in bf16 or fp32, with FP8 in large linears; auto is used",
         )
 
 
@@ -232,14 +232,14 @@ def _average(draft: Draft) -> None:
     decay = draft.number("ema_decay")
     if draft.get("ema") is False or not {"ema", "ema_decay"} & draft.facts.keys():
         draft.leave("ema", "leave it out for no weight averaging")
-        draft.leave("ema_decay", "weight averaging is disabled there")
+        draft.leave("ema_decay", "the original disables weight averaging")
         return
     draft.choices["callbacks.ema"] = "standard"
     draft.agree("ema", "callbacks.ema: standard")
     if decay and decay < 1:
         draft.carry("ema_decay", "callbacks.ema.decay", float(decay))
     else:
-        draft.leave("ema_decay", "a decay lies between 0 and 1")
+        draft.leave("ema_decay", "a decay must lie between 0 and 1")
 
 
 def _checkpoints(draft: Draft) -> None:
@@ -257,30 +257,30 @@ def _checkpoints(draft: Draft) -> None:
             "keep",
             "loop.checkpoint.keep_last",
             draft.whole("keep"),
-            "the newest stay; loop.checkpoint.keep_best keeps the best",
+            "the newest are kept; loop.checkpoint.keep_best also keeps the best",
         )
     elif keep == -1:
         draft.put("loop.checkpoint.keep_last", None)
         draft.agree("keep", "loop.checkpoint.keep_last", "write null to keep all")
     else:
-        draft.leave("keep", "how many stay is a whole number: loop.checkpoint.keep_last")
+        draft.leave("keep", "the number to keep must be a whole number: loop.checkpoint.keep_last")
 
 
 def _best(draft: Draft) -> None:
     """The best by the held-out loss, which is measured where a checkpoint is written."""
     every, count = draft.whole("val_every"), draft.whole("keep")
     if draft.get("monitor") != "val_loss" or not count or not every:
-        draft.leave("monitor", "of checkpoints the newest stay; the best by val_loss stay where that is measured")
-        draft.leave("monitor_mode", "it says which is the best, and the newest stay")
+        draft.leave("monitor", "the newest checkpoints are kept; so are the best by val_loss where it is measured")
+        draft.leave("monitor_mode", "it defines the best, and here the newest are kept")
         return
-    draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest besides")
+    draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest as well")
     draft.agree("monitor", "loop.checkpoint.keep_best")
     if draft.get("monitor_mode") in ("min", "max"):
         draft.carry("monitor_mode", "loop.checkpoint.mode")
     else:
         draft.leave("monitor_mode", "it must be min or max")
     if "save_every" not in draft.facts:
-        draft.put("loop.checkpoint.every_steps", every, "at each validation, as theirs by default")
+        draft.put("loop.checkpoint.every_steps", every, "at each validation, the original's default")
 
 
 def _validation(draft: Draft) -> None:
@@ -299,13 +299,15 @@ def _wandb(draft: Draft) -> None:
         draft.put("loggers.wandb._target_", f"{_TRAIN}loggers.WeightsAndBiases")
         draft.agree("wandb", "loggers.wandb")
     else:
-        draft.leave("wandb", "it is disabled there; loggers=wandb enables it")
+        draft.leave("wandb", "it is disabled in the original; loggers=wandb enables it")
     for word in ("project", "name", "entity", "mode"):
         value = draft.get(f"wandb_{word}")
         if on and _is_name(value) and (word != "mode" or value in ("online", "offline")):
             draft.carry(f"wandb_{word}", f"loggers.wandb.{word}")
         else:
-            draft.leave(f"wandb_{word}", "Weights & Biases is disabled there" if not on else "it is not a plain name")
+            draft.leave(
+                f"wandb_{word}", "the original disables Weights & Biases" if not on else "it is not a plain name"
+            )
 
 
 def _is_name(value: Value) -> bool:
