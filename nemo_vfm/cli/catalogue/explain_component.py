@@ -78,7 +78,20 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     if "=" in word:
         return _choice(word, roots, trust)
     if word in slots_of(roots) and not full_names(word, roots):
-        return _slot(word, roots, trust)
+        found = catalogue(roots, trust)
+        slots = [slot for slot in found.slots if slot.name == word]
+        by_filling: dict[tuple[str, ...], list[Slot]] = {}
+        for owner in dict.fromkeys(slot.owner for slot in slots):
+            owned = [slot for slot in slots if slot.owner == owner]
+            filling = dict.fromkeys(name for slot in owned for name in found.filling(slot.kind))
+            by_filling.setdefault(tuple(filling), []).extend(owned)
+        places = [Places(slots_there, [choice for choice, target in roots.targets(word).items() if target in filling],
+                         [*filling]) for filling, slots_there in by_filling.items()]  # fmt: skip
+        about = f"A slot: `defaults: [{{{word}: CHOICE}}]` takes an ingredient, `{word}=CHOICE` another one."
+        filled_by = list(dict.fromkeys(name for one in places for name in one.filled_by))
+        return Explanation(
+            word, about, fills=slots, ingredients={word: roots.choices(word)}, filled_by=filled_by, places=places
+        )
     name = word if "." in word else _one(word, roots)
     try:
         locate(name, trust)  # before anything else is looked at: what is not trusted is not imported
@@ -92,16 +105,6 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
         return _component(found, roots, name)
     slots = [slot for slot in found.slots if slot.kind is target]
     return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
-
-
-def by_slot(roots: Roots, trust: Sequence[str]) -> list[Json]:
-    """`{kind, slots, components}` of everything that a slot asks for, jobs first."""
-    found = catalogue(roots, trust)
-    listed = []
-    for kind in found.kinds():
-        slots = dict.fromkeys(slot.name or "root" for slot in found.slots if slot.kind == kind)
-        listed.append({"kind": kind_name(kind), "slots": list(slots), "components": found.filling(kind)})
-    return [entry for entry in listed if entry["components"]]
 
 
 def kind_name(kind: Any) -> str:
@@ -119,24 +122,6 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     install = install_line(module for need in needs for module in need.modules)
     return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml,
                        packages=[str(need) for need in needs if need.modules], install=install)  # fmt: skip
-
-
-def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
-    """A slot by its name: what fits, and the ingredients."""
-    found = catalogue(roots, trust)
-    slots = [slot for slot in found.slots if slot.name == word]
-    by_filling: dict[tuple[str, ...], list[Slot]] = {}
-    for owner in dict.fromkeys(slot.owner for slot in slots):
-        owned = [slot for slot in slots if slot.owner == owner]
-        filling = dict.fromkeys(name for slot in owned for name in found.filling(slot.kind))
-        by_filling.setdefault(tuple(filling), []).extend(owned)
-    places = [Places(slots_there, [choice for choice, target in roots.targets(word).items() if target in filling],
-                     [*filling]) for filling, slots_there in by_filling.items()]  # fmt: skip
-    about = f"A slot: `defaults: [{{{word}: CHOICE}}]` takes an ingredient, `{word}=CHOICE` another one."
-    filled_by = list(dict.fromkeys(name for one in places for name in one.filled_by))
-    return Explanation(
-        word, about, fills=slots, ingredients={word: roots.choices(word)}, filled_by=filled_by, places=places
-    )
 
 
 def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
@@ -279,12 +264,7 @@ def _is_one(argument: Described) -> bool:
 
 
 def _wanted(argument: Described, fitting: list[str]) -> str:
-    short, text = short_names(fitting), words(argument.hint)
+    short, text = [name.rpartition(".")[2] for name in fitting], words(argument.hint)
     return (
         text if not short or text.removesuffix(" or null").endswith(f" {short[0]}") else f"{text}: {', '.join(short)}"
     )
-
-
-def short_names(names: Sequence[str]) -> list[str]:
-    """What stands behind the last dot."""
-    return [name.rpartition(".")[2] for name in names]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
     from nemo_vfm.models.adapters.adapter_file import Style
@@ -130,29 +129,22 @@ def merge_adapter(
     if isinstance(model, DiT):
         write_transformer(model, weights, target, dtype=kind)
     else:
-        _write_beside(model, weights, base, target, kind)
+        from nemo_vfm.core.storage.files import read_json, write_json
+        from nemo_vfm.models.convert.gpt_weights import tensor_map
+        from nemo_vfm.models.convert.weight_files import write_files
+        from nemo_vfm.models.gpt import GPT
+
+        assert isinstance(model, GPT)
+        write_files(model, {name: tensor_map(name, model.sizes) for name in weights}, weights, target,
+                    file_bytes=_FILE_BYTES, dtype=kind)  # fmt: skip
+        for path in sorted(base.iterdir()):
+            if path.suffix in (".json", ".jinja", ".model", ".txt") and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, target / path.name)
+        config = read_json(base / "config.json")
+        key = "dtype" if "dtype" in config else "torch_dtype"  # transformers 5 and before
+        write_json(target / "config.json", config | {key: str(kind).rpartition(".")[2]})
     count = sum(tensor.numel() for tensor in weights.values())
     return f"{base} with {source.name} merged into it: {count:,} parameters"
-
-
-def _write_beside(
-    model: "nn.Module", weights: "Mapping[str, Tensor]", base: Path, target: Path, dtype: "torch.dtype"
-) -> None:
-    """Write a language model's weights, and copy what else its folder has: configurations and the tokenizer."""
-    from nemo_vfm.core.storage.files import read_json, write_json
-    from nemo_vfm.models.convert.gpt_weights import tensor_map
-    from nemo_vfm.models.convert.weight_files import write_files
-    from nemo_vfm.models.gpt import GPT
-
-    assert isinstance(model, GPT)
-    write_files(model, {name: tensor_map(name, model.sizes) for name in weights}, weights, target,
-                file_bytes=_FILE_BYTES, dtype=dtype)  # fmt: skip
-    for path in sorted(base.iterdir()):
-        if path.suffix in (".json", ".jinja", ".model", ".txt") and not path.name.endswith(".index.json"):
-            shutil.copyfile(path, target / path.name)
-    config = read_json(base / "config.json")
-    key = "dtype" if "dtype" in config else "torch_dtype"  # transformers 5 and before
-    write_json(target / "config.json", config | {key: str(dtype).rpartition(".")[2]})
 
 
 def _pretrained(base: Path) -> "nn.Module":

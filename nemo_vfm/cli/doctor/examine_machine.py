@@ -277,20 +277,17 @@ def _probe(probe: Probe, behind: "Future[Finding] | None", run_probe: Callable[[
 
 def _optional_packages() -> Iterator[Finding]:
     """The extras that no probe tries: installed or not, and which recipes need them."""
-    users = _recipes_by_extra()
+    names: dict[str, list[str]] = {}
+    for name, file in sorted(Roots.standard().all_recipes()):
+        for extra in header(file).extras:
+            names.setdefault(extra, []).append(name)
+    users = {
+        extra: f"needed by {found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}"
+        for extra, found in names.items()
+    }
     for extra, why in extras():
         if extra not in _PROBED_EXTRAS:
             hint = line_of_extras([extra]) if why else ""
             needed_by = f"; {users[extra]}" if extra in users else ""
             detail = f"{why or 'installed'}{needed_by}"
             yield Finding("optional packages", extra, "missing" if why else "ok", detail, hint)
-
-
-def _recipes_by_extra() -> dict[str, str]:
-    """As their headers tell: "needed by llm/generate and 3 more"."""
-    names: dict[str, list[str]] = {}
-    for name, file in sorted(Roots.standard().all_recipes()):
-        for extra in header(file).extras:
-            names.setdefault(extra, []).append(name)
-    return {extra: f"needed by {found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}"
-            for extra, found in names.items()}  # fmt: skip

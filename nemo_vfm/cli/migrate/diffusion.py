@@ -218,7 +218,21 @@ def _flow(draft: Draft, published: str) -> None:
         draft.choices["task.objective"] = "flow"
     plain = draft.get("sigma_noise") is False
     _draws(draft, uniform=plain or draft.get("sampling") == "uniform", plain=plain)
-    _weights(draft)
+    # The linear weight is 1 + shift sigma in the original, and 1 + noise_weight sigma here.
+    weighted, scheme, shift = draft.get("loss_weighting"), draft.get("loss_scheme"), draft.number("shift")
+    if weighted is True and scheme in (None, "linear") and shift:
+        why = "the weight 1 + shift sigma, spelled out"
+        draft.change("loss_weighting", "task.objective.noise_weight", float(shift), why)
+        draft.notes["task.objective.noise_weight"] = why
+        draft.agree("loss_scheme", "task.objective.noise_weight")
+    elif weighted is False:
+        draft.put("task.objective.noise_weight", 0.0)
+        draft.agree("loss_weighting", "task.objective.noise_weight", "a weight of zero means no weighting")
+        draft.leave("loss_scheme", "it has no effect in the original without loss weighting")
+    elif {"loss_weighting", "loss_scheme"} & draft.facts.keys():
+        draft.differ("their loss weight by noise level does not exist here, so the loss is not weighted")
+        for fact in ("loss_weighting", "loss_scheme"):
+            draft.leave(fact, "loss weights are linear or absent here, so the loss is not weighted by noise level")
     _range(draft)
     draft.leave("timesteps", "noise levels are continuous, not numbered")
     draft.leave("parameterization", "flow matching learns the velocity; no objective here predicts noise")
@@ -256,10 +270,6 @@ def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:
         for fact in ("logit_mean", "logit_std", "mix_ratio"):
             draft.leave(fact, "it has no effect where all draws are uniform")
         return
-    _logit_normal(draft)
-
-
-def _logit_normal(draft: Draft) -> None:
     sampling = draft.get("sampling")
     if sampling in ("mix", "lognorm"):
         draft.agree(
@@ -280,21 +290,3 @@ def _logit_normal(draft: Draft) -> None:
     ratio = draft.get("mix_ratio")
     if isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 <= ratio <= 1:
         draft.carry("mix_ratio", "task.objective.uniform_fraction", float(ratio))
-
-
-def _weights(draft: Draft) -> None:
-    """How the loss is weighed; the linear weight is 1 + shift sigma there, and 1 + noise_weight sigma here."""
-    weighted, scheme, shift = draft.get("loss_weighting"), draft.get("loss_scheme"), draft.number("shift")
-    if weighted is True and scheme in (None, "linear") and shift:
-        why = "the weight 1 + shift sigma, spelled out"
-        draft.change("loss_weighting", "task.objective.noise_weight", float(shift), why)
-        draft.notes["task.objective.noise_weight"] = why
-        draft.agree("loss_scheme", "task.objective.noise_weight")
-    elif weighted is False:
-        draft.put("task.objective.noise_weight", 0.0)
-        draft.agree("loss_weighting", "task.objective.noise_weight", "a weight of zero means no weighting")
-        draft.leave("loss_scheme", "it has no effect in the original without loss weighting")
-    elif {"loss_weighting", "loss_scheme"} & draft.facts.keys():
-        draft.differ("their loss weight by noise level does not exist here, so the loss is not weighted")
-        for fact in ("loss_weighting", "loss_scheme"):
-            draft.leave(fact, "loss weights are linear or absent here, so the loss is not weighted by noise level")

@@ -186,24 +186,21 @@ def _known(draft: Draft) -> None:
             "its sizes; load their weights with weights.start_from" if fact == "pretrained" else "",
         )
     elif found:
-        _put_size(draft, SIZES[found])
+        size = SIZES[found]
+        for key in ("width", "depth", "heads", "groups", "mlp_hidden", "tied"):
+            draft.put(f"model.{key}", getattr(size, key))
+        if size.vocab:
+            draft.put("model.vocab", size.vocab)
+        if size.kind == "gpt":
+            draft.put("model.norm", "layernorm1p")
+            draft.put("model.activation", "gelu")
+        else:
+            draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
+            draft.put(f"{_ROPE}.theta", size.theta)
+        if size.stretched:
+            draft.put(f"{_ROPE}.long_context._target_", "nemo_vfm.models.blocks.text_rope.LongContext")
+            draft.put(f"{_ROPE}.long_context.factor", size.stretched)
         draft.agree(fact, "model", f"the sizes of {found}; weights.start_from loads its weights")
-
-
-def _put_size(draft: Draft, size: Size) -> None:
-    for key in ("width", "depth", "heads", "groups", "mlp_hidden", "tied"):
-        draft.put(f"model.{key}", getattr(size, key))
-    if size.vocab:
-        draft.put("model.vocab", size.vocab)
-    if size.kind == "gpt":
-        draft.put("model.norm", "layernorm1p")
-        draft.put("model.activation", "gelu")
-    else:
-        draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
-        draft.put(f"{_ROPE}.theta", size.theta)
-    if size.stretched:
-        draft.put(f"{_ROPE}.long_context._target_", "nemo_vfm.models.blocks.text_rope.LongContext")
-        draft.put(f"{_ROPE}.long_context.factor", size.stretched)
 
 
 def _blocks(draft: Draft) -> None:

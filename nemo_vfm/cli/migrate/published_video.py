@@ -61,7 +61,19 @@ def published_video(draft: Draft, pipeline: str) -> None:
         for address, value in _flat(f"task.{name}", parts[name]):
             draft.put(address, value)
     _frames(draft, pipeline)
-    adapters(draft, *_linears(pipeline))
+    # A small network of one block tells where its linears are in diffusers.
+    kind = "CosmosTransformer3DModel" if pipeline.startswith("cosmos") else "WanTransformer3DModel"
+    small = {"num_attention_heads": 1, "attention_head_dim": 24, "num_layers": 1, "in_channels": 4, "out_channels": 4}
+    image = {"image_dim": 24, "added_kv_proj_dim": 24} if pipeline == "wan21_i2v" else {}
+    family = FAMILIES[kind]
+    with torch.device("meta"):
+        model = family.kind(**family.arguments_of({"_class_name": kind, **small, **image}))
+    there = family.tensors_of(model)
+    named = {name: there[f"{name}.weight"].names for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    if kind.startswith("Wan"):
+        del named["patch_embedding.proj"]  # a convolution there
+    linears = {ours: tuple(one.removesuffix(".weight") for one in theirs) for ours, theirs in named.items()}
+    adapters(draft, model, linears)
     for fact in ("width", "depth", "heads", "ffn", "patch", "in_channels", "text_dim", "codec", "text_encoder"):
         draft.leave(fact, "the folder's config.json says it")
     draft.agree("model_builder", "weights.start_from")
@@ -118,18 +130,3 @@ def _frames(draft: Draft, pipeline: str) -> None:
         draft.agree("image_share", "task.frame_conditioning", "no frames are given")
     else:
         draft.leave("image_share", "their adapter for this network does not read it, so training is from text alone")
-
-
-def _linears(pipeline: str) -> tuple[nn.Module, dict[str, tuple[str, ...]]]:
-    """A small network of one block, and where its linears are in diffusers."""
-    kind = "CosmosTransformer3DModel" if pipeline.startswith("cosmos") else "WanTransformer3DModel"
-    small = {"num_attention_heads": 1, "attention_head_dim": 24, "num_layers": 1, "in_channels": 4, "out_channels": 4}
-    image = {"image_dim": 24, "added_kv_proj_dim": 24} if pipeline == "wan21_i2v" else {}
-    family = FAMILIES[kind]
-    with torch.device("meta"):
-        model = family.kind(**family.arguments_of({"_class_name": kind, **small, **image}))
-    there = family.tensors_of(model)
-    named = {name: there[f"{name}.weight"].names for name, one in model.named_modules() if isinstance(one, nn.Linear)}
-    if kind.startswith("Wan"):
-        del named["patch_embedding.proj"]  # a convolution there
-    return model, {ours: tuple(name.removesuffix(".weight") for name in names) for ours, names in named.items()}

@@ -93,7 +93,19 @@ def _length(draft: Draft) -> None:
 
 
 def _optimizer(draft: Draft) -> None:
-    _which_optimizer(draft)
+    named = draft.get("optimizer")
+    name = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
+    draft.choices["optimizer"] = "adamw"
+    draft.choices["engine"] = "torch"
+    if isinstance(named, str) and named in ("torch.optim.Adam", "torch.optim.SGD"):
+        del draft.choices["optimizer"]
+        draft.carry("optimizer", "optimizer._target_")
+    elif name in _ADAMW:
+        draft.choose("optimizer", "optimizer", "adamw", _ADAMW[name])
+    else:
+        draft.leave("optimizer", "a recipe may not name this optimizer without --trust; AdamW is used")
+        if "optimizer" in draft.facts:
+            draft.differ("AdamW replaces their optimizer")
     if draft.number("lr"):
         draft.carry("lr", "optimizer.lr")
     else:
@@ -120,22 +132,6 @@ def _optimizer(draft: Draft) -> None:
             draft.carry(fact, f"optimizer.{fact}")
         else:
             draft.leave(fact, "it must be true or false")
-
-
-def _which_optimizer(draft: Draft) -> None:
-    named = draft.get("optimizer")
-    name = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
-    draft.choices["optimizer"] = "adamw"
-    draft.choices["engine"] = "torch"
-    if isinstance(named, str) and named in ("torch.optim.Adam", "torch.optim.SGD"):
-        del draft.choices["optimizer"]
-        draft.carry("optimizer", "optimizer._target_")
-    elif name in _ADAMW:
-        draft.choose("optimizer", "optimizer", "adamw", _ADAMW[name])
-    else:
-        draft.leave("optimizer", "a recipe may not name this optimizer without --trust; AdamW is used")
-        if "optimizer" in draft.facts:
-            draft.differ("AdamW replaces their optimizer")
 
 
 def spare_norms(draft: Draft) -> None:

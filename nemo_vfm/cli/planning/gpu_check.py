@@ -59,8 +59,9 @@ def _sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> Iterato
 def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
     """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
     from nemo_vfm.cli.planning.plan_page import fp8_sentences
-    from nemo_vfm.cli.planning.plan_request import own_choice, request_of
+    from nemo_vfm.cli.planning.plan_request import request_of
     from nemo_vfm.perf.gpu_specs import gpu_named
+    from nemo_vfm.perf.planner import Planner
     from nemo_vfm.train.job import Train
 
     if not isinstance(job, Train):
@@ -69,7 +70,7 @@ def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namesp
     try:
         gpu_named(arguments.gpu)
         request = request_of(job, recipe, argparse.Namespace(**given), own_only=True)
-        needed = own_choice(request).memory
+        needed = Planner(request.question).choice(request.own, recompute=request.recompute).memory
     except ValueError as error:  # UserError is one
         return _standing(plan, str(error))
     parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,

@@ -59,7 +59,22 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
         for group in answer.groups():
             paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)
     if answer.ranked:
-        _advice(paper, request, answer.ranked[0], recipe)
+        best = answer.ranked[0]
+        spent = cost(best, request.question, request.steps)
+        paper.line("\nRecommended", "bold")
+        length = (
+            "" if spent.days is None else f", {digits(spent.days)} days and {large(spent.gpu_hours or 0)} GPU hours"
+        )
+        paper.prose(f"{layout(best.plan)}: {large(spent.tokens_per_s)} tokens/s{length}.", 2)
+        kept = (
+            "each stays"
+            if request.kept is None
+            else f"{size(request.kept * request.checkpoint_bytes)} for the {request.kept} kept"
+        )
+        paper.prose(f"A checkpoint is {size(request.checkpoint_bytes)}, {kept}.", 2)
+        wanted = changes(best, request)
+        if wanted:
+            paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))
 
 
 def tell_remedies(
@@ -208,22 +223,6 @@ def _values(group: Group) -> str:
         return ""
     shown = [str(value) for value in group.values]
     return f" {', '.join(shown if len(shown) < 8 else [*shown[:3], '...', shown[-1]])}"
-
-
-def _advice(paper: Terminal, request: PlanRequest, best: Choice, recipe: str) -> None:
-    spent = cost(best, request.question, request.steps)
-    paper.line("\nRecommended", "bold")
-    length = "" if spent.days is None else f", {digits(spent.days)} days and {large(spent.gpu_hours or 0)} GPU hours"
-    paper.prose(f"{layout(best.plan)}: {large(spent.tokens_per_s)} tokens/s{length}.", 2)
-    kept = (
-        "each stays"
-        if request.kept is None
-        else f"{size(request.kept * request.checkpoint_bytes)} for the {request.kept} kept"
-    )
-    paper.prose(f"A checkpoint is {size(request.checkpoint_bytes)}, {kept}.", 2)
-    wanted = changes(best, request)
-    if wanted:
-        paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))
 
 
 def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, Serving | None]:

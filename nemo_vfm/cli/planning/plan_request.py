@@ -27,7 +27,7 @@ from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.model_facts import facts, sketch
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Choice, Planner, Question
+from nemo_vfm.perf.planner import Question
 from nemo_vfm.perf.step_time import Machine
 
 if TYPE_CHECKING:
@@ -145,11 +145,6 @@ def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
             f"each GPU holds all of it ({', '.join(f'{name} {binary(size)}' for name, size in kept.items())}), and "
             "parallel.replicate shares the batches"
         )
-
-
-def own_choice(parse_request: PlanRequest) -> Choice:
-    """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it."""
-    return Planner(parse_request.question).choice(parse_request.own, recompute=parse_request.recompute)
 
 
 def _phase(

@@ -69,7 +69,18 @@ def load_served(source: ServedSource) -> "ServedModel":
         return served_folder(folder=source.folder, name=source.name, tokenizer=source.tokenizer,
                              context=source.context, precision=source.precision)  # fmt: skip
     require_read(source.folder)
-    found = _of_ours(source, Precision(source.precision).resolved()[0])
+    from nemo_vfm.parallel.checkpoint import checkpoint
+
+    known = _converted(source.folder) if (source.folder / INGREDIENT).is_file() else _trained(source)
+    saved = checkpoint.found(source.folder)
+    group = source.weights or ("ema" if "ema" in saved.groups else "model")
+    found = _Loaded(
+        _with_weights(known.model, source, group, Precision(source.precision).resolved()[0]),
+        known.tokenizer,
+        known.context,
+        f"step {saved.step}",
+        known.generation,
+    )
     tokenizer = found.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
     if tokenizer is None:
         raise UserError(f"no tokenizer is known for {source.folder}; give --tokenizer DIR")
@@ -79,16 +90,6 @@ def load_served(source: ServedSource) -> "ServedModel":
         context=source.context or found.context, revision=found.revision,
         generation=generation_settings(found.model.vocab, beside, found.generation),
     )  # fmt: skip
-
-
-def _of_ours(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
-    from nemo_vfm.parallel.checkpoint import checkpoint
-
-    known = _converted(source.folder) if (source.folder / INGREDIENT).is_file() else _trained(source)
-    saved = checkpoint.found(source.folder)
-    group = source.weights or ("ema" if "ema" in saved.groups else "model")
-    return _Loaded(_with_weights(known.model, source, group, dtype), known.tokenizer, known.context,
-                   f"step {saved.step}", known.generation)  # fmt: skip
 
 
 def _converted(folder: Path) -> _Loaded:

@@ -108,7 +108,18 @@ def _one(arguments: argparse.Namespace) -> int:
 
         sys.stdout.write(f"{below_caret(str(RecipeError(problems)), sys.stdout)}\n")
     if arguments.gpus is not None and not errors:
-        _say_plan(arguments, composed, job, problems)
+        from nemo_vfm.cli.planning.gpu_check import plan_sentences, waiting_sentence
+        from nemo_vfm.cli.recipe_job import stand_in_job
+        from nemo_vfm.config import trust_list
+
+        job = job or stand_in_job(arguments, problems, trust_list(arguments.trust))
+        sentences = (
+            [waiting_sentence(problems, arguments.gpus)]
+            if job is None
+            else plan_sentences(job, composed.path, arguments)
+        )
+        for text in sentences:
+            Terminal().prose(text)
     sys.stdout.writelines(f"{one}\n" for one in notes)
     missing = len(problems) - errors
     counts = [f"{errors} {'problem' if errors == 1 else 'problems'}"] * bool(errors)
@@ -189,19 +200,3 @@ def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Li
     from nemo_vfm.runtime.user_permissions import permissions
 
     return recipients(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
-
-
-def _say_plan(
-    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
-) -> None:
-    from nemo_vfm.cli.planning.gpu_check import plan_sentences, waiting_sentence
-    from nemo_vfm.cli.recipe_job import stand_in_job
-    from nemo_vfm.config import trust_list
-    from nemo_vfm.runtime.terminal import Terminal
-
-    job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    sentences = (
-        [waiting_sentence(missing, arguments.gpus)] if job is None else plan_sentences(job, composed.path, arguments)
-    )
-    for text in sentences:
-        Terminal().prose(text)

@@ -42,11 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--flat puts the ingredients into the one file; leave out --with-ingredients, or --flat")
     if arguments.recipe == PROJECT:
         return _project(arguments)
-    return _recipe(arguments)
-
-
-def _recipe(arguments: argparse.Namespace) -> int:
-    from nemo_vfm.cli.copy_recipe import copied_text, flat_text, ingredients, place_of, write
+    from nemo_vfm.cli.copy_recipe import copied_text, flat_text, ingredients, place_of, recipes_in, write
     from nemo_vfm.config import Mark, Roots, Source
     from nemo_vfm.core.storage.files import read_bytes
 
@@ -62,7 +58,10 @@ def _recipe(arguments: argparse.Namespace) -> int:
     write(texts)
     width = max(len(str(path)) for path in notes)
     sys.stdout.write("".join(f"{path!s:<{width}}  {note}\n" for path, note in notes.items()))
-    _say_next(dest, file, flat=arguments.flat)
+    inner = [] if arguments.flat else recipes_in(file, Roots.standard())
+    if inner:
+        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these in the same way, and yours is used.\n")
+    sys.stdout.write(f"Now: nemo-vfm check {dest}\n")
     return 0
 
 
@@ -81,13 +80,3 @@ def _project(arguments: argparse.Namespace) -> int:
     sys.stdout.write("".join(f"{path}\n" for path in texts))
     sys.stdout.write(f"\nNow: cd {folder}, and README.md has the three commands; the first needs nothing installed.\n")
     return 0
-
-
-def _say_next(dest: Path, file: Path, *, flat: bool) -> None:
-    from nemo_vfm.cli.copy_recipe import recipes_in
-    from nemo_vfm.config import Roots
-
-    inner = [] if flat else recipes_in(file, Roots.standard())
-    if inner:
-        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these in the same way, and yours is used.\n")
-    sys.stdout.write(f"Now: nemo-vfm check {dest}\n")

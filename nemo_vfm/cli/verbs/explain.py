@@ -90,14 +90,20 @@ def _step(arguments: argparse.Namespace) -> tuple[Path, int] | None:
 
 def _component(arguments: argparse.Namespace) -> int:
     """A component, an ingredient or a slot; the list of all where there is no name."""
-    from nemo_vfm.cli.catalogue.explain_component import by_slot, explain
+    from nemo_vfm.cli.catalogue.components import catalogue
+    from nemo_vfm.cli.catalogue.explain_component import explain, kind_name
     from nemo_vfm.config import Roots, trust_list
 
     if arguments.key is not None or arguments.out is not None:
         raise UserError(f"KEY and --out are for shards, and {arguments.name} is neither a folder of shards nor a .tar")
     roots, trust = Roots.standard(arguments.conf), trust_list(arguments.trust)
     if arguments.name is None:
-        groups = by_slot(roots, trust)
+        found = catalogue(roots, trust)
+        listed = []
+        for kind in found.kinds():
+            slots = dict.fromkeys(slot.name or "root" for slot in found.slots if slot.kind == kind)
+            listed.append({"kind": kind_name(kind), "slots": list(slots), "components": found.filling(kind)})
+        groups = [entry for entry in listed if entry["components"]]
         if arguments.json:
             _write_json(groups)
         else:

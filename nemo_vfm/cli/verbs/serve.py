@@ -79,11 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     set_memory()
     from nemo_vfm.core import ranks
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.secret import key_of
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
     from nemo_vfm.serve.continuous.packed_block import pack_modules
+    from nemo_vfm.serve.openai_api.http_server import Listen
 
-    listen = _listen(arguments)
+    try:
+        key = None if arguments.api_key_env is None else key_of(arguments.api_key_env)
+    except ValueError as error:
+        raise UserError(f"{error}; export it, then start the server again") from None
+    listen = Listen(arguments.host, arguments.port, key, tuple(arguments.allow_name))
     answer = partial(_answer, arguments, listen)
     if arguments.tensor > 1 or ranks.count() > 1:
         from nemo_vfm.cli.serving.tensor_ranks import TensorServing, serve_on_ranks
@@ -138,18 +145,6 @@ def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedMode
     server.run()
     engine.close()
     return 0
-
-
-def _listen(arguments: argparse.Namespace) -> "Listen":
-    from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.secret import key_of
-    from nemo_vfm.serve.openai_api.http_server import Listen
-
-    try:
-        key = None if arguments.api_key_env is None else key_of(arguments.api_key_env)
-    except ValueError as error:
-        raise UserError(f"{error}; export it, then start the server again") from None
-    return Listen(arguments.host, arguments.port, key, tuple(arguments.allow_name))
 
 
 def _load(arguments: argparse.Namespace) -> "ServedModel":
