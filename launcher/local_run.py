@@ -11,10 +11,10 @@ from types import FrameType
 
 from launcher.plan.launch import Launch
 from launcher.plan.programs import search_path, whole_paths
-from launcher.render.profile import FOLDER, before_here
+from launcher.render.profile import FOLDER
 from launcher.state import secret_files
 from launcher.state.launch_folder import held, write
-from launcher.state.logs import begun
+from launcher.state.logs import LocalLog, OnTerminal
 from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED
 from nemo_vfm.core.storage.files import write_text
 
@@ -25,7 +25,10 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 def commands(launch: Launch) -> list[list[str]]:
     """Each command, word by word: one, or one for every run of a sweep."""
     runs = [(run.run_dir, run.typed) for run in launch.runs] or [(launch.run_dir, launch.typed)]
-    words = [*before_here(launch.request.profile, launch.folder), sys.executable, "-P", "-m", "nemo_vfm", "run"]
+    words = [sys.executable, "-P", "-m", "nemo_vfm", "run"]
+    if launch.request.profile is not None:  # every process on this machine is recorded in the launch's folder
+        output = f"--output={launch.folder / FOLDER}/here-%p"
+        words = ["nsys", *launch.request.profile.options(), output, *words]
     return [[*words, str(recipe), f"run_dir={folder}", *typed, *launch.request.run_words()]
             for recipe, (folder, typed) in zip(launch.recipes(), runs, strict=True)]  # fmt: skip
 
@@ -60,7 +63,7 @@ def run_here(launch: Launch) -> int:
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
         (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.request.profile else None
-        log = begun(launch.folder)
+        log = OnTerminal() if sys.stderr.isatty() else LocalLog(launch.folder)
     first = 0
     with log:
         for words in commands(launch):

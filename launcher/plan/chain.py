@@ -57,13 +57,24 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
     """
     devices = _devices(cluster)
     nodes = -(-gpus // devices) if gpus and devices else nodes
-    pieces = [piece for step in work.steps for piece in _pieces(_sized(step, cluster, nodes))]
+    pieces: list[tuple[Step, str, int, Mapping[str, int]]] = []
+    for step in work.steps:
+        if step.kind == _NEMO:  # its own files say for how many processes they are, unread by us: whole nodes
+            step = replace(step, ranks=(nodes or 1) * (devices or 1))
+        elif step.whole_nodes and devices:
+            step = replace(step, ranks=step.whole_nodes * devices)
+        pieces += _pieces(step)
     widest = max((ranks for _, _, ranks, _ in pieces), default=1) if gpus is None else None
     found = [
         _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest or step.ray else None)
         for step, phase, ranks, degrees in pieces
     ]
-    found = found if gpus is None else list(_compared(found, gpus, devices))
+    if gpus is not None:
+        # The widest share with GPUs, and each that a Ray cluster makes so wide, must take as many as were asked for.
+        most = max((share.ranks for share in found if share.gpus_per_node), default=0)
+        found = [replace(share, problem=share.problem or _unlike(share, gpus, devices))
+                 if not most or (share.gpus_per_node and (share.ranks == most or share.ray)) else share
+                 for share in found]  # fmt: skip
     rounds = {step.name: step.rounds if parts else 0 for step in work.steps}
     chained: list[Share] = []
     for share in found:
@@ -72,14 +83,6 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
                     for number in range(rounds[share.step]))  # fmt: skip
         chained.append(share)
     return chained
-
-
-def _compared(shares: Sequence[Share], gpus: int, devices: int) -> Iterator[Share]:
-    """The widest share with GPUs, and each that a Ray cluster makes so wide, must take as many as were asked for."""
-    widest = max((share.ranks for share in shares if share.gpus_per_node), default=0)
-    for share in shares:
-        is_sized = not widest or (share.gpus_per_node and (share.ranks == widest or share.ray))
-        yield replace(share, problem=share.problem or _unlike(share, gpus, devices)) if is_sized else share
 
 
 def _unlike(share: Share, gpus: int, devices: int) -> str:
@@ -100,14 +103,6 @@ def _unlike(share: Share, gpus: int, devices: int) -> str:
 def other_layout(gpus: int, taken: int) -> str:
     """The problem of a layout that is for another number of GPUs than was asked for."""
     return f"gpus={gpus}, but the recipe's layout is for {taken}; use gpus={taken}, or change the degrees"
-
-
-def _sized(step: Step, cluster: Where, nodes: int | None) -> Step:
-    """NeMo's own files say how many processes they are for, unread by us: whole nodes, as many as are asked for."""
-    if step.kind == _NEMO:
-        return replace(step, ranks=(nodes or 1) * (_devices(cluster) or 1))
-    devices = step.whole_nodes and _devices(cluster)
-    return replace(step, ranks=step.whole_nodes * devices) if devices else step
 
 
 def _devices(cluster: Where) -> int:
@@ -146,17 +141,13 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
 
 def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
     """(nodes, tasks of a node, what does not fit)."""
-    if devices:
-        return _on_devices(ranks, devices, nodes)
-    count = nodes or 1
-    if ranks % count == 0:
-        return count, ranks // count, ""
-    fits = ", ".join(f"nodes={n}" for n in range(1, ranks + 1) if ranks % n == 0)
-    processes = "one process" if ranks == 1 else f"{ranks} processes"
-    return count, max(1, ranks // count), f"{processes} cannot be spread evenly over {count} nodes; use {fits}"
-
-
-def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
+    if not devices:
+        count = nodes or 1
+        if ranks % count == 0:
+            return count, ranks // count, ""
+        even = ", ".join(f"nodes={n}" for n in range(1, ranks + 1) if ranks % n == 0)
+        processes = "one process" if ranks == 1 else f"{ranks} processes"
+        return count, max(1, ranks // count), f"{processes} cannot be spread evenly over {count} nodes; use {even}"
     needed, rest = divmod(ranks, devices)
     fits, tasks = (1, ranks) if ranks <= devices else (needed, devices)
     if rest and ranks > devices:

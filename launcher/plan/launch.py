@@ -140,12 +140,12 @@ def prepared(request: LaunchRequest) -> Launch:
         runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in swept.points)
         where, unknown = known(chosen.where)
         composed, found = _composed(request.alone(swept.points[0].changes)), swept.points[0].work
-        text, run_dir, table, code = runs[0].recipe, swept.folder, swept.table, _code(request, swept.folder)
+        text, run_dir, table, code = runs[0].recipe, swept.folder, swept.table, code_of(request, swept.folder)
         shares = shared(swept.points, where, request.nodes, request.gpus)
     else:
         composed, table = _composed(request), None
         text, run_dir, typed = composed_text(composed), run_folder(composed), typed_words(composed)
-        code = _code(request, run_dir)
+        code = code_of(request, run_dir)
         root, found = code.root, work(request, code.root)
         where, unknown = known(chosen.where)
         shares = tuple(chain(found, where, request.nodes, request.parts, request.gpus))
@@ -169,13 +169,11 @@ def _composed(request: LaunchRequest) -> Composed:
     return compose(request.recipe, request.changes, request.conf, request.overlays)
 
 
-def code_of(request: LaunchRequest) -> Code:
+def code_of(request: LaunchRequest, run_dir: Path | None = None) -> Code:
     """What a submission takes along, whatever else is wrong with it."""
-    return _code(request, Path.cwd() / "runs" if request.sweep else run_folder(_composed(request)))
-
-
-def _code(request: LaunchRequest, run_dir: Path) -> Code:
-    return take(Path.cwd(), [run_dir]) if request.code else nothing("no code is copied: the installed packages run")
+    if not request.code:
+        return nothing("no code is copied: the installed packages run")
+    return take(Path.cwd(), [run_dir or (Path.cwd() / "runs" if request.sweep else run_folder(_composed(request)))])
 
 
 def known(where: Where) -> tuple[Where, Sequence[str]]:
@@ -186,24 +184,19 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
     why = "is not here"
     if slurm.is_here():
         try:
-            return _with_hardware(where), ()
+            found = None
+            if unknown:
+                found = slurm.machines(where.partition)
+                if found is None:
+                    raise UserError(f"the partition {where.partition or 'that jobs go to by default'} has no nodes")
+            gpus = where.gpus_per_node if found is None or where.gpus_per_node is not None else found.gpus
+            cores = where.cpus_per_node if found is None or where.cpus_per_node is not None else found.cores
+            # Our ranks meet by themselves, so the plainest way to start them is best: a site's MPI may fail.
+            mpi = "none" if where.mpi is None and "none" in slurm.mpi_flavours() else where.mpi
+            return replace(where, gpus_per_node=gpus, cpus_per_node=cores, mpi=mpi), ()
         except UserError as error:  # a dry run needs none; whoever submits is told this again
             why = f"does not answer ({error})"
     return where, [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in unknown]
-
-
-def _with_hardware(where: Slurm) -> Slurm:
-    """Raises UserError where Slurm does not answer."""
-    found = None
-    if where.gpus_per_node is None or where.cpus_per_node is None:
-        found = slurm.machines(where.partition)
-        if found is None:
-            raise UserError(f"the partition {where.partition or 'that jobs go to by default'} has no nodes")
-    gpus = where.gpus_per_node if found is None or where.gpus_per_node is not None else found.gpus
-    cores = where.cpus_per_node if found is None or where.cpus_per_node is not None else found.cores
-    # Our ranks meet by themselves, so the plainest way to start them is the best: others fail where a site's MPI does.
-    mpi = "none" if where.mpi is None and "none" in slurm.mpi_flavours() else where.mpi
-    return replace(where, gpus_per_node=gpus, cpus_per_node=cores, mpi=mpi)
 
 
 def run_folder(composed: Composed) -> Path:
@@ -274,9 +267,7 @@ def words_of(request: LaunchRequest) -> Json:
 
 
 def lead_s(run_dir: Path) -> int:
-    """Three times what the slowest checkpoint of the run took, and two steps; whole minutes, since Slurm asks within
-    one.
-    """
+    """Three times what the slowest checkpoint of the run took, and two steps; whole minutes, as Slurm counts."""
     try:
         status = read_json(run_dir / "status.json")
         saved, step = (float(status.get(name) or 0) for name in ("checkpoint_s", "step_s"))

@@ -169,7 +169,15 @@ def _plan(launch: Launch) -> list[Finding]:
         return []
     for share in launch.shares:
         if gpus and share.kind == _TRAINING and share.problem == other_layout(gpus, share.ranks):
-            return [Finding("layout", _best_layout(_planned(launch, where.gpu, gpus, share.phase), gpus))]
+            found = _planned(launch, where.gpu, gpus, share.phase)
+            if isinstance(found, str):
+                text = f"none is known for {gpus} GPUs: {found}"
+            elif not found["ranked"]:
+                text = f"`nemo-vfm plan --gpus {gpus}` finds none that fits"
+            else:  # the changes that make it for so many GPUs; nobody but the user makes them
+                best = found["ranked"][0]
+                text = f"the best for {gpus} GPUs, {best['step_s']:.3g} s a step, is {shlex.join(best['changes'])}"
+            return [Finding("layout", text)]
     share = max(launch.shares, key=lambda one: one.ranks)
     if share.kind != _TRAINING or share.step or share.problem or not share.gpus_per_node:
         return []
@@ -183,16 +191,6 @@ def _planned(launch: Launch, gpu: str, gpus: int, phase: str) -> Mapping[str, An
     network = _NETWORKS.get(gpu, _NEAREST)
     known = network in Roots.standard(launch.request.conf).choices("network")
     return planned(launch.one, gpus, gpu, network if known else _NEAREST, phase=phase, code=launch.code.root)
-
-
-def _best_layout(found: Mapping[str, Any] | str, gpus: int) -> str:
-    """The changes that make it for so many GPUs; nobody but the user makes them."""
-    if isinstance(found, str):
-        return f"none is known for {gpus} GPUs: {found}"
-    if not found["ranked"]:
-        return f"`nemo-vfm plan --gpus {gpus}` finds none that fits"
-    best = found["ranked"][0]
-    return f"the best for {gpus} GPUs, {best['step_s']:.3g} s a step, is {shlex.join(best['changes'])}"
 
 
 def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Launch) -> Iterator[Finding]:
@@ -234,7 +232,17 @@ def _kept(launch: Launch) -> Iterator[Finding]:
     """The copy of the code, file by file where git would not show it, and what of it may run."""
     code = launch.code
     size = f", {_bytes(code.num_bytes)}" if code.files else ""
-    yield Finding("code", f"{code.why}{size}{_use_of_copy(launch)}")
+    if not code.files:
+        use = ""
+    elif names := launch.modules.trusted:
+        use = f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
+    elif launch.imports_code:
+        use = "; nemo_vfm is imported from there"
+    else:
+        has_own = "nemo_vfm/__init__.py" in code.files
+        own = " It has its own nemo_vfm; to use it, add --trust nemo_vfm." if has_own else ""
+        use = f", for the record: nothing in it is imported unless --trust names it.{own}"
+    yield Finding("code", f"{code.why}{size}{use}")
     if code.untracked:
         total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
         yield Finding("untracked", f"{counted(len(code.untracked), 'file')} not tracked by git, {total}, "
@@ -244,18 +252,6 @@ def _kept(launch: Launch) -> Iterator[Finding]:
         yield Finding("keys", f"are not copied, tracked or not: {folded(named)}")
     for name, where in launch.modules.passed_over.items():
         yield Finding("code", f"{name} is installed, and {where} is used instead of the repository's {name}")
-
-
-def _use_of_copy(launch: Launch) -> str:
-    if not launch.code.files:
-        return ""
-    if names := launch.modules.trusted:
-        return f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
-    if launch.imports_code:
-        return "; nemo_vfm is imported from there"
-    has_own = "nemo_vfm/__init__.py" in launch.code.files
-    own = " It has its own nemo_vfm; to use it, add --trust nemo_vfm." if has_own else ""
-    return f", for the record: nothing in it is imported unless --trust names it.{own}"
 
 
 def folded(names: Sequence[str]) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.plan.chain import SweptRun, chain, shared
+from launcher.plan.chain import chain, shared
 from launcher.plan.launch import Launch, composed_text, known, swept_run, typed_words
 from launcher.plan.recipe_info import Point, work
 from launcher.plan.trusted_modules import modules
-from launcher.render.profile import profile_again
+from launcher.render.profile import parse_profile
 from launcher.request.cluster_config import cluster_again
 from launcher.request.request import CLUSTER, LaunchRequest, packages_of
 from launcher.state.launch_folder import KeptLaunch
@@ -42,7 +42,10 @@ def again(
         )
     request = replace(_request_of(kept, trust, allow_host), changes=tuple(typed))
     where, unknown = known(cluster_again(kept.values["cluster"], request))
-    code, runs = _code(kept), _runs(kept, target, request)
+    # The runs of a sweep took the same devices when it was submitted, so they do now.
+    runs = tuple(swept_run(name, replace(request, recipe=str(kept.recipe_of(name))).alone(own), own)
+                 for name, own in ((name, [f"run_dir={target / name}"]) for name in kept.runs))  # fmt: skip
+    code = _code(kept)
     one = request.alone(runs[0].changes if runs else (f"run_dir={target}",))
     found, composed = work(one, code.root), compose(one.recipe, one.changes)
     recipe = composed_text(composed)
@@ -63,6 +66,10 @@ def again(
 
 def _request_of(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str]) -> LaunchRequest:
     words = kept.values["words"]  # of an older launcher, without what it could not be told
+    profile = words.get("profile")  # a stranger's is checked as if it were typed
+    if profile is not None:
+        window = f"{profile['begin_s']}-{profile['end_s']}"
+        profile = parse_profile("nsys", ",".join(map(str, profile["ranks"])), window)
     trusted, hosts = [*words["trust"], *kept.values["code"].get("imports", ())], words.get("allow_host", ())
     missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
     missing += [f"--allow-host {word}" for word in dict.fromkeys(hosts) if word not in allow_host]
@@ -75,15 +82,8 @@ def _request_of(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str
         allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         paths=words.get("paths") is not False, sweep=tuple(words.get("sweep", ())),
-        profile=profile_again(words.get("profile")),
+        profile=profile,
     )  # fmt: skip
-
-
-def _runs(kept: KeptLaunch, target: Path, request: LaunchRequest) -> tuple[SweptRun, ...]:
-    """Of a sweep: they took the same devices when it was submitted, so they do now."""
-    changes = {name: [f"run_dir={target / name}"] for name in kept.runs}
-    return tuple(swept_run(name, replace(request, recipe=str(kept.recipe_of(name))).alone(own), own)
-                 for name, own in changes.items())  # fmt: skip
 
 
 def _table(kept: KeptLaunch, target: Path, typed: Sequence[str]) -> Json:

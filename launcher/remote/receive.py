@@ -40,26 +40,21 @@ def received(stream: IO[bytes]) -> list[str]:
     """Write the tree, go to the folder in it that the words were typed in, and give these back."""
     head = json.loads(stream.readline(_LONGEST_HEAD))
     folder = Path.home() / head["folder"]
-    files = _unpacked(stream)
+    files: dict[str, Kept] = {}
+    total = 0
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for entry in tar:
+            total += entry.size
+            if total > MOST_BYTES or len(files) >= MOST_FILES or not (entry.isreg() or entry.issym()):
+                raise UserError(f"the files received contain something that a working tree cannot hold: {entry.name!r}")
+            opened = tar.extractfile(entry) if entry.isreg() else None
+            content = opened.read() if opened is not None else os.fsencode(entry.linkname)
+            files[str(_inside(entry.name))] = Kept(content, entry.mode & 0o777 | 0o400 if opened is not None else 0)
     _write(folder, files)
     here = folder / _inside(head["below"])
     here.mkdir(parents=True, exist_ok=True)
     os.chdir(here)
     return [str(word) for word in head["words"]]
-
-
-def _unpacked(stream: IO[bytes]) -> dict[str, Kept]:
-    found: dict[str, Kept] = {}
-    total = 0
-    with tarfile.open(fileobj=stream, mode="r|") as tar:
-        for entry in tar:
-            total += entry.size
-            if total > MOST_BYTES or len(found) >= MOST_FILES or not (entry.isreg() or entry.issym()):
-                raise UserError(f"the files received contain something that a working tree cannot hold: {entry.name!r}")
-            opened = tar.extractfile(entry) if entry.isreg() else None
-            content = opened.read() if opened is not None else os.fsencode(entry.linkname)
-            found[str(_inside(entry.name))] = Kept(content, entry.mode & 0o777 | 0o400 if opened is not None else 0)
-    return found
 
 
 def _inside(name: str) -> PurePosixPath:

@@ -10,16 +10,11 @@ from launcher.render.quoting import directive
 def directives(job: SlurmJob) -> list[str]:
     """The lines, in paragraphs."""
     theirs = [directive(name, value) for name, value in job.cluster.options.items()]
-    parts = (_names(job), _nodes(job), _time(job), _log(job), theirs, _second_part(job))
+    names = [directive("job-name", job.name), directive("comment", f"vfm {job.run_id}")]
+    names += (directive(name, value) for name in ("account", "partition", "qos", "reservation", "constraint")
+              if (value := getattr(job.cluster, name)) is not None)  # fmt: skip
+    parts = (names, _nodes(job), _time(job), _log(job), theirs, _second_part(job))
     return [line for part in parts if (found := list(part)) for line in ("", *found)][1:]
-
-
-def _names(job: SlurmJob) -> Iterator[str]:
-    yield directive("job-name", job.name)
-    yield directive("comment", f"vfm {job.run_id}")
-    for name in ("account", "partition", "qos", "reservation", "constraint"):
-        if (value := getattr(job.cluster, name)) is not None:
-            yield directive(name, value)
 
 
 def _nodes(job: SlurmJob) -> Iterator[str]:

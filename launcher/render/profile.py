@@ -6,13 +6,10 @@ handler. No GPU and no nsys were at hand: the options follow its documentation.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from launcher.render.quoting import quoted
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.json_value import Json
 
 FOLDER = "profile"  #: below the launch folder
 _MOST_RANKS = 64  # a report is some hundred megabytes
@@ -62,13 +59,6 @@ def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) 
     return found
 
 
-def profile_again(kept: Mapping[str, Json] | None) -> Profile | None:
-    """What an earlier launch asked for, from the words that it kept; a stranger's are checked as typed."""
-    if kept is None:
-        return None
-    return parse_profile("nsys", ",".join(map(str, kept["ranks"])), f"{kept['begin_s']}-{kept['end_s']}")
-
-
 def missing(where: str = "") -> str:
     """A sentence for whoever has no nsys."""
     return _MISSING.format(where)
@@ -91,8 +81,3 @@ def definition(profile: Profile | None) -> list[str]:
 def before(profile: Profile | None) -> list[str]:
     """The words of a script before the command."""
     return [] if profile is None else ["bash", "-c", '"$profiled"', f'"$launch/{FOLDER}"']
-
-
-def before_here(profile: Profile | None, folder: Path) -> list[str]:
-    """The words before a command on this machine, whose every process is recorded in the launch's folder."""
-    return [] if profile is None else ["nsys", *profile.options(), f"--output={folder / FOLDER}/here-%p"]

@@ -55,7 +55,7 @@ done
 (( waited < @WAIT@ )) || echo "vfm-launch: Ray did not start on all nodes within @WAIT@ s, see $ray_log" >&2
 """
 
-_FINISH = r"""
+FINISH = r"""
 exec {ray}>&-
 wait "$ray_step"
 rm -f "$RAY_AUTH_TOKEN_PATH"
@@ -85,8 +85,3 @@ def _on_each_node(job: SlurmJob, enter: Sequence[str], cpus: int, gpus: int) -> 
     size = f"--num-cpus={cpus} --num-gpus={gpus} --disable-usage-stats --block"
     lines = (f"--overlap --cpus-per-task={cpus}{mpi}", *enter, _FUNCTION, f"{program} start {size}")
     return " \\\n    ".join(lines)
-
-
-def finish() -> list[str]:
-    """The lines behind it."""
-    return _FINISH.strip("\n").split("\n")

@@ -32,24 +32,15 @@ def script(job: SlurmJob) -> str:
     shared = (_exports(job), _secrets(job), containers.forwarding(job, variables(job)))
     start = [*_loads(job), "set -uo pipefail  # not -e: what follows a failure is decided at the end",
              "trap : TERM USR1  # survive both: this shell still has to record how the job ended"]  # fmt: skip
-    parts = (_head(job), directives(job), start, *shared, _words(job), before, _work(job))
+    head = [
+        "#!/bin/bash", f"# {remark(job.title or job.name)}", "#",
+        f"# Run {remark(job.run_id)}, written by vfm-launch: the same recipe, cluster and code give the same text.",
+        "# Change those, not this file. What it makes, and how each attempt ended (launch/attempts.tsv), is in",
+        f"#   {remark(str(job.run_dir))}",
+    ]  # fmt: skip
+    parts = (head, directives(job), start, *shared, _words(job), before, _work(job))
     lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
     return "\n".join([*lines, *behind, ""])
-
-
-def _head(job: SlurmJob) -> Iterator[str]:
-    yield "#!/bin/bash"
-    yield f"# {remark(job.title or job.name)}"
-    yield "#"
-    yield f"# Run {remark(job.run_id)}, written by vfm-launch: the same recipe, cluster and code give the same text."
-    yield "# Change those, not this file. What it makes, and how each attempt ended (launch/attempts.tsv), is in"
-    yield f"#   {remark(str(job.run_dir))}"
-
-
-def surroundings(job: SlurmJob) -> list[str]:
-    """The lines that make what the work finds: modules, variables, secrets."""
-    parts = (_loads(job), _exports(job), _secrets(job), containers.forwarding(job, variables(job)))
-    return [line for part in parts if (found := list(part)) for line in (*found, "")]
 
 
 def _loads(job: SlurmJob) -> Iterator[str]:
@@ -146,9 +137,16 @@ def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list
     if job.ray:
         yield from ray_cluster.begin(job, whole)
         yield ""
-    yield from _check_definition(job)
+    if job.cluster.node_check is not None and not job.ray:
+        yield from ("# -- What every node must have: cluster.node_check.", "read -r -d '' check << 'CHECK'",
+                    *check_text(job).strip("\n").split("\n"), "CHECK", "")  # fmt: skip
     yield from profile.definition(job.profile)
-    yield from _about(job)
+    yield "# -- The work."
+    if job.tasks > 1 and not job.ray:
+        yield "# A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom"
+        yield f"# they lost, say so, and leave; {_wait_s(job)} s after the first has left, srun ends the rest."
+    if job.tasks_per_node > 1 and job.gpus_per_node > 1:
+        yield "# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on."
     which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
     if job.task_runs:
         which = ['"$recipe"', '"run_dir=$run"']
@@ -157,29 +155,17 @@ def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
              " ".join([*map(quoted, job.command), *words, *own])]  # fmt: skip
     work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
-    yield from _guarded(job, _after_check(job, work))
+    work = _after_check(job, work)
+    if job.cluster.secrets or job.needed:
+        said = '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2'
+        work = ["if [[ $missing ]]; then", said, "  status=2", "else", *(f"  {line}" for line in work), "fi"]
+    yield from work
     if job.ray:
-        yield from ray_cluster.finish()
-
-
-def _about(job: SlurmJob) -> Iterator[str]:
-    yield "# -- The work."
-    if job.tasks > 1 and not job.ray:
-        yield "# A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom"
-        yield f"# they lost, say so, and leave; {_wait_s(job)} s after the first has left, srun ends the rest."
-    if job.tasks_per_node > 1 and job.gpus_per_node > 1:
-        yield "# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on."
+        yield from ray_cluster.FINISH.strip("\n").split("\n")
 
 
 def _wait_s(job: SlurmJob) -> int:
     return round(job.silence_s) + _LAST_WORDS_S
-
-
-def _guarded(job: SlurmJob, lines: list[str]) -> list[str]:
-    if not job.cluster.secrets and not job.needed:
-        return lines
-    said = '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2'
-    return ["if [[ $missing ]]; then", said, "  status=2", "else", *(f"  {line}" for line in lines), "fi"]
 
 
 def _step(job: SlurmJob) -> list[str]:
@@ -215,7 +201,10 @@ def shell_script(job: SlurmJob) -> str:
     lines = [" ".join(["exec srun --pty", *(quoted(word) for word in _wanted(one))]), *enter, "bash -i"]
     said = '  echo "not set:$missing; export them first, or name files in cluster.secrets" >&2'
     guard = ["if [[ $missing ]]; then", said, "  exit 2", "fi"] if job.cluster.secrets or job.needed else []
-    return "\n".join([*surroundings(one), *guard, " \\\n  ".join(lines), ""])
+    # What the work finds: modules, variables, secrets.
+    parts = (_loads(one), _exports(one), _secrets(one), containers.forwarding(one, variables(one)))
+    surroundings = [line for part in parts if (found := list(part)) for line in (*found, "")]
+    return "\n".join([*surroundings, *guard, " \\\n  ".join(lines), ""])
 
 
 def _wanted(job: SlurmJob) -> Iterator[str]:
@@ -259,13 +248,6 @@ free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
 (( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, $disk GB are required"
 exit 0
 """
-
-
-def _check_definition(job: SlurmJob) -> list[str]:
-    if job.cluster.node_check is None or job.ray:
-        return []
-    return ["# -- What every node must have: cluster.node_check.", "read -r -d '' check << 'CHECK'",
-            *check_text(job).strip("\n").split("\n"), "CHECK", ""]  # fmt: skip
 
 
 def _after_check(job: SlurmJob, work: list[str]) -> list[str]:

@@ -65,7 +65,12 @@ def cluster_again(values: Json, request: LaunchRequest) -> Where:
 
 
 def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
-    root = _as_written(root)
+    environment = root.items.get("environment")
+    if isinstance(environment, Map):  # its numbers as texts: 1_000 and 12.10 are not to arrive as 1000 and 12.1
+        texts = {name: replace(node, value=node.written) for name, node in environment.items.items()
+                 if isinstance(node, Scalar) and type(node.value) in (int, float) and node.written}  # fmt: skip
+        environment = replace(environment, items={**environment.items, **texts})
+        root = replace(root, items={**root.items, "environment": environment})
     _refuse_keys(root)
     for path, node in _secrets(root):
         raise fail(_NO_SECRETS, node.mark, path)
@@ -83,18 +88,6 @@ def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
     values: Any = plain(tree)
     notes = [f"{one.path} of {one.mark.place()} is used, because of --trust {CLUSTER}" for one in trusted]
     return ChosenCluster(where=made, values=values, notes=tuple(notes))
-
-
-def _as_written(root: Map) -> Map:
-    """The tree with the numbers of `environment` as texts: 1_000 and 12.10 are not to arrive as 1000 and 12.1."""
-    environment = root.items.get("environment")
-    if not isinstance(environment, Map):
-        return root
-    items = dict(environment.items)
-    for name, node in environment.items.items():
-        if isinstance(node, Scalar) and type(node.value) in (int, float) and node.written:
-            items[name] = replace(node, value=node.written)
-    return replace(root, items={**root.items, "environment": replace(environment, items=items)})
 
 
 def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:
@@ -154,18 +147,13 @@ _OPTIONS = frozenset((
 
 def objections(root: Node) -> list[Problem]:
     """What in a cluster's tree needs `--trust cluster`: nothing of the command line, and nothing of our files."""
-    return [
-        Problem(path, node.mark, f"{why}; if you trust {node.mark.source.name}, add --trust {CLUSTER}")
-        for path, node in walk(root)
-        if not _is_ours(node) and (why := _why(path, node))
-    ]
-
-
-def _is_ours(node: Node) -> bool:
-    source = node.mark.source
-    if not source.is_file:
-        return source.is_typed
-    return Path(source.name).resolve().is_relative_to(shipped("conf").resolve())
+    found, ours = [], shipped("conf").resolve()
+    for path, node in walk(root):
+        source = node.mark.source
+        harmless = Path(source.name).resolve().is_relative_to(ours) if source.is_file else source.is_typed
+        if not harmless and (why := _why(path, node)):
+            found.append(Problem(path, node.mark, f"{why}; if you trust {source.name}, add --trust {CLUSTER}"))
+    return found
 
 
 def _why(path: str, node: Node) -> str:

@@ -50,10 +50,17 @@ class Progress:
 
 def progress(folder: Path, below: Path | None = None) -> Progress:
     """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
-    status, now = _object(folder / "status.json"), datetime.now(UTC).timestamp()
+    status: Any = {}
+    with suppress(OSError, ValueError, RecursionError):
+        status = read_json(folder / "status.json", _MOST_BYTES)
+    status, now = status if isinstance(status, dict) else {}, datetime.now(UTC).timestamp()
     inner = below or folder
     last = next(last_records(inner / "metrics.jsonl"), {})
-    checkpoint = _newest_checkpoint(inner)
+    checkpoint = None  # the newest one's step, and when it was written
+    for path in reversed(checkpoint_names.existing(inner / "checkpoints")):
+        with suppress(OSError):  # it may just have been deleted
+            checkpoint = checkpoint_names.step_of(path.name), path.stat().st_mtime
+            break
     beat = _time(status.get("heartbeat"))
     rates = {name: _number(last.get(name)) for name in ("samples_per_s", "tokens_per_s", "mfu")}
     elsewhere = status.get("elsewhere") if status.get("state") == "running" else None
@@ -81,21 +88,6 @@ def _slowest(status: Mapping[str, Any]) -> str:
         if rank is not None and number is not None and number >= least:
             found.append(sentence.format(rank, number))
     return "; ".join(found)
-
-
-def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
-    """Its step, and when it was written."""
-    for path in reversed(checkpoint_names.existing(folder / "checkpoints")):
-        with suppress(OSError):  # it may just have been deleted
-            return checkpoint_names.step_of(path.name), path.stat().st_mtime
-    return None
-
-
-def _object(file: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError):
-        found = read_json(file, _MOST_BYTES)
-        return found if isinstance(found, dict) else {}
-    return {}
 
 
 def _text(value: object) -> str | None:
@@ -220,7 +212,9 @@ def _state(
     mine = [one for one in attempts if one.job.partition("_")[0] in ever]
     found = [one for one in queue.values() if one.array in (numbers if job["array"] else numbers[-1:])]
     live = [one for one in found if one.waits_or_runs]
-    ended, left = _last(mine), _left(job, mine)
+    ended, good = _last(mine), {one.job.partition("_")[2] for one in mine if one.kind in GOOD}
+    # Tasks without a good end, under whatever number they were tried.
+    left = tuple(number for number in range(job["array"]) if str(number) not in good)
     if number and job.get("cancelled") == job["slurm"][-1] and not step_done(kept.run_dir, job):
         state, more = "cancelled", "it is still ending" if live else ""
     elif live:
@@ -238,12 +232,6 @@ def _last(attempts: Sequence[Attempt]) -> Attempt | None:
     """Of an array the last that was not well, so that one good task hides none."""
     last = {one.job.partition("_")[2]: one for one in attempts}
     return next((one for one in reversed(last.values()) if one.kind not in GOOD), attempts[-1] if attempts else None)
-
-
-def _left(job: Mapping[str, Any], attempts: Sequence[Attempt]) -> tuple[int, ...]:
-    """Tasks without a good end, under whatever number they were tried."""
-    good = {one.job.partition("_")[2] for one in attempts if one.kind in GOOD}
-    return tuple(number for number in range(job["array"]) if str(number) not in good)
 
 
 def _waiting(live: Sequence[Queued], ended: Attempt | None) -> tuple[str, str]:

@@ -91,9 +91,7 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
 
 
 def queued(ids: Sequence[str]) -> dict[str, Queued]:
-    """What Slurm knows of these jobs, by the numbers that sbatch gave, and of each task of those that are arrays; the
-    old ones it has forgotten.
-    """
+    """What Slurm still knows of these jobs and of each task of arrays, by the numbers that sbatch gave."""
     if not ids:
         return {}
     form = "|".join(_FIELDS)
@@ -111,25 +109,25 @@ def cancel(ids: Sequence[str]) -> None:
 
 def machines(partition: str | None = None) -> Machines | None:
     """What the nodes of a partition, or of the default one, have, the least of each; None where it has none."""
-    which = partition or default_partition()
+    # Without a name, the one that jobs go to that name none; there may be none.
+    known = [] if partition else _output_of("sinfo", "--noheader", "--format=%P").split()
+    which = partition or next((name.removesuffix("*") for name in known if name.endswith("*")), "")
     only = [f"--partition={which}"] if which else []
     lines = _output_of("sinfo", "--noheader", "--Node", *only, "--format=%N|%c|%m|%G").splitlines()
     nodes = {parts[0]: parts for line in lines if len(parts := line.strip().split("|")) == 4}
     if not nodes:
         return None
-    gpus = [_gpus(parts[3]) for parts in nodes.values()]
+    gpus = []  # how many and which, of `gpu:h100:8(S:0-1),nvme:1`
+    for parts in nodes.values():
+        found = list(_GPU.finditer(parts[3]))
+        kind = next((match["kind"] for match in found if match["kind"]), "")
+        gpus.append((sum(int(match["count"]) for match in found), kind))
     least = min(count for count, _ in gpus)
     return Machines(
         count=len(nodes), cores=min(_number(parts[1]) for parts in nodes.values()),
         memory_gb=min(_number(parts[2]) for parts in nodes.values()) // 1024, gpus=least,
         gpu=next((kind for count, kind in gpus if count == least), ""),
     )  # fmt: skip
-
-
-def default_partition() -> str:
-    """The one that jobs go to that name none; empty where there is none."""
-    lines = _output_of("sinfo", "--noheader", "--format=%P").split()
-    return next((name.removesuffix("*") for name in lines if name.endswith("*")), "")
 
 
 def mpi_flavours() -> tuple[str, ...]:
@@ -170,13 +168,6 @@ def _output_of(program: str, *words: str, cwd: Path | None = None, with_errors: 
         why = plain("; ".join(filter(None, errors))) or f"exit status {done.returncode}"
         raise UserError(f"{program} refused: {why}")
     return done.stdout + (done.stderr if with_errors else "")
-
-
-def _gpus(gres: str) -> tuple[int, str]:
-    """How many and which, of `gpu:h100:8(S:0-1),nvme:1`."""
-    found = list(_GPU.finditer(gres))
-    kind = next((match["kind"] for match in found if match["kind"]), "")
-    return sum(int(match["count"]) for match in found), kind
 
 
 def _number(text: str) -> int:

@@ -1,7 +1,6 @@
 """Explains why a launch cannot have its folder: another recipe ran there, or a job still does."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from launcher.plan.launch import Launch
 from launcher.slurm import slurm
@@ -17,29 +16,25 @@ _SHOWN = 6
 
 def objections(launch: Launch) -> list[str]:
     """Sentences; none where the folder is free, or where the same run goes on there."""
-    folders = {run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}
-    found = [text for folder, recipe in folders.items() for text in _of_a_folder(folder, recipe, launch.request.allow)]
+    said = []
+    for folder, recipe in ({run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}).items():
+        file = folder / "recipe.yaml"
+        if not file.is_file():
+            others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
+            if others := [name for name in others if not name.endswith(".tmp")]:
+                said.append(f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir")
+            continue
+        there, now = read_values(file.read_text(), str(file)), read_values(recipe, "this recipe")
+        found = {key: pair for key, pair in differences(there, now).items()
+                 if not (is_harmless(key) or is_allowed(key, launch.request.allow))}  # fmt: skip
+        if found:
+            shown = "; ".join(f"{key}: {old} there, {new} now" for key, (old, new) in list(found.items())[:_SHOWN])
+            more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
+            said.append(f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
+                        f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
     kept = existing(launch.run_dir)
-    return [*found, *(still_there(kept) if kept is not None else ())]
-
-
-def _of_a_folder(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Of another recipe that ran there, and of files that no run writes."""
-    file = folder / "recipe.yaml"
-    if not file.is_file():
-        others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
-        if others := [name for name in others if not name.endswith(".tmp")]:
-            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
-        return
-    there, now = read_values(file.read_text(), str(file)), read_values(recipe, "this recipe")
-    found = {key: pair for key, pair in differences(there, now).items()
-             if not (is_harmless(key) or is_allowed(key, allowed))}  # fmt: skip
-    if found:
-        shown = "; ".join(f"{key}: {old} there, {new} now" for key, (old, new) in list(found.items())[:_SHOWN])
-        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
-        yield (f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
-               f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
+    return [*said, *(still_there(kept) if kept is not None else ())]
 
 
 def still_there(kept: KeptLaunch) -> Iterator[str]:

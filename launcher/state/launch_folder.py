@@ -307,11 +307,6 @@ def _is_name(value: object) -> bool:
     return _is_text(value) and value not in ("", ".", "..") and "/" not in str(value) and not str(value).startswith("-")
 
 
-def _is_below(value: object) -> bool:
-    path = PurePosixPath(str(value))
-    return _is_text(value) and not path.is_absolute() and ".." not in path.parts
-
-
 def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value <= 10**12
 
@@ -330,7 +325,8 @@ def _is_profile(value: object) -> bool:
 
 
 _JOB: dict[str, _Check] = {
-    "name": _is_name, "script": _is_name, "step": _is_below, "phase": _is_text, "waits_for": _is_text,
+    "name": _is_name, "script": _is_name, "phase": _is_text, "waits_for": _is_text,
+    "step": lambda value: _is_text(value) and not value.startswith("/") and ".." not in PurePosixPath(value).parts,
     "nodes": _is_number, "tasks_per_node": _is_number, "gpus_per_node": _is_number,
     "array": lambda value: _is_number(value) and value <= _MOST_TASKS,
     "slurm": _each(lambda value: isinstance(value, str) and value.isascii() and value.isdecimal()),

@@ -147,11 +147,6 @@ class LocalLog:
             one.close()
 
 
-def begun(folder: Path) -> LocalLog | OnTerminal:
-    """Where the runs of a launch speak: on the terminal, if one is here to look at."""
-    return OnTerminal() if sys.stderr.isatty() else LocalLog(folder)
-
-
 def latest(folder: Path) -> list[Path]:
     """What the last launch here wrote, standard error after standard output; nothing where it wrote nothing."""
     found = _numbered(folder)

@@ -165,14 +165,19 @@ def _is_here(one: Requirement) -> bool:
 
 def read_listing(text: str) -> dict[str, str]:
     """What `Code.listing` wrote, as digests by path."""
-    pairs = (line.partition("  ") for line in text.splitlines())
-    return {path: digest for digest, _, path in pairs}
+    return {path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())}
 
 
 def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
     """What git tracks (True) and what it does not ignore (False); a repository inside this one is listed by itself."""
-    fresh = [path for path in git.names(root, "--others", "--exclude-standard") if not _is_output(root, path)]
     found: dict[str, bool] = {}
+    fresh = []
+    for path in git.names(root, "--others", "--exclude-standard"):
+        above = list((root / path).parents)
+        folders = above[: above.index(root)] if root in above else []
+        # A file that git does not know, in a run folder, is a run's output.
+        if not any(all((folder / name).is_file() for name in names) for folder in folders for names in _RUN):
+            fresh.append(path)
     for path, tracked in {**dict.fromkeys(fresh, False), **dict.fromkeys(git.names(root, "--cached"), True)}.items():
         inside = root / path
         # Where a folder on the way has become a link, what was tracked there is deleted for git.
@@ -194,13 +199,6 @@ def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> 
         not entry.holds(files[path].content, files[path].mode) if path in files else not os.path.lexists(root / path)
         for path, entry in then.items() if path not in left
     )  # fmt: skip
-
-
-def _is_output(root: Path, path: str) -> bool:
-    """Whether a file that git does not know lies in a run folder."""
-    above = list((root / path).parents)
-    folders = above[: above.index(root)] if root in above else []
-    return any(all((folder / name).is_file() for name in names) for folder in folders for names in _RUN)
 
 
 def _require_small(root: Path, paths: Sequence[str]) -> None:

@@ -57,12 +57,9 @@ def _clusters(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
     names = ("nodes", "tasks_per_node", "gpus_per_node", "array")
     one, other = ({job["name"]: {name: job[name] for name in names} for job in kept.jobs} for kept in (a, b))
     yield from _pairs(one, other)
-    yield from _pairs({"words": _options(a)}, {"words": _options(b)})
-
-
-def _options(kept: "KeptLaunch") -> dict[str, Any]:
-    names = ("trust", "allow", "allow_host", "rank_silence", "rank_timeout", "profile")
-    return {name: found for name in names if (found := kept.values["words"].get(name))}
+    options = ("trust", "allow", "allow_host", "rank_silence", "rank_timeout", "profile")
+    yield from _pairs(*({"words": {name: found for name in options if (found := kept.values["words"].get(name))}}
+                        for kept in (a, b)))  # fmt: skip
 
 
 def _code(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:

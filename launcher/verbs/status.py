@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING
 from launcher.columns import say, span, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from launcher.slurm.job_status import JobState, Progress
-    from launcher.state.launch_folder import KeptLaunch
+    from launcher.slurm.job_status import Progress
 
 _MOST = 8  # attempts that are shown
 _MOST_RUNS = 40
@@ -37,29 +34,37 @@ def run(arguments: argparse.Namespace) -> int:
     queue, why = queue_of(kept)
     found = states(kept, queue)
     if arguments.json:
-        _print_json(kept, found, why, run_states(kept, queue, kept.attempts()) if kept.runs else [])
+        runs = run_states(kept, queue, kept.attempts()) if kept.runs else []
+        whole = {
+            "run_dir": str(kept.run_dir), "id": kept.values["id"], "without_slurm": why or None,
+            "jobs": [asdict(one) | {"done": one.done, "progress": asdict(looked_at(kept, one.name))} for one in found],
+            "runs": [{"name": name, "state": word, "progress": asdict(at)} for name, word, at in runs],
+            "attempts": [asdict(one) for one in kept.attempts()],
+        }  # fmt: skip
+        sys.stdout.write(f"{json.dumps(whole, indent=1)}\n")
         return 0
     say(f"{kept.run_dir}  launch {kept.values['id']} on {kept.values['words']['cluster']}, {kept.values['created']}")
     if why:
         say(why)
-    width, now = max(len(one.name) for one in found), _now(found)
+    # The job whose work is of interest: the one that runs, else the first that has ended badly or waits to go on.
+    left = next((one for one in found if not one.done), found[-1] if found[-1].done else None)
+    now = next((one for one in found if one.state == "running"), left)
+    if now is not None and now.ended is None and now.state != "running" and now.number:
+        now = None
+    width = max(len(one.name) for one in found)
     for one in found:
         table([(one.name.ljust(width), f"job {one.number}" if one.number else "", one.state.ljust(10), one.more)])
         if one is now and not kept.runs:
             _say_progress(looked_at(kept, one.name))
     if kept.runs:
         _say_runs(run_states(kept, queue, kept.attempts()))
-    _say_attempts(kept)
+    attempts = kept.attempts()
+    if attempts:
+        say("attempts" + (f", the last {_MOST} of {len(attempts)}" if len(attempts) > _MOST else ""))
+        rows = [(one.time, one.job, one.kind, "" if one.step in ("", "-1") else f"step {one.step}", one.nodes,
+                 one.sentence) for one in attempts[-_MOST:]]  # fmt: skip
+        table(rows, indent=2)
     return 0
-
-
-def _now(found: "list[JobState]") -> "JobState | None":
-    """The job whose work is of interest: the one that runs, else the first that has ended badly or waits to go on."""
-    running = (one for one in found if one.state == "running")
-    left = (one for one in found if not one.done)
-    last = found[-1] if found[-1].done else None
-    one = next(running, None) or next(left, last)
-    return one if one is not None and (one.ended is not None or one.state == "running" or not one.number) else None
 
 
 def _say_progress(found: "Progress") -> None:
@@ -91,27 +96,3 @@ def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
     table(rows, indent=2)
     if len(found) > len(shown):
         say(f"  and {len(found) - len(shown)} more; nemo-vfm report shows all")
-
-
-def _say_attempts(kept: "KeptLaunch") -> None:
-    attempts = kept.attempts()
-    if not attempts:
-        return
-    say("attempts" + (f", the last {_MOST} of {len(attempts)}" if len(attempts) > _MOST else ""))
-    rows = [
-        (one.time, one.job, one.kind, "" if one.step in ("", "-1") else f"step {one.step}", one.nodes, one.sentence)
-        for one in attempts[-_MOST:]
-    ]
-    table(rows, indent=2)
-
-
-def _print_json(
-    kept: "KeptLaunch", found: "list[JobState]", why: str, runs: "Sequence[tuple[str, str, Progress]]"
-) -> None:
-    from launcher.slurm.job_status import looked_at
-
-    jobs = [asdict(one) | {"done": one.done, "progress": asdict(looked_at(kept, one.name))} for one in found]
-    whole = {"run_dir": str(kept.run_dir), "id": kept.values["id"], "without_slurm": why or None, "jobs": jobs,
-             "runs": [{"name": name, "state": word, "progress": asdict(at)} for name, word, at in runs],
-             "attempts": [asdict(one) for one in kept.attempts()]}  # fmt: skip
-    sys.stdout.write(f"{json.dumps(whole, indent=1)}\n")

@@ -14,7 +14,7 @@ import argparse
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
@@ -83,8 +83,13 @@ def launched(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> i
     if dry_run:
         if not with_script:
             say("see what is submitted: add --print-script")
-        else:
-            _show(launch, texts)
+            return 0
+        if isinstance(launch.where, Local):
+            from launcher.local_run import lines
+
+            sys.stdout.write(lines(launch))
+        for name, text in texts.items():  # one script as it is; several with a line before each that says whose it is
+            sys.stdout.write(f"# -------- {launch.folder / name}.sh\n{text}" if len(texts) > 1 else text)
         return 0
     if any(one.wrong for one in found):
         sys.stderr.write("nothing was submitted\n")
@@ -133,17 +138,3 @@ def _folded(text: str, width: int) -> Iterator[str]:
             yield line
         else:
             yield from textwrap.wrap(line, max(width, 20), break_long_words=False, break_on_hyphens=False)
-
-
-def _show(launch: "Launch", texts: Mapping[str, str]) -> None:
-    """One script as it is; several with a line before each that says whose it is."""
-    from launcher.request.cluster import Local
-
-    if isinstance(launch.where, Local):
-        from launcher.local_run import lines
-
-        sys.stdout.write(lines(launch))
-    for name, text in texts.items():
-        if len(texts) > 1:
-            sys.stdout.write(f"# -------- {launch.folder / name}.sh\n")
-        sys.stdout.write(text)

@@ -98,11 +98,11 @@ def _component(arguments: argparse.Namespace) -> int:
         raise UserError(f"KEY and --out are for shards, and {arguments.name} is neither a folder of shards nor a .tar")
     roots, trust = Roots.standard(arguments.conf), trust_list(arguments.trust)
     if arguments.name is None:
-        found = catalogue(roots, trust)
+        known = catalogue(roots, trust)
         listed = []
-        for kind in found.kinds():
-            slots = dict.fromkeys(slot.name or "root" for slot in found.slots if slot.kind == kind)
-            listed.append({"kind": kind_name(kind), "slots": list(slots), "components": found.filling(kind)})
+        for kind in known.kinds():
+            slots = dict.fromkeys(slot.name or "root" for slot in known.slots if slot.kind == kind)
+            listed.append({"kind": kind_name(kind), "slots": list(slots), "components": known.filling(kind)})
         groups = [entry for entry in listed if entry["components"]]
         if arguments.json:
             _write_json(groups)

@@ -73,7 +73,7 @@ def test_a_sweep_here_ends_with_its_first_bad_status_and_begins_none_once_the_ma
             return self.returncode
 
     monkeypatch.setattr("launcher.local_run.subprocess", SimpleNamespace(Popen=Ended))
-    monkeypatch.setattr("launcher.local_run.begun", lambda folder: OnTerminal())
+    monkeypatch.setattr("launcher.local_run.LocalLog", lambda folder: OnTerminal())
     (desk / "needy.yaml").write_text(NEEDY)
     words = ["submit", "needy.yaml", "cluster=local", *TRUST, "--no-code", "--no-paths", "--sweep", "path=a,b,c"]
     assert main(words) == status
