@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.training_data import ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.state.train_state import Schedule
@@ -118,6 +119,7 @@ def at(ahead: Sequence[Stretch], step: int) -> Stretch:
     return next((one for one in ahead if step < one.end), ahead[-1])
 
 
+@no_component
 class InPhases:
     """The learning rate of every step of every phase.
 

@@ -14,6 +14,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Job, MultiRankJob, Needs, Outcome, Run, announce, needs_of
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.workflow.step_folder import DONE, STARTED, StepFingerprint, finished, marker_of, prepare, start_record
@@ -84,6 +85,7 @@ class Workflow:
         return job.job_in(*names[1:]) if isinstance(job, Workflow) and len(names) > 1 else job
 
 
+@no_component
 class OneStep(Workflow):
     """One step of a workflow, whose earlier ones are done already: each may have a machine of its own.
 

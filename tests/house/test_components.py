@@ -4,12 +4,15 @@ import ast
 import collections.abc
 import importlib
 import inspect
+import re
 import typing
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from nemo_vfm.cli.catalogue.components import catalogue
+from nemo_vfm.config import Roots, trust_list
 from nemo_vfm.core.network.permission import SentJson
 from tests.support.repository import CODE, ROOT, module_name, python_files, targets, tree
 
@@ -120,6 +123,18 @@ def test_no_public_constructor_swallows_unknown_keys():
         if own and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(own).parameters.values()):
             greedy.append(name)
     assert not greedy, f"**kwargs on: {greedy}"
+
+
+def test_every_component_is_named_in_a_recipe_an_ingredient_or_the_docs():
+    """But for those that are the kind of their slot: a recipe writes these as a mapping, without a name."""
+    found = catalogue(Roots.standard(), trust_list(()))
+    kinds = {f"{one.__module__}.{one.__qualname__}" for one in found.kinds() if inspect.isclass(one)}
+    pages = [path for folder in ("recipes", "conf", "docs") for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".yaml", ".md") and path.name != "components.md"]  # fmt: skip
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in pages)))
+    ours = {name for name in found.reached() if name.split(".")[0] in CODE} - kinds
+    assert len(ours) > 200 and len(pages) > 100
+    assert not [name for name in sorted(ours) if name.rpartition(".")[2] not in words]
 
 
 def loaded(node: ast.AST) -> list[str]:

@@ -63,8 +63,8 @@ def test_a_constructor_of_ours_opens_nothing_or_its_class_says_so():
         found = sinks(one)
         if found and may_be_named(one) and not (marked(one) and found.keys() <= {"reads"}):
             wrong[name] = f"{found}; open it later, or mark the class with @no_component"
-        if marked(one) and not found:
-            wrong[name] = "its mark says that it opens something, and it opens nothing"
+        if marked(one) and may_be_named(one) and not found:
+            wrong[name] = "its mark says that it reads something, and it opens nothing"
     assert not wrong, wrong
 
 

@@ -1,7 +1,8 @@
 """Marks the functions of ours that a recipe may name, and the classes that it may not.
 
 Whatever stands behind `_target_` is called with a stranger's arguments. So a class of ours may be named where its
-constructor opens nothing, and a function of ours only where it is marked. A house test looks at both.
+constructor opens nothing, and a function of ours only where it is marked. A house test looks at both, and that every
+class that a slot takes is named in a recipe, an ingredient or the docs: else nobody would know of it.
 """
 
 import inspect
@@ -20,7 +21,7 @@ def component(target: T) -> T:
 
 
 def no_component(kind: T) -> T:
-    """Mark a class whose constructor opens what it is given: a file, a connection, a process."""
+    """Mark a class whose constructor opens a file, a connection or a process, or that only our own code builds."""
     setattr(kind, _MARK, False)
     return kind
 

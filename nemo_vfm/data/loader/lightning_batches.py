@@ -12,6 +12,7 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.parallel.ranks.process_group import first_says
 
 
@@ -36,6 +37,7 @@ class LightningData(Protocol):
         ...
 
 
+@no_component
 class LightningBatches:
     """Training data in the words of `TrainingData`.
 

@@ -19,6 +19,7 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, TokenBatch, VideoBatch
@@ -182,6 +183,7 @@ def rehearsal_of(
     return ready, built
 
 
+@no_component
 @dataclass(frozen=True, slots=True)
 class Mute:
     """A text encoder that knows the empty text alone."""

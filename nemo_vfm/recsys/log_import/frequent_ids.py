@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import atomic_path, sha256_text
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -80,6 +81,7 @@ def counts_of_features(chunks: Iterable[LogChunk], counted_ids: int) -> "dict[st
     return counts
 
 
+@no_component
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
     """The ids that have rows of their own."""

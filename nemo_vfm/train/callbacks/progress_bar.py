@@ -4,9 +4,11 @@ import math
 from contextlib import ExitStack
 
 from nemo_vfm.core import log, progress
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.train.state.train_state import TrainState
 
 
+@no_component
 class ShowProgress:
     """A bar over the steps, or over the seconds where the run ends by the clock."""
 
