@@ -7,7 +7,7 @@ from launcher.slurm import slurm
 from launcher.slurm.job_status import queued
 from launcher.state.launch_folder import KeptLaunch, existing
 from nemo_vfm.config import read_values
-from nemo_vfm.config.difference import differences, is_allowed, is_harmless
+from nemo_vfm.config.difference import differences, is_allowed, is_harmless, made_nothing
 from nemo_vfm.core.types.job import LAUNCH, PARTS
 
 _OURS = (LAUNCH, PARTS, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
@@ -27,14 +27,13 @@ def objections(launch: Launch) -> list[str]:
         there, now = read_values(file.read_text(), str(file)), read_values(recipe, "this recipe")
         found = {key: pair for key, pair in differences(there, now).items()
                  if not (is_harmless(key) or is_allowed(key, launch.request.allow))}  # fmt: skip
-        if found:
+        if found and not made_nothing(folder):
             shown = "; ".join(f"{key}: {old} there, {new} now" for key, (old, new) in list(found.items())[:_SHOWN])
             more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
             said.append(f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
                         f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
-    kept = existing(launch.run_dir)
-    return [*said, *(still_there(kept) if kept is not None else ())]
+    return [*said, *(still_there(kept) if (kept := existing(launch.run_dir)) else ())]
 
 
 def still_there(kept: KeptLaunch) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Finds the keys in which two recipes differ, and tells the harmless ones from the others."""
 
 import json
+import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.recipe_keys import is_inert
+from nemo_vfm.core.storage.files import read_json
+from nemo_vfm.core.types.job import LAUNCH, PARTS
 
 _ABSENT = object()
 _NOTHING = "nothing"
@@ -62,6 +65,22 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
             f"Choose another folder with run_dir=..., or resume anyway with "
             f"{' '.join(f'--allow {key}' for key in list(refused)[:4])}{' ...' if len(refused) > 4 else ''}"
         )
+
+
+#: What a run writes of itself; the recipe last, without which a folder is no run's.
+RECORDS = ("status.json", "manifest.json", "started.json", "traceback.txt", "report.html", "recipe.yaml")
+
+
+def made_nothing(folder: pathlib.Path) -> bool:
+    """Whether a run failed and left only records of itself, as one does that a wrong path has ended at once."""
+    try:
+        status = read_json(folder / "status.json")
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(status, dict) or status.get("state") not in ("failed", "interrupted"):
+        return False
+    left = (path for path in folder.rglob("*") if not path.is_dir() and LAUNCH not in path.relative_to(folder).parts)
+    return {path.name for path in left} <= {".lock", *RECORDS} and not (folder / PARTS).exists()
 
 
 def is_allowed(key: str, allowed: Sequence[str]) -> bool:

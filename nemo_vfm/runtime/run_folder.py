@@ -74,7 +74,15 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
         raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
                              f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
     found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
-    difference.accept(found, allowed, str(path))
+    try:
+        difference.accept(found, allowed, str(path))
+    except RunFolderError:
+        if not difference.made_nothing(path):
+            raise
+        for name in difference.RECORDS:
+            (path / name).unlink(missing_ok=True)
+        info(f"{path}: the run that was begun here made nothing, so this recipe takes its folder")
+        return None
     for key, (old, new) in found.items():
         info(f"resuming with {key}: {new} (it was {old})")
     return found
@@ -108,13 +116,13 @@ def _describe(
 
 
 def _earlier(file: Path) -> dict[str, Json]:
-    """The manifest that is there; a damaged one is no reason to stop, since nothing is decided by it."""
+    """A record that is there; a damaged one is no reason to stop, since nothing is lost by it."""
     try:
         found = read_json(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        warn(f"{file} cannot be read ({error}); it is rewritten, without its record of earlier changes")
+        warn(f"{file} cannot be read ({error}); it is rewritten, without what it said of earlier tries")
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -94,6 +94,19 @@ def test_an_empty_folder_is_a_fresh_run(kitchen):
     assert json.loads(Path("out/calls.json").read_text())[0]["resume"] is False
 
 
+def test_a_corrected_recipe_takes_the_folder_of_a_run_that_failed_before_it_made_anything(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT + "source: absent\n")
+    assert kitchen.main("run", "r.yaml") != 0 and status()["state"] == "failed"
+    Path("there").mkdir()
+    assert kitchen.main("run", "r.yaml", "source=there") == 0 and "made nothing" in capsys.readouterr().err
+    calls = json.loads(Path("out/calls.json").read_text())
+    assert [call["resume"] for call in calls] == [False] and "source: there" in Path("out/recipe.yaml").read_text()
+    assert "changed" not in json.loads(Path("out/manifest.json").read_text())
+    # It has results now, so another recipe is refused, even if its last try failed.
+    Path("out/status.json").write_text('{"state": "failed"}')
+    assert kitchen.main("run", "r.yaml", "source=there", "weight=2.0") == 2 and Path("out/calls.json").is_file()
+
+
 def test_another_recipe_is_refused_with_the_difference(kitchen, capsys):
     kitchen.write("r.yaml", COUNT)
     kitchen.main("run", "r.yaml")
