@@ -19,7 +19,7 @@ from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.sparse.tables.fused_tables import tables_of
-from nemo_vfm.sparse.tables.touched_rows import PackedGradients
+from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
 
 Clip = Literal["all", "dense"]
 

@@ -17,11 +17,11 @@ from torch.autograd.function import once_differentiable
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
+from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, PendingGradient
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
 from nemo_vfm.sparse.tables.table_spec import TableSpec
-from nemo_vfm.sparse.tables.touched_rows import PackedGradients, PendingGradient
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,11 @@ class FusedTables(nn.Module):
             is_shared = any(len(spec.features) > 1 for spec in storage.tables.values())
             order = CallOrder(self._calls, places_B is not None or is_shared, places_B)
             if wanted := self._wanted(storage, features, places_B):
-                out |= look_up(storage, wanted, order, self._anchor)
+                # Each has a tensor of its own: one large one would be given back to the system and zeroed in each step.
+                weights = [None if one.jagged.weights_N is None else one.jagged.weights_N.float() for one in wanted]
+                # The anchor requires a gradient, so that autograd asks for ours; it gets none.
+                found = _Lookup.apply(self._anchor, storage, wanted, order, *weights)  # type: ignore[no-untyped-call]
+                out |= {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
         return {feature: out[feature] for feature in features}
 
     @property
@@ -169,9 +173,8 @@ class FusedTables(nn.Module):
         for storage in self._storages:
             storage.touched()  # what can fail does so before any row changes
         self.step += 1
-        optimizer = self.optimizer.scaled(lr_factor)
         for storage in self._storages:
-            storage.apply(optimizer, global_weight, clip_factor, self.step)
+            storage.apply(self.optimizer, global_weight, clip_factor, self.step, lr_factor)
         self._calls = 0
 
     def forget(self) -> None:
@@ -266,21 +269,6 @@ def count_rows(model: nn.Module) -> tuple[int, int]:
     """(tables, numbers in their rows), which no count of a model's parameters has."""
     specs = [spec for one in tables_of(model).values() for spec in one.tables.values()]
     return len(specs), sum(spec.rows * spec.width for spec in specs)
-
-
-def look_up(
-    storage: RowStorage, wanted: Sequence[FeatureLookup], order: CallOrder, anchor: Tensor
-) -> Mapping[str, Tensor]:
-    """The vectors of each feature, fp32: one a sample, (B, D), or one a value of a sequence, (N, D).
-
-    Each is a tensor of its own: one large tensor would be given back to the system and zeroed anew in every step.
-
-    Args:
-        anchor: any tensor that requires a gradient, so that autograd asks for ours; it gets none.
-    """
-    weights = [None if one.jagged.weights_N is None else one.jagged.weights_N.float() for one in wanted]
-    found: tuple[Tensor, ...] = _Lookup.apply(anchor, storage, wanted, order, *weights)  # type: ignore[no-untyped-call]
-    return {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
 
 
 class _Lookup(Function):
