@@ -14,7 +14,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_for_ranks
+from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
@@ -85,7 +85,10 @@ def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
 
     Its large linears are in FP8 where the precision says so.
     """
-    model, meta = build_for_ranks(parts.model, parts.seed, parts.plan.world)
+    if parts.plan.world > 1:
+        model, meta = build_unfilled(parts.model, parts.seed)
+    else:  # a single rank holds the whole model from the start
+        model, meta = build_model(parts.model, parts.seed), False
     narrowed = narrow(model, parts.precision.resolved()[0])
     if parts.precision.fp8 is not None:
         require_hardware(parts.precision.fp8)
