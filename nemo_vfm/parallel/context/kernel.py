@@ -56,11 +56,6 @@ class Gradients:
         self.q_BHSD = torch.zeros_like(q_BHSD, dtype=wide, memory_format=torch.contiguous_format)
         self.kv_2BKLD = k_BKLD.new_zeros((2, *k_BKLD.shape), dtype=wide)
 
-    def next_keys(self) -> Tensor:
-        """What keys and values got so far, (2, B, K, L, D); zeros take its place, for other keys of that shape."""
-        found, self.kv_2BKLD = self.kv_2BKLD, torch.zeros_like(self.kv_2BKLD)
-        return found
-
     def add_rows(self, places: Sequence[tuple[slice, slice]], dq_BHSD: Tensor) -> None:
         """Add to queries: to the rows of the first slice of each pair, those of the second."""
         for own, given in places:

@@ -160,11 +160,7 @@ def _beat(rank: int) -> str:
 
 
 FIRST_S, EVERY_S = 10.0, 60.0  # the first steps allocate, compile and warm up
-
-
 _SIDE = {"cuda": 2048, "cpu": 256}
-
-
 # 24 MB and some milliseconds of a GPU. Of a core 25 ms: the best of three single products saw nothing of two other
 # programs on it, since each was over before its turn was.
 _PRODUCTS = {"cuda": 60, "cpu": 64}
