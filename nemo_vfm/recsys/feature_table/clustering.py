@@ -87,7 +87,17 @@ class SessionSort:
         return sorted(self._folder.glob("run-*.safetensors"))
 
     def _write(self, pending: list[LogChunk], state: Json) -> None:
-        write_run(self._folder / f"run-{len(self._runs()):06d}.safetensors", LogChunk.cat(pending), state)
+        """Write samples, ordered by bucket, and a state beside them."""
+        from safetensors.torch import save_file
+
+        chunk = LogChunk.cat(pending)
+        bucket_B = buckets(chunk.session_B)
+        order_B = np.argsort(bucket_B, kind="stable")
+        borders = torch.from_numpy(np.searchsorted(bucket_B[order_B], np.arange(NUM_BUCKETS + 1)))
+        chunk = chunk.select(torch.from_numpy(order_B))
+        values = {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
+        with atomic_path(self._folder / f"run-{len(self._runs()):06d}.safetensors") as temporary:
+            save_file({**tensors_of(chunk), **values, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
 
     def _ranges(self, runs: list[Path]) -> list[tuple[int, int]]:
         """Buckets that are read at once."""
@@ -161,21 +171,8 @@ def buckets(session_B: Tensor) -> NDArray[np.uint16]:
     return (mix64_(session_B.clone()).numpy() & (NUM_BUCKETS - 1)).astype(np.uint16)
 
 
-def write_run(path: Path, chunk: LogChunk, state: Json) -> None:
-    """Write samples, ordered by bucket, and a state beside them."""
-    from safetensors.torch import save_file
-
-    bucket_B = buckets(chunk.session_B)
-    order_B = np.argsort(bucket_B, kind="stable")
-    borders = torch.from_numpy(np.searchsorted(bucket_B[order_B], np.arange(NUM_BUCKETS + 1)))
-    chunk = chunk.select(torch.from_numpy(order_B))
-    values = {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
-    with atomic_path(path) as temporary:
-        save_file({**tensors_of(chunk), **values, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
-
-
 def read_state(path: Path) -> Json:
-    """What `write_run` was given."""
+    """The state that was written beside the samples of a run."""
     with _opened(path) as file:
         found: Json = json.loads(file.metadata()[_STATE])
         return found
