@@ -7,7 +7,7 @@ less work than sending them and their gradients. Gradients are sums: the schedul
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,6 @@ from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.pipeline_stage import Later, Stage, put_off
 from nemo_vfm.parallel.plan.mesh import Mesh
-
-if TYPE_CHECKING:
-    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MOST_DIMS = 8
@@ -141,20 +138,15 @@ class Pipeline:
         """Forward and backward of so many microbatches; the losses, on the last stage's rank."""
         found: list[Tensor] = []
         try:
-            self._scheduled(count, shape).step(target=torch.arange(count), losses=found, return_outputs=False)
+            # One schedule is kept: each holds a buffer for every microbatch.
+            if self._schedule[0] != (key := (count, shape, self._dtype)):
+                self._schedule = (key, _schedule(self, count, torch.empty(shape, dtype=self._dtype, device="meta")))
+            self._schedule[1].step(target=torch.arange(count), losses=found, return_outputs=False)
         except RuntimeError as error:
             if isinstance(error.__cause__, ValueError | NemoVfmError):
                 raise error.__cause__ from None  # torch puts all inputs around it
             raise
         return found
-
-    def _scheduled(self, count: int, shape: torch.Size) -> "PipelineScheduleSingle | PipelineScheduleMulti":
-        """The schedule for microbatches of this shape. One is kept: each holds a buffer for every microbatch."""
-        key = (count, shape, self._dtype)
-        if self._schedule[0] != key:
-            self._schedule = (key, _schedule(self, count, torch.empty(shape, dtype=self._dtype, device="meta")))
-        schedule: PipelineScheduleSingle | PipelineScheduleMulti = self._schedule[1]
-        return schedule
 
     def loss(self, output: Tensor, microbatch: Tensor) -> Tensor:
         """The sum over one microbatch."""

@@ -27,7 +27,13 @@ class RunningSoftmax:
     def add(self, rows: slice, out: Tensor, lse: Tensor) -> None:
         """Merge what these rows saw in other keys."""
         own_out, own_lse = self.out_BHSD[:, :, rows], self.lse_BHS[:, :, rows]
-        if self._first(rows):
+        # What is written to first is copied, which saves four passes over it.
+        first = all(rows.stop <= one.start or one.stop <= rows.start for one in self._written)
+        if self._written and self._written[-1].stop == rows.start:
+            self._written.append(slice(self._written.pop().start, rows.stop))
+        else:
+            self._written.append(rows)
+        if first:
             own_out.copy_(out)
             own_lse.copy_(lse)
             return
@@ -38,14 +44,6 @@ class RunningSoftmax:
     def result(self) -> tuple[Tensor, Tensor]:
         """(values in the dtype of the queries, lse)."""
         return self.out_BHSD.to(self._dtype), self.lse_BHS
-
-    def _first(self, rows: slice) -> bool:
-        """Whether nothing was written to these rows: a copy then saves four passes over them."""
-        first = all(rows.stop <= one.start or one.stop <= rows.start for one in self._written)
-        if self._written and self._written[-1].stop == rows.start:
-            rows = slice(self._written.pop().start, rows.stop)
-        self._written.append(rows)
-        return first
 
 
 class Gradients:

@@ -215,16 +215,16 @@ class MegatronUpdater(DenseUpdater):
 
     def gradients(self) -> dict[str, Tensor]:
         """See `DenseUpdater`; as far as tensor ranks split them, as the update used them."""
-        return {shard.name: self._laid_out(shard, self._whole_gradient(shard)) for shard in self._shards}
-
-    def _whole_gradient(self, shard: _Shard) -> Tensor:
-        own: Tensor = shard.parameter.main_grad  # type: ignore[attr-defined]
-        if not self._is_shared:
-            return own.clone()
-        whole = torch.zeros_like(own).flatten()
-        whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
-        dist.all_reduce(whole, group=self._group)
-        return whole.view_as(own)
+        found = {}
+        for shard in self._shards:
+            own = _main_grad(shard.parameter)
+            whole = own.clone()
+            if self._is_shared:
+                whole = torch.zeros_like(own).flatten()
+                whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
+                dist.all_reduce(whole, group=self._group)
+            found[shard.name] = self._laid_out(shard, whole.view_as(own))
+        return found
 
 
 def _is_among(ids: set[int], parameter: nn.Parameter) -> bool:

@@ -86,7 +86,15 @@ class FusedTables(nn.Module):
         super().__init__()
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
-        self._table_of = _table_of_feature(self.tables)
+        self._table_of: dict[str, str] = {}
+        for name, spec in self.tables.items():
+            for feature in spec.features:
+                if (other := self._table_of.setdefault(feature, name)) != name:
+                    raise ValueError(
+                        f"feature {feature!r} belongs to the tables {other!r} and {name!r}, but may belong to only one"
+                    )
+        if not self._table_of:
+            raise ValueError("expected at least one table, got none")
         groups: dict[tuple[str, int], dict[str, TableSpec]] = {}
         for name, spec in self.tables.items():
             groups.setdefault((spec.dtype, spec.width), {})[name] = spec
@@ -199,7 +207,17 @@ class FusedTables(nn.Module):
             ValueError: names, shapes or dtypes differ; nothing has changed then.
         """
         own = self.state()
-        _require_same(own, state)
+        if own.keys() != state.keys():
+            missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+            raise ValueError(
+                f"the state belongs to other tables or another optimizer: missing {missing}, unknown {unknown}"
+            )
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
+                raise ValueError(
+                    f"{name} is {state[name].dtype} of shape {tuple(state[name].shape)}; these tables hold "
+                    f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                )
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self.step = int(state["step"])
@@ -284,7 +302,15 @@ class _Lookup(Function):
         ctx.storage, ctx.wanted, ctx.order = storage, wanted, order
         ctx.save_for_backward(*weights)
         ctx.set_materialize_grads(False)
-        return tuple(_vectors(storage, *pair) for pair in zip(wanted, weights, strict=True))
+        found = []
+        for one, weights_N in zip(wanted, weights, strict=True):
+            rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
+            if one.is_sequence:
+                found.append(rows_RD.index_select(0, ids_N).float())
+                continue
+            out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
+            found.append(out_BD.div_(_divisors(one)) if one.pooling == "mean" else out_BD)
+        return tuple(found)
 
     @staticmethod
     @once_differentiable
@@ -294,14 +320,6 @@ class _Lookup(Function):
             None if grad_GD is None else _keep(ctx.storage, ctx.order, one, weights_N, grad_GD, needs)
             for one, weights_N, grad_GD, needs in given
         )
-
-
-def _vectors(storage: RowStorage, one: FeatureLookup, weights_N: Tensor | None) -> Tensor:
-    rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
-    if one.is_sequence:
-        return rows_RD.index_select(0, ids_N).float()
-    out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
-    return out_BD.div_(_divisors(one)) if one.pooling == "mean" else out_BD
 
 
 def _divisors(one: FeatureLookup) -> Tensor:
@@ -326,21 +344,6 @@ def _keep(
     return (rows_ND * torch.repeat_interleave(grad_GD, one.jagged.lengths_B, dim=0)).sum(1)
 
 
-def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, spec in tables.items():
-        for feature in spec.features:
-            if feature in found:
-                raise ValueError(
-                    f"feature {feature!r} belongs to the tables {found[feature]!r} and {name!r}, but may belong to "
-                    "only one"
-                )
-            found[feature] = name
-    if not found:
-        raise ValueError("expected at least one table, got none")
-    return found
-
-
 def _looks_valid(jagged: Jagged, rows: int) -> bool:
     """Two passes over the ids instead of five."""
     count, weights = len(jagged.values_N), jagged.weights_N
@@ -349,17 +352,3 @@ def _looks_valid(jagged: Jagged, rows: int) -> bool:
         return False
     low, high = jagged.values_N.aminmax() if count else (0, 0)
     return int(jagged.lengths_B.min()) >= 0 and int(low) >= 0 and int(high) < rows
-
-
-def _require_same(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    if own.keys() != given.keys():
-        missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
-        raise ValueError(
-            f"the state belongs to other tables or another optimizer: missing {missing}, unknown {unknown}"
-        )
-    for name, tensor in own.items():
-        if tensor.shape != given[name].shape or tensor.dtype != given[name].dtype:
-            raise ValueError(
-                f"{name} is {given[name].dtype} of shape {tuple(given[name].shape)}; these tables hold "
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-            )

@@ -62,8 +62,9 @@ class RowSgd:
         self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
     ) -> None:
         """See `RowOptimizer`."""
-        add_l2(grads_UD, rows_UD, self.weight_decay)
-        rows_UD.sub_(grads_UD.mul_(self.lr * lr_factor))
+        lr = self.lr * lr_factor
+        decay(grads_UD, rows_UD, lr, self.weight_decay, "l2")
+        rows_UD.sub_(grads_UD.mul_(lr))
 
     def keeps_rows_without_gradient(self) -> bool:
         """Without weight decay."""
@@ -143,16 +144,10 @@ class RowWiseAdaGrad(_AdaGrad):
 
 def decay(grads_UD: Tensor, rows_UD: Tensor, lr: float, weight_decay: float, mode: WeightDecayMode) -> None:
     """Apply weight decay before a step: to the gradient ("l2") or to the row ("decoupled"), in place."""
-    if mode == "l2":
-        add_l2(grads_UD, rows_UD, weight_decay)
+    if mode == "l2" and weight_decay:  # the gradient of weight_decay |w|^2 / 2
+        grads_UD.add_(rows_UD, alpha=weight_decay)
     elif weight_decay:
         rows_UD.mul_(1 - lr * weight_decay)
-
-
-def add_l2(grads_UD: Tensor, rows_UD: Tensor, weight_decay: float) -> None:
-    """Add the gradient of weight_decay |w|^2 / 2, in place."""
-    if weight_decay:
-        grads_UD.add_(rows_UD, alpha=weight_decay)
 
 
 def require_decay_and_eps(eps: float, mode: str) -> None:

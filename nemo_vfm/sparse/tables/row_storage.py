@@ -301,7 +301,19 @@ def touched_rows(
     pending = sorted(pending, key=lambda one: (one.call, one.feature))
     shifts = [begins[one.feature] - first_row for one in pending]  # 0 for the first table of a block: no copy
     keys_N = _cat([one.ids_N + shift if shift else one.ids_N for one, shift in zip(pending, shifts, strict=True)])
-    samples_G, weights_N = _samples(pending), _weights(pending)
+    with_places = {one.call: one.has_places for one in pending}
+    if any(with_places.values()) and not all(with_places.values()):
+        raise ValueError(
+            f"{sum(with_places.values())} of {len(with_places)} lookups of this step were given the places of their "
+            "samples in the global batch; give them to all or none"
+        )
+    # Numbers that rise with the samples, or None where the lookups have that order already.
+    samples = [one.samples_G if one.has_places else one.samples_G + (one.call << 32)
+               for one in pending if one.samples_G is not None]  # fmt: skip
+    samples_G, weights_N = _cat(samples) if samples else None, None
+    if any(one.weights_N is not None for one in pending):
+        weights_N = _cat([torch.ones_like(one.ids_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
+                          for one in pending])  # fmt: skip
     lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
     rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
     if weights_N is not None and order_N is not None:
@@ -328,27 +340,6 @@ def _sorted(
         order_N = by_sample_N.index_select(0, by_row_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
     return rows_U.long(), row_offsets(counts_U), bags_N.index_select(0, order_N), order_N
-
-
-def _samples(pending: Sequence[PendingGradient]) -> Tensor | None:
-    """Numbers that rise with the samples, or None where the lookups have that order already."""
-    with_places = {one.call: one.has_places for one in pending}
-    if any(with_places.values()) and not all(with_places.values()):
-        raise ValueError(
-            f"{sum(with_places.values())} of {len(with_places)} lookups of this step were given the places of their "
-            "samples in the global batch; give them to all or none"
-        )
-    samples = [one.samples_G if one.has_places else one.samples_G + (one.call << 32)
-               for one in pending if one.samples_G is not None]  # fmt: skip
-    return _cat(samples) if samples else None
-
-
-def _weights(pending: Sequence[PendingGradient]) -> Tensor | None:
-    """Of all values, 1 where a feature has none; None where no feature has any."""
-    if all(one.weights_N is None for one in pending):
-        return None
-    return _cat([torch.ones_like(one.ids_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
-                 for one in pending])  # fmt: skip
 
 
 def _cat(tensors: Sequence[Tensor]) -> Tensor:
