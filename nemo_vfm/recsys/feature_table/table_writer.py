@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -144,11 +143,17 @@ class FeatureTableWriter:
         return LogChunk.cat(pending)
 
     def _write(self, chunk: LogChunk) -> None:
-        """One row group."""
+        """One row group of each file."""
+        import pyarrow as pa
+
         if self._done.clustered:
             require_order(chunk, self._last, at=self._rows)
         groups = deduplicated(chunk.features, self._done.schema.groups, clustered=True)
-        tables, stored = _tables(chunk, groups, self._done.schema)
+        tables = {SAMPLES: pa.table(sample_columns(chunk, groups, self._done.schema))}
+        stored = {name: len(chunk.features[name].values_N) for name in self._done.schema.plain}
+        for name, group in groups.items():
+            columns, counts = group_columns(group, self._done.schema.windows)
+            tables[name], stored = pa.table(columns), stored | counts
         if not self._done.encodings:  # the first row group decides how all columns are stored
             if (self._folder / NAME).exists():
                 raise UserError(f"{self._folder} already holds a feature table; write into an empty folder")
@@ -189,20 +194,6 @@ class FeatureTableWriter:
 
 def _weighted(chunk: LogChunk) -> tuple[str, ...]:
     return tuple(name for name, rows in chunk.features.items() if rows.weights_N is not None)
-
-
-def _tables(
-    chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: TableSchema
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """A row group of each file, and how many values of each feature are in it."""
-    import pyarrow as pa
-
-    tables = {SAMPLES: pa.table(sample_columns(chunk, groups, schema))}
-    stored = {name: len(chunk.features[name].values_N) for name in schema.plain}
-    for name, group in groups.items():
-        columns, counts = group_columns(group, schema.windows)
-        tables[name], stored = pa.table(columns), stored | counts
-    return tables, stored
 
 
 def require_order(chunk: LogChunk, before: tuple[int, int] | None, *, at: int) -> None:

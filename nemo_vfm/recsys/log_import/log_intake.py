@@ -99,9 +99,8 @@ class RowSampling:
         if self.fraction < 1:
             numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
             chunk = _selected(chunk, self._drawn(numbers_B, self.by, self.fraction), dropped, RULE)
-        return chunk if self.negatives == 1 else self._with_fewer_negatives(chunk, dropped)
-
-    def _with_fewer_negatives(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
+        if self.negatives == 1:
+            return chunk
         positive_B = torch.stack([label_B > 0 for label_B in chunk.labels.values()]).any(0)
         weight_B = torch.ones(len(chunk)) if chunk.weight_B is None else chunk.weight_B
         chunk = replace(chunk, weight_B=weight_B.where(positive_B, weight_B / self.negatives))
@@ -138,17 +137,14 @@ class LogIntake:
             counts.fail(read.bad)
             chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
             state = IntakeState(read.end, counts, read.share)
-            yield self._with_rows(chunk), state
-
-    def _with_rows(self, chunk: LogChunk) -> LogChunk:
-        if self.ids is None:
-            return chunk
-        mapped = {
-            name: self.ids.table_rows(name, ids)
-            for name, ids in chunk.features.items()
-            if name not in self.raw_features
-        }
-        return replace(chunk, features={**chunk.features, **mapped})
+            if self.ids is not None:
+                mapped = {
+                    name: self.ids.table_rows(name, ids)
+                    for name, ids in chunk.features.items()
+                    if name not in self.raw_features
+                }
+                chunk = replace(chunk, features={**chunk.features, **mapped})
+            yield chunk, state
 
 
 def _selected(chunk: LogChunk, stays_B: Tensor, dropped: Counter[str], rule: str) -> LogChunk:

@@ -5,6 +5,7 @@ import gzip
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -106,7 +107,11 @@ class RecordFiles:
     def _csv_records(self, lines: "_Lines", path: Path) -> Callable[[], _Record]:
         delimiter = self.delimiter or ("\t" if _kind(path) == ".tsv" else ",")
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        header = list(self.header or _header(reader, lines))
+        header = list(self.header or ())
+        if not header:
+            with suppress(csv.Error, _Unclosed):
+                header = [name.strip() for name in next(reader, [])]
+            lines.take()
         places = [_place(path, header, name, delimiter) for name in self.names]
 
         def record() -> _Record:
@@ -187,15 +192,6 @@ def _records(
         elif values is not None:
             found.append((line, len(found) + len(bad), values))
     return found, bad
-
-
-def _header(reader: Iterator[list[str]], lines: _Lines) -> list[str]:
-    try:
-        found = next(reader, [])
-    except (csv.Error, _Unclosed):
-        found = []
-    lines.take()
-    return [name.strip() for name in found]
 
 
 def _place(path: Path, header: Sequence[str], name: str, delimiter: str) -> int:
