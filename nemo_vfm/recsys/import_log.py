@@ -131,7 +131,10 @@ class ImportLog:
         places.sweep()
         write_json(places.plan, plan)
         ids = self._id_map(places)
-        writer = self._writer(places.table, _digest(ids), self._table_rows(ids))
+        digest = ids.digest if isinstance(ids, Vocabulary) else ""  # of which ids have which rows
+        if isinstance(ids, HashedIds):
+            digest = sha256_text(f"hashed {ids.num_rows} {sorted(ids.num_rows_of.items())}")
+        writer = self._writer(places.table, digest, self._table_rows(ids))
         sampling = None
         if min(self.keep_fraction, self.keep_negatives) < 1:
             sampling = RowSampling(self.keep_fraction, self.keep_by, run.seed, self.keep_negatives)
@@ -267,13 +270,6 @@ class _Places:
         shutil.rmtree(self.spill, ignore_errors=True)
         for path in (self.progress, self.table / UNFINISHED):
             path.unlink(missing_ok=True)
-
-
-def _digest(ids: IdMap | None) -> str:
-    """A hash of which ids have which rows; empty where the map does not say."""
-    if isinstance(ids, HashedIds):
-        return sha256_text(f"hashed {ids.num_rows} {sorted(ids.num_rows_of.items())}")
-    return ids.digest if isinstance(ids, Vocabulary) else ""
 
 
 def _read(path: Path) -> Json:

@@ -80,11 +80,9 @@ def smallest_encodings(table: Any, zstd_level: int) -> dict[str, str]:
 
     found = {}
     for field in table.schema:
-        column, leaf, values = (
-            table.select([field.name]),
-            _leaf(field),
-            str(getattr(field.type, "value_type", field.type)),
-        )
+        column, values = table.select([field.name]), str(getattr(field.type, "value_type", field.type))
+        # The path of the column's values in a Parquet schema.
+        leaf = f"{field.name}.list.element" if hasattr(field.type, "value_type") else str(field.name)
         # Split by bytes, ids take about a tenth less. Arrow reads such integers since 16, parquet-java since 1.14.
         options = [_DICTIONARY, _PLAIN, "BYTE_STREAM_SPLIT", *([] if values == "float" else ["DELTA_BINARY_PACKED"])]
         sizes = {}
@@ -109,8 +107,3 @@ def writer_options(encodings: Mapping[str, str], zstd_level: int) -> dict[str, A
         "use_dictionary": [name for name, encoding in encodings.items() if encoding == _DICTIONARY] or False,
         "column_encoding": {name: encoding for name, encoding in encodings.items() if encoding != _DICTIONARY},
     }  # fmt: skip
-
-
-def _leaf(field: Any) -> str:
-    """The path of the column's values in a Parquet schema."""
-    return f"{field.name}.list.element" if hasattr(field.type, "value_type") else str(field.name)

@@ -98,13 +98,17 @@ class RowSampling:
         """The samples that stay; how many do not is added to `dropped`."""
         if self.fraction < 1:
             numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
-            chunk = _selected(chunk, self._drawn(numbers_B, self.by, self.fraction), dropped, RULE)
+            stays_B = self._drawn(numbers_B, self.by, self.fraction)
+            dropped[RULE] += len(chunk) - int(stays_B.sum())
+            chunk = chunk.select(stays_B.nonzero().squeeze(1))
         if self.negatives == 1:
             return chunk
         positive_B = torch.stack([label_B > 0 for label_B in chunk.labels.values()]).any(0)
         weight_B = torch.ones(len(chunk)) if chunk.weight_B is None else chunk.weight_B
         chunk = replace(chunk, weight_B=weight_B.where(positive_B, weight_B / self.negatives))
-        return _selected(chunk, positive_B | self._drawn(chunk.ids_B, "negative", self.negatives), dropped, NEGATIVES)
+        stays_B = positive_B | self._drawn(chunk.ids_B, "negative", self.negatives)
+        dropped[NEGATIVES] += len(chunk) - int(stays_B.sum())
+        return chunk.select(stays_B.nonzero().squeeze(1))
 
     def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
         mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, what))).numpy().view(np.uint64)
@@ -145,11 +149,6 @@ class LogIntake:
                 }
                 chunk = replace(chunk, features={**chunk.features, **mapped})
             yield chunk, state
-
-
-def _selected(chunk: LogChunk, stays_B: Tensor, dropped: Counter[str], rule: str) -> LogChunk:
-    dropped[rule] += len(chunk) - int(stays_B.sum())
-    return chunk.select(stays_B.nonzero().squeeze(1))
 
 
 def counts_of(content: Any) -> ImportCounts:
