@@ -94,7 +94,7 @@ def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
     """
     how = _declared(model)
     parts = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
-    for path, other in _instead(model, how, parts, _own(plan, at)).items():
+    for path, other in _instead(model, how, parts, range(at.pipeline, plan.stages, plan.pipeline)).items():
         above, _, name = path.rpartition(".")
         model.get_submodule(above)._modules[name] = other
     return parts
@@ -103,11 +103,10 @@ def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
 def stages_of(model: nn.Module, parts: Sequence[range], plan: ParallelPlan, at: Coordinate) -> list[Stage]:
     """The stages of this rank, which share the modules of a model that `cut` has reduced, with these parts."""
     how = _declared(model)
-    return [Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages) for index in _own(plan, at)]
-
-
-def _own(plan: ParallelPlan, at: Coordinate) -> range:
-    return range(at.pipeline, plan.stages, plan.pipeline)
+    return [
+        Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages)
+        for index in range(at.pipeline, plan.stages, plan.pipeline)
+    ]
 
 
 def repeated(model: nn.Module) -> set[nn.Parameter]:

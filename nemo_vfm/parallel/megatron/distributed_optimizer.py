@@ -242,7 +242,13 @@ class DataParallel:
         self._groups = groups
         self._partial = partial_over_tensor(model, mesh.plan)
         self._repeated = [parameter for parameter in learning if parameter in everywhere]
-        mark(model, counted_elsewhere=everywhere if mesh.at.pipeline else set())
+        # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
+        counted_elsewhere = everywhere if mesh.at.pipeline else set()
+        dims = split_parameters(model)
+        for name, parameter in model.named_parameters():
+            marked: Any = parameter
+            marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
+            marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
         self.wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
 
     def forget(self) -> None:
@@ -263,15 +269,6 @@ def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
         grad_reduce_in_fp32=True, use_distributed_optimizer=shared,
         num_distributed_optimizer_instances=plan.replicate if shared else 1,
     )  # fmt: skip
-
-
-def mark(model: nn.Module, counted_elsewhere: set[nn.Parameter]) -> None:
-    """Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts."""
-    dims = split_parameters(model)
-    for name, parameter in model.named_parameters():
-        marked: Any = parameter
-        marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
-        marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
 
 
 def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:

@@ -63,7 +63,8 @@ class MegatronEngine:
             notes.append(f"it would not start: {why}")
         try:
             adam_arguments(optimizer)
-            _require_no_tables(on_meta(model))
+            if tables_of(on_meta(model)):
+                raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
         except UserError as error:
             notes.append(f"it would not start: {error}")
         count, shared = state_of(model, optimizer, plan)
@@ -101,7 +102,8 @@ class MegatronEngine:
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         mesh, groups, config = join(plan, device()), groups_of(plan), config_of(plan)
         model, meta, narrowed = build_unsplit(parts)
-        _require_no_tables(model)
+        if tables_of(model):
+            raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
         split(model, mesh, groups.tp, config)
@@ -121,11 +123,6 @@ class MegatronEngine:
             backward=partial(run_alone, config=config, groups=groups),
             clip_norm=self.clip_norm, nonfinite=copy.copy(self.nonfinite),
         )  # fmt: skip
-
-
-def _require_no_tables(model: nn.Module) -> None:
-    if tables_of(model):
-        raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
 
 
 def require_megatron() -> None:
