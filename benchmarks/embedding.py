@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout's o
 from benchmarks.recommending import train_loop
 from nemo_vfm.core.optional import available
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables import numba_kernels
+from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from nemo_vfm.sparse.tables.table_spec import TableSpec
@@ -89,7 +89,7 @@ def ours(given: Inputs) -> Callable[[], None]:
 
 def in_torch(given: Inputs) -> Callable[[], None]:
     """The same step as where numba is not installed."""
-    without_numba = patch.object(numba_kernels, "usable", lambda tensor: False)
+    without_numba = patch.object(row_kernels, "numba_usable", lambda tensor: False)
     with without_numba:
         step = ours(given)
 

@@ -23,7 +23,7 @@ from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import deduplicated
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
-from nemo_vfm.sparse.tables.touched_rows import TouchedRows
+from nemo_vfm.sparse.tables.row_storage import TouchedRows
 
 ATTENDED, ROWS, LONGEST = "clicks", 10_000, 48
 HISTORY = dict(zip(GROUPS[ATTENDED], ("item_00", "item_01"), strict=True))

@@ -203,7 +203,13 @@ class FeatureTableData(ScheduledData[range]):
         rows = TrainedRows(reader.table, kept, seed)
         order = self._order(reader, rows)
         if isinstance(self.held_out, HeldOutTable):
-            _require_same_ids(reader.table, self._reader(self.held_out.folder).table)
+            other = self._reader(self.held_out.folder).table
+            if reader.table.manifest.ids != other.manifest.ids:
+                raise UserError(
+                    f"the ids of {other.folder} map to other rows than those of {reader.table.folder}, so a model of "
+                    "one cannot score the other. Import it by KnownIds with the other's run folder as vocabulary, or "
+                    "with equal HashedIds"
+                )
         grouped = {name: [*its] for name, its in reader.groups.items()}
         info(f"{self.folder}: {order.num_samples:,} samples to train on, groups stored once: {grouped or 'none'}")
         how: tuple[object, ...] = (kept, seed, self.order, self.window_groups, self.block_rows)
@@ -382,14 +388,6 @@ def _first_rows(table: FeatureTable, samples: int | None) -> Callable[[int], Ten
         warn(f"{table.folder} has {table.num_rows:,} samples, all of which are held out, {samples:,} were requested")
     borders, most = table.row_groups, samples or table.num_rows
     return lambda number: torch.arange(borders[number], borders[number + 1]) < most
-
-
-def _require_same_ids(one: FeatureTable, other: FeatureTable) -> None:
-    if one.manifest.ids != other.manifest.ids:
-        raise UserError(
-            f"the ids of {other.folder} map to other rows than those of {one.folder}, so a model of one cannot score "
-            "the other. Import it by KnownIds with the other's run folder as vocabulary, or with equal HashedIds"
-        )
 
 
 def _chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:

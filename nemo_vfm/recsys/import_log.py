@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept
@@ -131,7 +131,10 @@ class ImportLog:
         places.sweep()
         write_json(places.plan, plan)
         ids = self._id_map(places)
-        writer = self._writer(places.table, _digest(ids), self._table_rows(ids))
+        digest = ids.digest if isinstance(ids, Vocabulary) else ""  # of which ids have which rows
+        if isinstance(ids, HashedIds):
+            digest = sha256_text(f"hashed {ids.num_rows} {sorted(ids.num_rows_of.items())}")
+        writer = self._writer(places.table, digest, self._table_rows(ids))
         sampling = None
         if min(self.keep_fraction, self.keep_negatives) < 1:
             sampling = RowSampling(self.keep_fraction, self.keep_by, run.seed, self.keep_negatives)
@@ -167,12 +170,12 @@ class ImportLog:
             return self.ids
         if not places.vocabulary.is_file():
             reading = self._read_from(IntakeState(), self._intake(None, None), "count ids")
-            chunks = (self._ids_of(chunk) for chunk, _ in reading)
+            chunks = (
+                replace(chunk, features={n: ids for n, ids in chunk.features.items() if n not in self.raw_features})
+                for chunk, _ in reading
+            )
             self.ids.vocabulary(chunks).write(places.vocabulary)
         return read_vocabulary(places.vocabulary)
-
-    def _ids_of(self, chunk: LogChunk) -> LogChunk:
-        return replace(chunk, features={n: ids for n, ids in chunk.features.items() if n not in self.raw_features})
 
     def _intake(self, ids: IdMap | None, sampling: RowSampling | None) -> LogIntake:
         return LogIntake(self.source, ids, sampling, self.on_bad_row, self.raw_features)
@@ -201,17 +204,16 @@ class ImportLog:
         reading = self._read_from(state_of(sort.state()), intake)
         sort.fill((chunk, state.json()) for chunk, state in reading)
         counts = state_of(sort.state()).counts
-        chunks = self._completed(sort, counts, sampling if cut else None)
-        for chunk in without_first(chunks, writer.resume()):
-            writer.add(chunk)
-        return counts
-
-    def _completed(self, sort: SessionSort, counts: ImportCounts, sampling: RowSampling | None) -> Iterator[LogChunk]:
+        skip = writer.resume()
         with bar("write", counts.kept, 0, "rows") as line:
             for chunk in sort.sorted_chunks():
                 done = self.source.completed(chunk)
-                yield done if sampling is None else sampling.kept(done, counts.dropped)
+                done = done if sampling is None or not cut else sampling.kept(done, counts.dropped)
+                for unwritten in without_first([done], skip):
+                    writer.add(unwritten)
+                skip = max(0, skip - len(done))
                 line.advance(len(chunk))
+        return counts
 
     def _read_from(
         self, state: IntakeState, intake: LogIntake, title: str = "read"
@@ -248,39 +250,13 @@ class ImportLog:
         return Outcome(said, {**figures, "sessions": manifest.sessions}, did_nothing)
 
 
-@dataclass(frozen=True, slots=True)
 class _Places:
     """Where everything is in a run folder."""
 
-    folder: Path
-
-    @property
-    def table(self) -> Path:
-        return self.folder / "table"
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger.json"
-
-    @property
-    def plan(self) -> Path:
-        return self.folder / "plan.json"
-
-    @property
-    def spill(self) -> Path:
-        return self.folder / "spill"
-
-    @property
-    def progress(self) -> Path:
-        return self.folder / "progress.json"
-
-    @property
-    def vocabulary(self) -> Path:
-        return self.folder / VOCABULARY
-
-    @property
-    def bad_rows(self) -> Path:
-        return self.folder / "bad_rows.jsonl"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.table, self.spill = folder, folder / "table", folder / "spill"
+        self.ledger, self.plan, self.progress = folder / "ledger.json", folder / "plan.json", folder / "progress.json"
+        self.bad_rows, self.vocabulary = folder / "bad_rows.jsonl", folder / VOCABULARY
 
     def sweep(self) -> None:
         """Delete what a run that was killed left half-written; see core/storage/files.py."""
@@ -294,13 +270,6 @@ class _Places:
         shutil.rmtree(self.spill, ignore_errors=True)
         for path in (self.progress, self.table / UNFINISHED):
             path.unlink(missing_ok=True)
-
-
-def _digest(ids: IdMap | None) -> str:
-    """A hash of which ids have which rows; empty where the map does not say."""
-    if isinstance(ids, HashedIds):
-        return sha256_text(f"hashed {ids.num_rows} {sorted(ids.num_rows_of.items())}")
-    return ids.digest if isinstance(ids, Vocabulary) else ""
 
 
 def _read(path: Path) -> Json:

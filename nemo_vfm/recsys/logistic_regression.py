@@ -133,7 +133,13 @@ class _Problem:
             self.first[name], self.num_weights = self.num_weights, self.num_weights + count
         self.parts = [self._part(one) for one in itertools.chain([begin], pieces)]
         self.num_samples = sum(len(part.label_B) for part in self.parts)
-        self.curvature_R = self._curvature()
+        # About the diagonal of the Hessian of the summed loss, without the penalty.
+        self.curvature_R = torch.zeros(self.num_weights, dtype=torch.float64)
+        rate = sum(float(part.label_B.sum()) for part in self.parts) / self.num_samples
+        variance = max(rate * (1 - rate), 1e-3)
+        for part in self.parts:
+            at_each_B = torch.full_like(part.label_B, variance)
+            self._add_products(part, at_each_B, part.dense_BF**2, self.curvature_R)
 
     def loss_and_gradient(self, weight_R: Tensor, ridge: float) -> tuple[float, Tensor]:
         """Both of the mean loss: float64."""
@@ -179,16 +185,6 @@ class _Problem:
             share_B = of_B / rows.lengths_B.clamp(min=1)
             added_R.index_add_(0, rows.values_N, share_B.repeat_interleave(rows.lengths_B))
         sums_R += added_R
-
-    def _curvature(self) -> Tensor:
-        """About the diagonal of the Hessian of the summed loss, without the penalty."""
-        curvature_R = torch.zeros(self.num_weights, dtype=torch.float64)
-        rate = sum(float(part.label_B.sum()) for part in self.parts) / self.num_samples
-        variance = max(rate * (1 - rate), 1e-3)
-        for part in self.parts:
-            at_each_B = torch.full_like(part.label_B, variance)
-            self._add_products(part, at_each_B, part.dense_BF**2, curvature_R)
-        return curvature_R
 
 
 def _row_means(weight_R: Tensor, rows: Jagged) -> Tensor:

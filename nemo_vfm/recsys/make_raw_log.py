@@ -36,7 +36,12 @@ class MakeRawLog:
         import pyarrow.parquet as pq
 
         log = self.log.seeded(run.seed)
-        _begin(run)
+        path, plan = run.folder / "plan.json", {"settings": run.settings, "seed": run.seed}
+        if path.is_file() and read_json(path) != plan:
+            warn(f"{run.folder} holds a log made with other settings; it is made again")
+            for old in run.folder.glob("day-*.parquet"):
+                old.unlink()
+        write_json(path, plan)
         paths = [run.folder / f"day-{day + 1}.parquet" for day in range(log.days)]
         missing = [day for day, path in enumerate(paths) if not path.is_file()]
         with bar("make days", len(missing) * log.num_samples // log.days) as line:
@@ -56,16 +61,6 @@ class MakeRawLog:
                     writer.close()
         figures = {"samples": log.num_samples, "days": log.days}
         return Outcome(f"{log.num_samples:,} samples, one file a day in {run.folder}", figures, not missing)
-
-
-def _begin(run: Run) -> None:
-    """Take away days of other settings."""
-    path, plan = run.folder / "plan.json", {"settings": run.settings, "seed": run.seed}
-    if path.is_file() and read_json(path) != plan:
-        warn(f"{run.folder} holds a log made with other settings; it is made again")
-        for old in run.folder.glob("day-*.parquet"):
-            old.unlink()
-    write_json(path, plan)
 
 
 def _raw(ids: Jagged) -> "pa.Array":

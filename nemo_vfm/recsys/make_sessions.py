@@ -132,7 +132,13 @@ class LogStatistics:
         sides = {"all": torch.ones_like(is_held_out_B)}
         if bool(is_held_out_B.any()):
             sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
-        return {name: _of_teacher(teacher_B[of], click_B[of]) for name, of in sides.items() if int(of.sum()) > 1}
+        found = {}
+        for name, of in sides.items():
+            if (samples := int(of.sum())) > 1:
+                auc = ScoreRanks(teacher_B[of]).expected_auc(teacher_B[of])
+                rate, click_rate = float(teacher_B[of].double().mean()), float(click_B[of].double().mean())
+                found[name] = {"samples": samples, "auc": auc, "rate": rate, "click_rate": click_rate}
+        return found
 
 
 class _Making:
@@ -269,9 +275,3 @@ def _outcome(result: Json, *, did_nothing: bool) -> Outcome:
         figures["logistic_auc"] = result["logistic"]["auc"]["held_out"]
         text += f", of logistic regression {figures['logistic_auc']:.4f}"
     return Outcome(text, figures, did_nothing)
-
-
-def _of_teacher(teacher_B: Tensor, click_B: Tensor) -> Json:
-    auc = ScoreRanks(teacher_B).expected_auc(teacher_B)
-    rates = {"rate": float(teacher_B.double().mean()), "click_rate": float(click_B.double().mean())}
-    return {"samples": len(teacher_B), "auc": auc, **rates}

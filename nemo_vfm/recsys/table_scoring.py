@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,11 +24,11 @@ from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.engine.engine import Params
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.process_group import everyone_says, first_says
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table_data import FeatureTableData, OrderedBatches
@@ -128,7 +129,8 @@ class ScoreTable:
 
     def _engine(self, seed: int) -> tuple[StepRunner, str]:
         """With the weights, and their hash. A training evaluates by the same engine, so the bits are the same."""
-        parts = EngineInputs(self.model, self.task, _unused, self.precision, seed, ParallelPlan())
+        unused: OptimizerFactory = partial(torch.optim.SGD, lr=0.0)
+        parts = EngineInputs(self.model, self.task, unused, self.precision, seed, ParallelPlan())
         runner = TorchEngine().start(parts)
         with opened(self.checkpoint, joined()) as found:
             group = self.weights or ("ema" if "ema" in found.saved.groups else "model")
@@ -187,10 +189,6 @@ def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "d
         else:
             raise UserError(f"keep names {name}, but the table has {', '.join([*dense, *batch.features])}")
     return found
-
-
-def _unused(parameters: Params) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.0)
 
 
 def _part(folder: Path, number: int) -> Path:

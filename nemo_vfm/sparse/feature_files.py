@@ -52,7 +52,13 @@ def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup
     Raises:
         DataError: the file is cut or no safetensors file, a part is missing or has another name, or rows are not valid.
     """
-    tensors = {name: tensor for name, tensor in _read(path).items() if not name.startswith(f"{SAMPLES}/")}
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(f"{SAMPLES}/")}
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is not a complete safetensors file ({error}). Write it again.") from error
     try:
         features, groups = _features(tensors, _PLAIN), {}
         for name in sorted({name.split("/")[0] for name in tensors} - {_PLAIN}):
@@ -65,16 +71,6 @@ def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup
     if tensors:
         raise DataError(f"{path} holds {', '.join(sorted(tensors))}, which is not a part of a feature or a group.")
     return features, groups
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} is not a complete safetensors file ({error}). Write it again.") from error
 
 
 def _tensors(folder: str, features: Mapping[str, Jagged]) -> dict[str, Tensor]:

@@ -98,10 +98,8 @@ class Jagged:
                     f"{feature}: the lengths of {len(self)} rows add up to {int(self.offsets[-1])}, but there are "
                     f"{len(tensor)} {what}. Was the file or the batch truncated?"
                 )
-        if num_rows is not None:
-            self._require_ids(num_rows, feature)
-
-    def _require_ids(self, num_rows: int, feature: str) -> None:
+        if num_rows is None:
+            return
         ids = self.values_N
         if len(bad := ((ids < 0) | (ids >= num_rows)).nonzero()):
             place = bad[0]

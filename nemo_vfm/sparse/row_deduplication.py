@@ -38,24 +38,21 @@ def deduplicated(
     """
     _require_groups(features, groups)
     found = _runs if clustered else _representatives
-    return {
-        group: _group({name: features[name] for name in names}, found([features[name] for name in names]))
-        for group, names in groups.items()
-    }
+    groups_found = {}
+    for group, names in groups.items():
+        representative_B = found([features[name] for name in names])
+        # Rows that are their own representatives are the unique ones.
+        own_B = representative_B == torch.arange(len(representative_B), device=representative_B.device)
+        inverse_B = (own_B.cumsum(0) - 1)[representative_B]
+        unique_U = own_B.nonzero().squeeze(1)
+        groups_found[group] = DedupedGroup({name: features[name].select(unique_U) for name in names}, inverse_B)
+    return groups_found
 
 
 def row_changes(features: Sequence[Jagged]) -> Tensor:
     """Whether any of the features differs from the row before: bool, B; False in the first row."""
     row_B = torch.arange(len(features[0]), device=features[0].lengths_B.device)
     return differs(_columns(features), (row_B - 1).clamp_(min=0))
-
-
-def _group(features: Mapping[str, Jagged], representative_B: Tensor) -> DedupedGroup:
-    """Rows that are their own representatives are the unique ones."""
-    own_B = representative_B == torch.arange(len(representative_B), device=representative_B.device)
-    inverse_B = (own_B.cumsum(0) - 1)[representative_B]
-    unique_U = own_B.nonzero().squeeze(1)
-    return DedupedGroup({name: feature.select(unique_U) for name, feature in features.items()}, inverse_B)
 
 
 def _representatives(features: Sequence[Jagged], hashed: _Hash = fingerprints) -> Tensor:

@@ -40,10 +40,10 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.engine.engine import Engine, Params
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.plan.mesh import same_slice
+from nemo_vfm.parallel.plan.mesh import group_along
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
-from nemo_vfm.parallel.ranks.gather import GatherGroup
+from nemo_vfm.parallel.ranks.gather import GatherGroup, GroupGather
 from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
@@ -294,8 +294,11 @@ class Train:
         return checkpoint.newest(folder, everyone)
 
     def _fetch_together(self) -> None:
-        if isinstance(self.data, GatherGroup) and self.data.fetches_together and (peers := same_slice(self.parallel)):
-            self.data.share_with(peers)
+        """Let ranks that train on the same samples fetch them together."""
+        alone = self.parallel.world == self.parallel.data
+        if not alone and isinstance(self.data, GatherGroup) and self.data.fetches_together:
+            # A group of its own on the CPU, since a thread uses it beside the step; every rank must make it.
+            self.data.share_with(GroupGather(group_along(self.parallel, ("pipeline", "context", "tensor"), "gloo")))
 
     def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""

@@ -5,7 +5,7 @@ import torch
 
 from nemo_vfm.models.convert.torchrec_tables import load_torchrec
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables import numba_kernels
+from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from nemo_vfm.sparse.tables.table_spec import TableSpec
@@ -78,7 +78,7 @@ def require_close(peer, own):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_twenty_steps_with_duplicates_give_the_rows_of_fbgemm(monkeypatch, weighted, kernels):
     if kernels == "torch":
-        monkeypatch.setattr(numba_kernels, "usable", lambda tensor: False)
+        monkeypatch.setattr(row_kernels, "numba_usable", lambda tensor: False)
     torch.manual_seed(0)
     peer = Peer()
     own, before = ours(peer), peer.weights()["embedding_bags.a.weight"].clone()

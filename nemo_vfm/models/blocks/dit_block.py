@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.layers import (
@@ -25,7 +26,7 @@ from nemo_vfm.models.blocks.layers import (
 )
 from nemo_vfm.models.blocks.video_tokens import Grid, NoiseLevels, Row
 from nemo_vfm.parallel.layers.linear import Linear
-from nemo_vfm.parallel.layers.parallel_attention import attention, packed_attention, self_attention
+from nemo_vfm.parallel.layers.parallel_attention import attention, self_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,11 @@ class CrossAttention(nn.Module):
         k_BHLD, v_BHLD = norm(k).transpose(1, 2), v_BLHD.transpose(1, 2)
         if row is None:
             return attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L)
-        return packed_attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L, row.spans())
+        parts = [  # of packed samples' queries, each to the keys of its own sample
+            attention(q_BHSD[:, :, begin:end], k_BHLD[n : n + 1], v_BHLD[n : n + 1], mask_B11L[n : n + 1])
+            for n, (begin, end) in row.spans()
+        ]
+        return torch.cat(parts, 2)
 
 
 class Block(nn.Module):

@@ -91,7 +91,8 @@ class RMSNormAcrossHeads(nn.Module):
         """x with unit root mean square over heads and head dimension, times the weight, in the dtype of x."""
         square_BS11 = self.total(x_BSHD.float().square().sum((-2, -1), keepdim=True))
         normal = x_BSHD * torch.rsqrt(square_BS11 / self.dim + self.eps).to(x_BSHD.dtype)
-        return normal * local(self.weight).view(x_BSHD.shape[-2:]).to(x_BSHD.dtype)
+        weight = self.weight if type(self.weight) is nn.Parameter else local(self.weight)
+        return normal * weight.view(x_BSHD.shape[-2:]).to(x_BSHD.dtype)
 
 
 def _as_it_is(x: Tensor) -> Tensor:

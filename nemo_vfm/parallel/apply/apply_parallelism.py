@@ -4,7 +4,7 @@ The order matters. The large linears are split first, then activations are marke
 compiled. The weights are sharded last, so that FSDP gathers only what is left of each block.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -73,7 +73,15 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
         raise UserError(f"context parallelism does not split windowed attention, and some blocks see {how.window} "
                         f"tokens (model.window); leave parallel.context at 1. If no text is longer than that "
                         f"and window.rope is null, model.window=null is the same model.")  # fmt: skip
-    _require_heads(how, plan)
+    exchanged = {"ring_ulysses": plan.ulysses, "ulysses": plan.context}.get(plan.attention, 1)
+    fit = how.tensor_degrees()
+    if exchanged > 1:  # each context rank takes whole heads of what a tensor rank has
+        fit = [n for n in fit if max(1, how.heads // n) % exchanged == 0]
+    if plan.tensor not in fit:
+        fits = f"the degrees that fit are {', '.join(map(str, fit))}" if fit else "no tensor degree fits"
+        of = f" ({how.query_heads} of queries)" if how.query_heads not in (None, how.heads) else ""
+        raise UserError(f"{how.heads} attention heads{of} cannot be divided by {plan.tensor * exchanged} "
+                        f"(parallel.tensor = {plan.tensor}, attention = {plan.attention}); {fits}.")  # fmt: skip
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
     for patterns, side in sides if plan.tensor > 1 else ():
         for name in matching(patterns, names):
@@ -91,27 +99,11 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
                             f"{plan.pipeline} x virtual = {plan.virtual}).")  # fmt: skip
 
 
-def _require_heads(how: Declared, plan: ParallelPlan) -> None:
-    exchanged = {"ring_ulysses": plan.ulysses, "ulysses": plan.context}.get(plan.attention, 1)
-    fit = how.tensor_degrees()
-    if exchanged > 1:  # each context rank takes whole heads of what a tensor rank has
-        fit = [n for n in fit if max(1, how.heads // n) % exchanged == 0]
-    if plan.tensor in fit:
-        return
-    fits = f"the degrees that fit are {', '.join(map(str, fit))}" if fit else "no tensor degree fits"
-    by = plan.tensor * exchanged
-    of = f" ({how.query_heads} of queries)" if how.query_heads not in (None, how.heads) else ""
-    raise UserError(
-        f"{how.heads} attention heads{of} cannot be divided by {by} (parallel.tensor = {plan.tensor}, "
-        f"attention = {plan.attention}); {fits}."
-    )
-
-
 def split_linears(model: nn.Module, mesh: Mesh) -> None:
     """Give this rank its columns and rows of the linears that the model names."""
     if mesh.plan.tensor == 1:
         return
-    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     how, names, sequence = declared(model), dict(model.named_modules()), mesh.plan.sequence
@@ -126,11 +118,19 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
         parallelize_module(model, mesh.devices["tensor"], styles)
         for name, one in beside.items():
             _split_beside(name, one, how, names, mesh)
-        for name in matching(how.across_heads, names):
-            _split_norm(names[name], mesh.devices["tensor"])
+        devices = mesh.devices["tensor"]
+        for name in matching(how.across_heads, names):  # keep the weights of this rank's heads, and sum over the ranks
+            norm: Any = names[name]
+            weight = distribute_tensor(norm.weight, devices, [Shard(0)], src_data_rank=None)
+            norm.weight = nn.Parameter(weight, requires_grad=norm.weight.requires_grad)
+            norm.total = partial(_summed, devices)
         for name in matching(how.vocabulary, names):
-            if names[name].weight is not None:  # that of another pipeline stage is hollow
-                _split_words(names[name], mesh.devices["tensor"], between)
+            embedding: Any = names[name]
+            if embedding.weight is not None:  # that of another pipeline stage is hollow
+                # DTensor's own lookup gives a whole gradient for a split weight (torch 2.13).
+                weight = distribute_tensor(embedding.weight, devices, [Shard(0)], src_data_rank=None)
+                embedding.weight = nn.Parameter(weight, requires_grad=embedding.weight.requires_grad)
+                embedding.forward = partial(_looked_up, embedding, devices, between)
 
 
 def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, nn.Module], mesh: Mesh) -> None:
@@ -149,33 +149,12 @@ def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, 
     module.whole_gradient = whole_input
 
 
-def _split_norm(norm: nn.Module, mesh: "DeviceMesh") -> None:
-    """Keep the weights of this rank's heads, and sum squares over the ranks."""
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    module: Any = norm
-    weight = distribute_tensor(module.weight, mesh, [Shard(0)], src_data_rank=None)
-    module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
-    module.total = partial(_summed, mesh)
-
-
 def _summed(mesh: "DeviceMesh", part: Tensor) -> Tensor:
     """Sums over ranks; its gradient is summed too, because each rank's heads use the result."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     whole = DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
     return whole.to_local(grad_placements=[Partial()])
-
-
-def _split_words(embedding: nn.Module, mesh: "DeviceMesh", between: "Placement") -> None:
-    """Give this rank its rows. DTensor's own lookup gives a whole gradient for a split weight (torch 2.13)."""
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    assert isinstance(embedding, nn.Embedding)
-    weight = distribute_tensor(embedding.weight, mesh, [Shard(0)], src_data_rank=None)
-    embedding.weight = nn.Parameter(weight, requires_grad=embedding.weight.requires_grad)
-    module: Any = embedding
-    module.forward = partial(_looked_up, embedding, mesh, between)
 
 
 def _looked_up(embedding: nn.Embedding, mesh: "DeviceMesh", between: "Placement", words: Tensor) -> Tensor:
@@ -214,17 +193,13 @@ def recompute(model: nn.Module) -> None:
     names = dict(model.named_modules())
     for name in matching(model.plan().recompute, names):
         module: Any = names[name]
-        module.forward = partial(_again, module.forward)
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
 def no_blocks(model: nn.Module) -> str:
     """Why the blocks of a model without `plan()` cannot be computed again."""
     return (f"{type(model).__name__} has no plan() that names its blocks, so they cannot be recomputed in the "
             f"backward pass; set engine.recompute to none")  # fmt: skip
-
-
-def _again(forward: Callable[..., object], *arguments: object) -> object:
-    return checkpoint(forward, *arguments, use_reentrant=False)
 
 
 def shard(

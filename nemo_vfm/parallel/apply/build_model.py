@@ -35,11 +35,6 @@ def build_unfilled(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Modul
     return build_model(factory, seed), False
 
 
-def build_for_ranks(factory: Factory[[], nn.Module], seed: int, num_ranks: int) -> tuple[nn.Module, bool]:
-    """See `build_unfilled`; a single rank holds the whole model from the start."""
-    return build_unfilled(factory, seed) if num_ranks > 1 else (build_model(factory, seed), False)
-
-
 def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Refuse weights of another model, with the differences as text.
 

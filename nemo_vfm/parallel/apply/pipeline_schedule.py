@@ -7,7 +7,7 @@ less work than sending them and their gradients. Gradients are sums: the schedul
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,6 @@ from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.pipeline_stage import Later, Stage, put_off
 from nemo_vfm.parallel.plan.mesh import Mesh
-
-if TYPE_CHECKING:
-    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MOST_DIMS = 8
@@ -67,7 +64,13 @@ class Pipeline:
                     to = (index + 1) % plan.pipeline
                     dist.send(_header(x), group=self.group, group_dst=to)
                     dist.send(x.contiguous(), group=self.group, group_dst=to)
-        return self._from_last(x)
+        holder = plan.pipeline - 1  # of the last stage, whose output all ranks get
+        mine = me == holder
+        header = _header(x) if mine else _no_header()
+        dist.broadcast(header, group=self.group, group_src=holder)
+        output = x.contiguous() if mine else _as_told(header)
+        dist.broadcast(output, group=self.group, group_src=holder)
+        return output
 
     def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
         if x is not None:
@@ -94,16 +97,6 @@ class Pipeline:
         dist.recv(x, group=self.group, group_src=source)
         return x
 
-    def _from_last(self, x: Tensor) -> Tensor:
-        """The output of the last stage on all ranks of the pipeline."""
-        holder = self.mesh.plan.pipeline - 1
-        mine = self.mesh.at.pipeline == holder
-        header = _header(x) if mine else _no_header()
-        dist.broadcast(header, group=self.group, group_src=holder)
-        output = x.contiguous() if mine else _as_told(header)
-        dist.broadcast(output, group=self.group, group_src=holder)
-        return output
-
     def backward(self, prepared: Sequence[ModelInputs], losses: Losses, under: Around) -> float:
         """Forward and backward of all microbatches, by the plan's schedule.
 
@@ -125,7 +118,14 @@ class Pipeline:
                     f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
                     f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
                 )
-        self._learn(prepared[0], under)
+        # What goes between stages for inputs of this shape is found by a forward that all ranks take together: data
+        # ranks may have different shapes (packed samples), and those that share weights must agree on each forward.
+        first = prepared[0]
+        missing = torch.tensor(float(_named(first.tensors()) not in self._between), device=device())
+        dist.all_reduce(missing)
+        if missing:
+            with under():
+                self.forward(**first.tensors())
         self._ready([one.tensors() for one in prepared], under)
         self._prepared, self._losses = prepared, losses
         try:
@@ -138,31 +138,15 @@ class Pipeline:
         """Forward and backward of so many microbatches; the losses, on the last stage's rank."""
         found: list[Tensor] = []
         try:
-            self._scheduled(count, shape).step(target=torch.arange(count), losses=found, return_outputs=False)
+            # One schedule is kept: each holds a buffer for every microbatch.
+            if self._schedule[0] != (key := (count, shape, self._dtype)):
+                self._schedule = (key, _schedule(self, count, torch.empty(shape, dtype=self._dtype, device="meta")))
+            self._schedule[1].step(target=torch.arange(count), losses=found, return_outputs=False)
         except RuntimeError as error:
             if isinstance(error.__cause__, ValueError | NemoVfmError):
                 raise error.__cause__ from None  # torch puts all inputs around it
             raise
         return found
-
-    def _learn(self, first: ModelInputs, under: Around) -> None:
-        """Find out what goes between stages for inputs of this shape, by a forward that all ranks take together.
-
-        Data ranks may have different shapes (packed samples), and those that share weights must agree on each forward.
-        """
-        missing = torch.tensor(float(_named(first.tensors()) not in self._between), device=device())
-        dist.all_reduce(missing)
-        if missing:
-            with under():
-                self.forward(**first.tensors())
-
-    def _scheduled(self, count: int, shape: torch.Size) -> "PipelineScheduleSingle | PipelineScheduleMulti":
-        """The schedule for microbatches of this shape. One is kept: each holds a buffer for every microbatch."""
-        key = (count, shape, self._dtype)
-        if self._schedule[0] != key:
-            self._schedule = (key, _schedule(self, count, torch.empty(shape, dtype=self._dtype, device="meta")))
-        schedule: PipelineScheduleSingle | PipelineScheduleMulti = self._schedule[1]
-        return schedule
 
     def loss(self, output: Tensor, microbatch: Tensor) -> Tensor:
         """The sum over one microbatch."""

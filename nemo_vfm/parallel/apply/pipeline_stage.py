@@ -75,17 +75,15 @@ class Stage(nn.Module):
         with self.under():
             context = self.part.context(**inputs)
             if x is None:
-                x = self.part.embed(**_chosen(inputs, self._embed_inputs), context=context)
+                x = self.part.embed(**{n: inputs[n] for n in self._embed_inputs if n in inputs}, context=context)
             x = self.part.run_blocks(x, context)
-            return self.part.output(x, **_chosen(inputs, self._output_inputs), context=context) if self.is_last else x
+            if not self.is_last:
+                return x
+            return self.part.output(x, **{n: inputs[n] for n in self._output_inputs if n in inputs}, context=context)
 
 
 def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(part).parameters if name != "context")
-
-
-def _chosen(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    return {name: inputs[name] for name in names if name in inputs}
 
 
 def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
@@ -96,7 +94,7 @@ def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
     """
     how = _declared(model)
     parts = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
-    for path, other in _instead(model, how, parts, _own(plan, at)).items():
+    for path, other in _instead(model, how, parts, range(at.pipeline, plan.stages, plan.pipeline)).items():
         above, _, name = path.rpartition(".")
         model.get_submodule(above)._modules[name] = other
     return parts
@@ -105,11 +103,10 @@ def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
 def stages_of(model: nn.Module, parts: Sequence[range], plan: ParallelPlan, at: Coordinate) -> list[Stage]:
     """The stages of this rank, which share the modules of a model that `cut` has reduced, with these parts."""
     how = _declared(model)
-    return [Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages) for index in _own(plan, at)]
-
-
-def _own(plan: ParallelPlan, at: Coordinate) -> range:
-    return range(at.pipeline, plan.stages, plan.pipeline)
+    return [
+        Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages)
+        for index in range(at.pipeline, plan.stages, plan.pipeline)
+    ]
 
 
 def repeated(model: nn.Module) -> set[nn.Parameter]:
@@ -179,7 +176,12 @@ class Later:
     def taken(self) -> Work:
         """All of it as one, for whoever does it; what comes from now on is not part of it."""
         work, self._work = self._work, []
-        return partial(_do, work)
+
+        def do() -> None:
+            for one in work:
+                one()
+
+        return do
 
 
 def put_off(blocks: Iterable[nn.Module], later: Later) -> None:
@@ -189,11 +191,6 @@ def put_off(blocks: Iterable[nn.Module], later: Later) -> None:
             if isinstance(module, nn.Linear):
                 linear: Any = module
                 linear.forward = partial(_forward, linear, linear.forward, later)
-
-
-def _do(work: list[Work]) -> None:
-    for one in work:
-        one()
 
 
 def _forward(module: nn.Module, forward: Callable[[Tensor], Tensor], later: Later, x: Tensor) -> Tensor:
@@ -223,12 +220,12 @@ class _PutOff(torch.autograd.Function):
         found = None
         if own.requires_grad:
             (found,) = torch.autograd.grad(output, own, grads[0], retain_graph=True)
-        ctx.later.add(partial(_accumulate, output, weights, grads[0]))
+        grad, learning = grads[0], [weight for weight in weights if weight.requires_grad]
+
+        def accumulate() -> None:
+            for weight, one in zip(learning, torch.autograd.grad(output, learning, grad), strict=True):
+                weight.grad = one if weight.grad is None else weight.grad + one
+
+        ctx.later.add(accumulate)
         ctx.own = ctx.output = None
         return found, None, None, *(None for _ in weights)
-
-
-def _accumulate(output: Tensor, weights: tuple[Tensor, ...], grad: Tensor) -> None:
-    learning = [weight for weight in weights if weight.requires_grad]
-    for weight, found in zip(learning, torch.autograd.grad(output, learning, grad), strict=True):
-        weight.grad = found if weight.grad is None else weight.grad + found

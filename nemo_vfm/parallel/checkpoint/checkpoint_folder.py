@@ -43,19 +43,18 @@ def verify(path: Path, ranks: Gather = ALONE) -> Manifest:
         UserError: a version of nemo_vfm wrote it that this one cannot read.
     """
     found: list[Manifest] = []
-    together(ranks, lambda: found.append(_verified(path, ranks)))
+
+    def verify_own_share() -> None:
+        found.append(manifest := manifests.read(path))
+        files = manifest["files"]
+        if surplus := sorted({file.name for file in path.glob(f"*{SUFFIX}")} - files.keys()):
+            raise CorruptCheckpoint(f"{path}: {surplus[0]} exists but is not in the manifest.")
+        by_size = sorted(files, key=lambda name: (-files[name]["bytes"], name))
+        for name in by_size[ranks.rank() :: ranks.num_ranks()]:
+            _verify_file(path / name, files[name], manifest)
+
+    together(ranks, verify_own_share)
     return found[0]
-
-
-def _verified(path: Path, ranks: Gather) -> Manifest:
-    manifest = manifests.read(path)
-    files = manifest["files"]
-    if surplus := sorted({file.name for file in path.glob(f"*{SUFFIX}")} - files.keys()):
-        raise CorruptCheckpoint(f"{path}: {surplus[0]} exists but is not in the manifest.")
-    by_size = sorted(files, key=lambda name: (-files[name]["bytes"], name))
-    for name in by_size[ranks.rank() :: ranks.num_ranks()]:
-        _verify_file(path / name, files[name], manifest)
-    return manifest
 
 
 def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
@@ -66,7 +65,11 @@ def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
         raise CorruptCheckpoint(
             f"{file.parent}: {file.name} is damaged; it has {size} bytes, but the manifest says {expected['bytes']}."
         )
-    if _sha256(file) != expected["sha256"]:
+    try:
+        sha256 = sha256_file(file)
+    except OSError as error:
+        raise CorruptCheckpoint(f"{file} cannot be read ({error.strerror or error}).") from error
+    if sha256 != expected["sha256"]:
         raise CorruptCheckpoint(
             f"{file.parent}: {file.name} is damaged; its bytes do not match the hash in the manifest."
         )  # fmt: skip
@@ -79,13 +82,6 @@ def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
             raise CorruptCheckpoint(f"{file} belongs to another checkpoint: {', '.join(other)}.")
 
 
-def _sha256(file: Path) -> str:
-    try:
-        return sha256_file(file)
-    except OSError as error:
-        raise CorruptCheckpoint(f"{file} cannot be read ({error.strerror or error}).") from error
-
-
 def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
     """The newest checkpoint whose hashes hold; damaged newer ones are passed over, loudly. None if there is none.
 
@@ -96,7 +92,15 @@ def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
         UserError: they are of several runs, or of a version that cannot be read, or not seen by every rank.
     """
     candidates = existing(folder)
-    _require_seen_by_all(folder, candidates, ranks)
+    seen = [set(names) for names in exchange(ranks, [path.name for path in candidates])]
+    for rank, names in enumerate(seen):
+        if names != seen[0]:
+            name = min(names ^ seen[0])
+            sees, lacks = (0, rank) if name in seen[0] else (rank, 0)
+            raise UserError(
+                f"rank {sees} sees {folder / name}, but rank {lacks} does not. The run folder must be on a disk that "
+                f"all ranks share; choose another run_dir."
+            )
     together(ranks, lambda: _require_one_run(folder) if ranks.rank() == 0 else None)
     for path in reversed(candidates):
         try:
@@ -111,18 +115,6 @@ def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
             f"None of the {len(candidates)} checkpoints in {folder} is complete; delete them to start over."
         )
     return None
-
-
-def _require_seen_by_all(folder: Path, candidates: list[Path], ranks: Gather) -> None:
-    seen = [set(names) for names in exchange(ranks, [path.name for path in candidates])]
-    for rank, names in enumerate(seen):
-        if names != seen[0]:
-            name = min(names ^ seen[0])
-            sees, lacks = (0, rank) if name in seen[0] else (rank, 0)
-            raise UserError(
-                f"rank {sees} sees {folder / name}, but rank {lacks} does not. The run folder must be on a disk that "
-                f"all ranks share; choose another run_dir."
-            )
 
 
 def _require_one_run(folder: Path) -> None:

@@ -4,11 +4,9 @@ Tensors pass one by one, so that it takes the memory of the largest. `convert.js
 it does for files that `nemo-vfm convert` makes from other frameworks; those are read here as well.
 """
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import read_json, sha256_file
@@ -43,17 +41,11 @@ def write(path: Path, saved: Unread, about: dict[str, str]) -> tensor_file.FileD
         OSError: the disk is full, or fails.
         CorruptCheckpoint: a file of the checkpoint is not what its index says.
     """
-    return tensor_file.write_blocks(path, _blocks(saved, about), beside=True)
-
-
-def _blocks(saved: Unread, about: dict[str, str]) -> Iterator[bytes | memoryview]:
     shapes = {name: (tensor_file.dtype_name(saved.dtype(name)), saved.shape(name)) for name in saved}
     # Whoever reads safetensors for torch elsewhere looks for this word first.
     head, places = tensor_file.header(shapes, {"format": "pt", **about})
-    yield head
-    for name in places:
-        # numpy has no bfloat16: bytes are bytes.
-        yield memoryview(saved[name].reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    tensors = (tensor_file.bytes_of(saved[name]) for name in places)
+    return tensor_file.write_blocks(path, itertools.chain([head], tensors), beside=True)
 
 
 def there(path: Path) -> Path | None:

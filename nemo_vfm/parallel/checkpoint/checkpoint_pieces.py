@@ -31,7 +31,8 @@ class Box:
     def common(self, other: "Box") -> "Box | None":
         """What both hold; None where that is nothing."""
         begin = tuple(map(max, self.offsets, other.offsets))
-        end = tuple(map(min, self._ends(), other._ends()))
+        ends = ([a + n for a, n in zip(box.offsets, box.shape, strict=True)] for box in (self, other))
+        end = tuple(map(min, *ends))
         shape = tuple(b - a for a, b in zip(begin, end, strict=True))
         return Box(begin, shape) if all(n > 0 for n in shape) else None
 
@@ -43,9 +44,6 @@ class Box:
         """Where this lies in a tensor that holds `outer`."""
         begin = [a - b for a, b in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(a, a + n) for a, n in zip(begin, self.shape, strict=True))
-
-    def _ends(self) -> Ints:
-        return tuple(a + n for a, n in zip(self.offsets, self.shape, strict=True))
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -76,10 +74,23 @@ def held(name: str, tensor: Tensor) -> Box | None:
     found = spread(tensor)
     if found is None:
         return whole(tensor.shape)
-    if found.device_mesh.get_coordinate() is None:
+    if (coordinate := found.device_mesh.get_coordinate()) is None:
         return None
+    from torch.distributed.tensor.placement_types import Shard, _StridedShard
+
+    # FSDP2 cuts what tensor parallelism has left, though its mesh dimension stands before that one. torch marks it as a
+    # strided shard; so those come after all others, the innermost first.
+    mesh, plain, late = found.device_mesh, list[tuple[int, int, int]](), list[tuple[int, int, int]]()
+    for axis, placement in enumerate(found.placements):
+        if isinstance(placement, _StridedShard):
+            late.insert(0, (placement.dim, mesh.size(axis), coordinate[axis]))
+        elif isinstance(placement, Shard):
+            plain.append((placement.dim, mesh.size(axis), coordinate[axis]))
+        elif placement.is_partial():
+            raise ValueError(f"{name} is a partial sum that was not reduced over devices; it cannot be saved")
     offsets, shape = [0] * found.dim(), list(found.shape)
-    for dim, count, number in _splits(name, found):
+    for dim, count, number in (*plain, *late):  # in the order in which the tensor was really cut
+        dim %= max(found.dim(), 1)
         size = -(-shape[dim] // count)  # as torch.chunk: the last ones are shorter, or empty
         begin = min(number * size, shape[dim])
         offsets[dim], shape[dim] = offsets[dim] + begin, min(size, shape[dim] - begin)
@@ -90,28 +101,6 @@ def held(name: str, tensor: Tensor) -> Box | None:
             f"there is {tuple(found._local_tensor.shape)}: that layout cannot be saved"
         )
     return box if box.volume or not math.prod(found.shape) else None
-
-
-def _splits(name: str, tensor: "DTensor") -> list[tuple[int, int, int]]:
-    """(dimension, into how many, which of them is ours), in the order in which the tensor was really cut.
-
-    FSDP2 cuts what tensor parallelism has left, though its mesh dimension stands before that one. torch marks it as a
-    strided shard; so those come after all others, the innermost first.
-    """
-    from torch.distributed.tensor.placement_types import Shard, _StridedShard
-
-    mesh, plain = tensor.device_mesh, []
-    late: list[tuple[int, int, int]] = []
-    coordinate = mesh.get_coordinate()
-    assert coordinate is not None
-    for axis, placement in enumerate(tensor.placements):
-        if isinstance(placement, _StridedShard):
-            late.insert(0, (placement.dim, mesh.size(axis), coordinate[axis]))
-        elif isinstance(placement, Shard):
-            plain.append((placement.dim, mesh.size(axis), coordinate[axis]))
-        elif placement.is_partial():
-            raise ValueError(f"{name} is a partial sum that was not reduced over devices; it cannot be saved")
-    return [(dim % max(tensor.dim(), 1), count, number) for dim, count, number in (*plain, *late)]
 
 
 def in_layout_of(tensor: Tensor, parameter: Tensor) -> Tensor:

@@ -86,13 +86,8 @@ def together(ranks: Gather, work: Callable[[], Json]) -> list[Json]:
         if "text" in other:
             if own is not None and rank == ranks.rank():
                 raise own
-            raise _error_of(other["kind"], other["text"], rank)
+            kind = getattr(errors, other["kind"], None)  # as its kind where that is one of ours
+            if isinstance(kind, type) and issubclass(kind, NemoVfmError):
+                raise kind(other["text"])
+            raise NemoVfmError(f"rank {rank}: {other['kind']}: {other['text']}")
     return [other["done"] for other in heard]
-
-
-def _error_of(kind: str, text: str, rank: int) -> NemoVfmError:
-    """An error of another rank, as its kind where that is one of ours."""
-    found = getattr(errors, kind, None)
-    if isinstance(found, type) and issubclass(found, NemoVfmError):
-        return found(text)
-    return NemoVfmError(f"rank {rank}: {kind}: {text}")

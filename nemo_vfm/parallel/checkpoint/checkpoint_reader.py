@@ -162,7 +162,11 @@ def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather =
     Raises:
         CorruptCheckpoint: names or shapes differ, on any rank, with the differences as text. Nothing was filled then.
     """
-    require_fit(own, saved, ranks)
+    differences = mismatch(everywhere(own, ranks), shapes_of(saved))
+    if differences:
+        raise CorruptCheckpoint(
+            f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
+        )  # fmt: skip
     put(own, saved, ranks)
 
 
@@ -172,25 +176,16 @@ def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = 
     Raises:
         CorruptCheckpoint: a file is not what the index says; on every rank.
     """
-    together(ranks, lambda: _put(own, saved))
 
+    def put_own() -> None:
+        with torch.no_grad():
+            for name, tensor in own.items():
+                if isinstance(saved, SavedTensors):
+                    saved.into(name, tensor)
+                else:
+                    copy_own(tensor, saved[name])
 
-def _put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, tensor in own.items():
-            if isinstance(saved, SavedTensors):
-                saved.into(name, tensor)
-            else:
-                copy_own(tensor, saved[name])
-
-
-def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-    """Every name that is there is on some rank, and the other way round, with the same shape."""
-    differences = mismatch(everywhere(own, ranks), shapes_of(saved))
-    if differences:
-        raise CorruptCheckpoint(
-            f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
-        )  # fmt: skip
+    together(ranks, put_own)
 
 
 def mismatch(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> str:
@@ -210,8 +205,6 @@ def some(names: Collection[str], most: int = 4) -> str:
 
 
 State = dict[str, dict[str, Tensor]]
-
-
 Rows = Mapping[str, tuple[int, int]]
 
 
@@ -234,16 +227,15 @@ def restored(
             f"The checkpoint has optimizer state for {some(unknown)!r}; this model has no such parameter."
         )
     found: State = {}
-    together(ranks, lambda: found.update(_restored(saved, parameters, rows or {})))
-    return found
 
+    def restore_own() -> None:
+        for name in saved:
+            parameter, _, key = name.rpartition("/")
+            if parameter in parameters:
+                own_rows = None if rows is None else rows.get(parameter)
+                found.setdefault(parameter, {})[key] = _value(saved, name, parameters[parameter], own_rows)
 
-def _restored(saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor], rows: Rows) -> State:
-    found: State = {}
-    for name in saved:
-        parameter, _, key = name.rpartition("/")
-        if parameter in parameters:
-            found.setdefault(parameter, {})[key] = _value(saved, name, parameters[parameter], rows.get(parameter))
+    together(ranks, restore_own)
     return found
 
 

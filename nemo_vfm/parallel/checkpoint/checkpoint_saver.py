@@ -12,7 +12,7 @@ from nemo_vfm.core import log, progress
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, Snapshot, snapshot
+from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, snapshot
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -46,12 +46,20 @@ class Saver:
         """
         self.finish()
         taken = snapshot(self.folder, step, groups, about.run, self._ranks, self._buffers, self._owners)
+
+        def work() -> None:
+            began = time.monotonic()
+            write(self.folder, taken, state, keep, about, self._ranks)
+            if then is not None and self._ranks.rank() == 0:
+                then()
+            progress.checkpoint(time.monotonic() - began)
+
         if self._asynchronous:
             # Not a daemon: a process that ends finishes what it writes, unless it is killed.
-            self._thread = Thread(target=self._work, args=(taken, state, keep, about, then), name="checkpoint")
+            self._thread = Thread(target=self._keep_error, args=(work,), name="checkpoint")
             self._thread.start()
         else:
-            self._write(taken, state, keep, about, then)
+            work()
 
     def check(self) -> None:
         """Raise what a save that has ended met. Several ranks would learn of it at different steps, so they wait.
@@ -74,21 +82,10 @@ class Saver:
         if error is not None:
             raise error
 
-    def _work(
-        self, taken: Snapshot, state: Json, keep: Keep, about: CheckpointInfo, then: Callable[[], None] | None
-    ) -> None:  # fmt: skip
+    def _keep_error(self, work: Callable[[], None]) -> None:
         try:
-            self._write(taken, state, keep, about, then)
+            work()
         except BaseException as error:  # whatever it is, the step loop raises it
             self._error = error
             if self._ranks.num_ranks() > 1 and self._ranks.rank() == 0:
                 log.warn(f"{error} The run ends at its next checkpoint.")
-
-    def _write(
-        self, taken: Snapshot, state: Json, keep: Keep, about: CheckpointInfo, then: Callable[[], None] | None
-    ) -> None:  # fmt: skip
-        began = time.monotonic()
-        write(self.folder, taken, state, keep, about, self._ranks)
-        if then is not None and self._ranks.rank() == 0:
-            then()
-        progress.checkpoint(time.monotonic() - began)

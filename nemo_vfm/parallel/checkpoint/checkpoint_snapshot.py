@@ -96,7 +96,7 @@ def snapshot(
     own = (owners or Owners()).own(list(keys.values()), ranks)
     mine = {place: box for place, box in boxes.items() if keys[place] in own}
     sizes = together(ranks, lambda: sum(box.volume * groups[g][n].element_size() for (g, n), box in mine.items()))
-    together(ranks, lambda: _require_room(folder, sum(sizes)) if ranks.rank() == 0 else None)
+    together(ranks, lambda: require_room(folder, sum(sizes)) if ranks.rank() == 0 else None)
     taken: list[Snapshot] = []
     together(ranks, lambda: taken.append(_taken(step, groups, mine, run, ranks, buffers or Buffers())))
     return taken[0]
@@ -137,21 +137,17 @@ def _taken(
     return Snapshot(step, files, index)
 
 
-def _require_room(folder: Path, num_bytes: int) -> None:
-    try:
-        require_room(folder, num_bytes)
-    except OSError as error:
-        raise UserError(f"The disk of {folder} cannot report its free space ({error.strerror or error}).") from error
-
-
 def require_room(folder: Path, num_bytes: int) -> None:
     """Refuse before anything is written where the disk clearly cannot take so many bytes.
 
     Raises:
-        UserError: it cannot.
+        UserError: it cannot, or does not say.
     """
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
-    free = shutil.disk_usage(there).free
+    try:
+        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        raise UserError(f"The disk of {folder} cannot report its free space ({error.strerror or error}).") from error
     if free < num_bytes * _ROOM:
         raise UserError(
             f"A checkpoint needs {num_bytes * _ROOM / 1e9:.3g} GB, but the disk of {folder} has {free / 1e9:.3g} GB "

@@ -131,22 +131,18 @@ def _close(temporary: Path, final: Path, step: int, parts: list[_Part], state: J
     for name in files:
         _require_shared(temporary / name, "a file that another rank wrote")
     if len(parts) > 1:
-        files[checkpoint_index.NAME] = _write_index(temporary, parts)
+        try:
+            index = checkpoint_index.merge(part["index"] for part in parts)
+        except ValueError as error:
+            raise UserError(f"The training cannot be saved: {error}.") from error
+        text = json.dumps(checkpoint_index.to_json(index), separators=(",", ":"), ensure_ascii=False)
+        files[checkpoint_index.NAME] = tensor_file.write_blocks(temporary / checkpoint_index.NAME, [text.encode()])
     lease_registry.stop_if_lost()
     manifests.write(temporary, {
         "step": step, "run": about.run, "files": files, "metrics": dict(about.metrics or {}),
         "permanent": about.permanent, "state": state,
     })  # fmt: skip
     _put(temporary, final)
-
-
-def _write_index(temporary: Path, parts: list[_Part]) -> tensor_file.FileDigest:
-    try:
-        index = checkpoint_index.merge(part["index"] for part in parts)
-    except ValueError as error:
-        raise UserError(f"The training cannot be saved: {error}.") from error
-    text = json.dumps(checkpoint_index.to_json(index), separators=(",", ":"), ensure_ascii=False)
-    return tensor_file.write_blocks(temporary / checkpoint_index.NAME, [text.encode()])
 
 
 def _put(temporary: Path, final: Path) -> None:

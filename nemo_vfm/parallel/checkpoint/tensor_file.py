@@ -112,22 +112,19 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _fresh(num_bytes: int) -> Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8)
-
-
 def pack(
-    tensors: Mapping[str, Tensor], about: Mapping[str, str], room: Callable[[int], Tensor] = _fresh
+    tensors: Mapping[str, Tensor], about: Mapping[str, str], room: Callable[[int], Tensor] | None = None,
 ) -> Packed:  # fmt: skip
     """A copy of tensors as the file that `write` writes.
 
     Args:
         room: gives so many bytes on the CPU, which stay taken until the file is written; pinned ones are filled
-            from a GPU at its full speed.
+            from a GPU at its full speed. None allocates.
     """
     shapes = {name: (dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
     head, places = header(shapes, about)
-    body = room(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    body = torch.empty(num_bytes, dtype=torch.uint8) if room is None else room(num_bytes)
     for name, begin in places.items():
         tensor = tensors[name].detach()
         part = body[begin : begin + tensor.numel() * tensor.element_size()]

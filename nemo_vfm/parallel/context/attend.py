@@ -45,8 +45,18 @@ def attend(
     Returns:
         (B, H, S, D), in the dtype of the queries, or autocast's.
     """
-    q, k, v = (_autocast(x) for x in (q_BHSD, k_BKSD, v_BKSD))  # before the check: rotations leave q and k in fp32
-    _check_shapes(q, k, v)
+    q, k, v = q_BHSD, k_BKSD, v_BKSD
+    if torch.is_autocast_enabled(q.device.type):
+        # As torch's own attention: fp32 becomes 16 bits, fp64 stays. Before the check: rotations leave q and k in fp32.
+        narrow = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(narrow) for x in (q, k, v))
+    fits = q.ndim == 4 and k.shape == v.shape and k.shape == (q.shape[0], k.shape[1], *q.shape[2:])
+    if not fits or not q.dtype == k.dtype == v.dtype:
+        given = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (q, k, v))
+        raise UserError(
+            "attention over split tokens takes queries (batch, heads, tokens, width) with keys and values of as many "
+            f"tokens, the same width and one dtype, but got {given}"
+        )
     ranks = group.size() if group else 1
     _, ulysses = scheme.degrees(ranks)
     scheme.check_heads(ranks, q.shape[1], k.shape[1])
@@ -63,21 +73,3 @@ def attend(
     q, k, v = to_heads(near, spans, (q, k, v))
     out = ring(q, k, v, Call(far, tokens * ulysses, lengths, causal, kernel))
     return to_tokens(near, spans, (out,))[0]
-
-
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    fits = q.ndim == 4 and k.shape == v.shape and k.shape == (q.shape[0], k.shape[1], *q.shape[2:])
-    if not fits or not q.dtype == k.dtype == v.dtype:
-        given = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (q, k, v))
-        raise UserError(
-            "attention over split tokens takes queries (batch, heads, tokens, width) with keys and values of as many "
-            f"tokens, the same width and one dtype, but got {given}"
-        )
-
-
-def _autocast(x: Tensor) -> Tensor:
-    """What torch's own attention does under autocast: fp32 becomes 16 bits, fp64 stays."""
-    kind = x.device.type
-    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
-        return x
-    return x.to(torch.get_autocast_dtype(kind))

@@ -27,7 +27,13 @@ class RunningSoftmax:
     def add(self, rows: slice, out: Tensor, lse: Tensor) -> None:
         """Merge what these rows saw in other keys."""
         own_out, own_lse = self.out_BHSD[:, :, rows], self.lse_BHS[:, :, rows]
-        if self._first(rows):
+        # What is written to first is copied, which saves four passes over it.
+        first = all(rows.stop <= one.start or one.stop <= rows.start for one in self._written)
+        if self._written and self._written[-1].stop == rows.start:
+            self._written.append(slice(self._written.pop().start, rows.stop))
+        else:
+            self._written.append(rows)
+        if first:
             own_out.copy_(out)
             own_lse.copy_(lse)
             return
@@ -39,14 +45,6 @@ class RunningSoftmax:
         """(values in the dtype of the queries, lse)."""
         return self.out_BHSD.to(self._dtype), self.lse_BHS
 
-    def _first(self, rows: slice) -> bool:
-        """Whether nothing was written to these rows: a copy then saves four passes over them."""
-        first = all(rows.stop <= one.start or one.stop <= rows.start for one in self._written)
-        if self._written and self._written[-1].stop == rows.start:
-            rows = slice(self._written.pop().start, rows.stop)
-        self._written.append(rows)
-        return first
-
 
 class Gradients:
     """Sums of the three gradients, kept at least in fp32."""
@@ -55,11 +53,6 @@ class Gradients:
         wide = sum_dtype(q_BHSD)
         self.q_BHSD = torch.zeros_like(q_BHSD, dtype=wide, memory_format=torch.contiguous_format)
         self.kv_2BKLD = k_BKLD.new_zeros((2, *k_BKLD.shape), dtype=wide)
-
-    def next_keys(self) -> Tensor:
-        """What keys and values got so far, (2, B, K, L, D); zeros take its place, for other keys of that shape."""
-        found, self.kv_2BKLD = self.kv_2BKLD, torch.zeros_like(self.kv_2BKLD)
-        return found
 
     def add_rows(self, places: Sequence[tuple[slice, slice]], dq_BHSD: Tensor) -> None:
         """Add to queries: to the rows of the first slice of each pair, those of the second."""

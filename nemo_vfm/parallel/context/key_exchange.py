@@ -102,7 +102,8 @@ class _Ring(Function):
         with own_precision(q):
             for whose, kv in _visits(call, torch.stack((k, v))):
                 call.kernel.backward(do, q, kv[0], kv[1], out, lse, call.tiles(call.spans(whose)), sums)
-                travelling.add(whose, sums.next_keys())
+                travelling.add(whose, sums.kv_2BKLD)
+                sums.kv_2BKLD = torch.zeros_like(sums.kv_2BKLD)  # for the keys of the next rank
         return cast(q, sums.q_BHSD, travelling.home())
 
 

@@ -88,11 +88,6 @@ class Sizes:
         """Bytes of this rank's keys."""
         return self.batch * self.kv_heads * self.tokens * self.width * self.itemsize
 
-    @property
-    def key_sums(self) -> int:
-        """Bytes of the gradient of this rank's keys where it is added up."""
-        return self.keys // self.itemsize * max(self.itemsize, 4)
-
 
 def forward_bytes(scheme: Scheme, ranks: int, sizes: Sizes) -> float:
     """What each rank sends in the forward pass."""
@@ -103,7 +98,8 @@ def forward_bytes(scheme: Scheme, ranks: int, sizes: Sizes) -> float:
 def backward_bytes(scheme: Scheme, ranks: int, sizes: Sizes) -> float:
     """What each rank sends in the backward pass."""
     ring, ulysses = scheme.degrees(ranks)
-    return 2 * (sizes.keys + sizes.key_sums) * (ring - 1) + _heads(sizes, ulysses)
+    key_sums = sizes.keys // sizes.itemsize * max(sizes.itemsize, 4)  # of the gradient of keys, where it is added up
+    return 2 * (sizes.keys + key_sums) * (ring - 1) + _heads(sizes, ulysses)
 
 
 def _heads(sizes: Sizes, ulysses: int) -> float:

@@ -82,25 +82,22 @@ def tiles(q_spans: Spans, k_spans: Spans, segments: tuple[int, ...], causal: boo
     for q_start, q_stop in q_spans:
         k_row = 0
         for k_start, k_stop in k_spans:
-            for start, stop in _meeting((q_start, q_stop), (k_start, k_stop), ends):
-                q = (max(q_start, start), min(q_stop, stop))
-                k = (max(k_start, start), min(k_stop, stop))
-                for tile in _seen(q, k, causal):
-                    _append(found, _moved(tile, q_row - q_start, k_row - k_start))
+            # The samples of which both spans hold some.
+            late, early = max(q_start, k_start), min(q_stop, k_stop)
+            index = min(bisect_right(ends, late), len(ends) - 1)
+            start = ends[index - 1] if index else 0
+            while index < len(ends) and start < early:
+                q = (max(q_start, start), min(q_stop, ends[index]))
+                k = (max(k_start, start), min(k_stop, ends[index]))
+                q_by, k_by = q_row - q_start, k_row - k_start
+                for one in _seen(q, k, causal):
+                    _append(found, Tile(one.q_start + q_by, one.q_stop + q_by, one.k_start + k_by, one.k_stop + k_by,
+                                        one.diagonal))  # fmt: skip
+                start = ends[index]
+                index += 1
             k_row += k_stop - k_start
         q_row += q_stop - q_start
     return tuple(found)
-
-
-def _meeting(q: Span, k: Span, ends: tuple[int, ...]) -> Iterator[Span]:
-    """The samples of which both spans hold some."""
-    late, early = max(q[0], k[0]), min(q[1], k[1])
-    index = min(bisect_right(ends, late), len(ends) - 1)
-    start = ends[index - 1] if index else 0
-    while index < len(ends) and start < early:
-        yield start, ends[index]
-        start = ends[index]
-        index += 1
 
 
 def _seen(q: Span, k: Span, causal: bool) -> Iterator[Tile]:
@@ -116,10 +113,6 @@ def _seen(q: Span, k: Span, causal: bool) -> Iterator[Tile]:
     yield Tile(low, high, low, high, diagonal=True)
     if high < q[1]:
         yield Tile(high, q[1], low, high)
-
-
-def _moved(tile: Tile, q: int, k: int) -> Tile:
-    return Tile(tile.q_start + q, tile.q_stop + q, tile.k_start + k, tile.k_stop + k, tile.diagonal)
 
 
 def _append(found: list[Tile], tile: Tile) -> None:

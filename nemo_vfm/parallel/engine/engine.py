@@ -5,6 +5,7 @@ Every engine gives the numbers of a single device.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import nn
@@ -14,11 +15,11 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_for_ranks
+from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
-from nemo_vfm.parallel.layers.token_layout import Layout, call_under
+from nemo_vfm.parallel.layers.token_layout import Layout, call_within, under
 from nemo_vfm.parallel.plan.mesh import Mesh, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta
@@ -85,7 +86,10 @@ def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
 
     Its large linears are in FP8 where the precision says so.
     """
-    model, meta = build_for_ranks(parts.model, parts.seed, parts.plan.world)
+    if parts.plan.world > 1:
+        model, meta = build_unfilled(parts.model, parts.seed)
+    else:  # a single rank holds the whole model from the start
+        model, meta = build_model(parts.model, parts.seed), False
     narrowed = narrow(model, parts.precision.resolved()[0])
     if parts.precision.fp8 is not None:
         require_hardware(parts.precision.fp8)
@@ -102,6 +106,6 @@ def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, au
     """
     layout = layout_of(mesh, model)
     arithmetic: Callable[[], AbstractContextManager[object]] = parts.precision.autocast if autocast else nullcontext
-    call_under(model, layout, arithmetic)
+    call_within(model, partial(under, layout), arithmetic)  # in previews, too
     model.train()
     return layout

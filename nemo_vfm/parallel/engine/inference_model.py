@@ -5,7 +5,6 @@ their argument.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,7 +21,7 @@ from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.fp8.fp8_attention import fp8_attention
 from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 from nemo_vfm.parallel.layers.parallel_attention import attention_by
-from nemo_vfm.parallel.layers.token_layout import all_parts, call_under, call_within
+from nemo_vfm.parallel.layers.token_layout import all_parts, call_within, under
 from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.mesh import Mesh, group_among, join, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -136,7 +135,7 @@ def build_for_inference(
         if ranks.plan.is_sharded:
             apply_parallelism.shard(network, ranks.mesh, torch.float32)
         layout = replace(layout_of(ranks.mesh, network), lockstep=ranks.lockstep)
-        call_under(network, layout, nullcontext)
+        call_within(network, partial(under, layout))
     if meta:
         apply_parallelism.allocate(model, device())
     if meta and init_weights:

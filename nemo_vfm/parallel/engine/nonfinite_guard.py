@@ -44,7 +44,19 @@ class NonFinite:
         if greatest(float(not fine)) == (0.0,):
             self._in_a_row = 0
             return True
-        where = _where(fine, loss, grad_norm, microbatches)
+        keys = [key for batch in microbatches for key in batch.keys]
+        own = {"fine": fine, "loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
+        reports = [json.loads(text) for text in everyone_says(json.dumps(own))]
+        # A sum over all ranks is not finite on any of them: then those whose own loss is not finite are to blame.
+        bad = [(rank, one) for rank, one in enumerate(reports) if not math.isfinite(float(one["loss"]))]
+        bad = bad or [(rank, one) for rank, one in enumerate(reports) if not one["fine"]]
+        one = bad[0][1]
+        more = ", ..." if one["more"] > len(one["keys"]) else ""
+        ranks = "" if len(reports) == 1 else f", on rank {', '.join(str(rank) for rank, _ in bad)} of {len(reports)}"
+        where = (
+            f"The loss ({one['loss']}) or its gradient norm ({one['norm']}) is not finite at batch "
+            f"{microbatches[0].index if microbatches else '?'} (samples {', '.join(one['keys'])}{more}){ranks}"
+        )
         self._in_a_row += 1
         if self.action == "stop":
             raise UserError(f"{where}. Lower the learning rate, or look for damaged samples. No weights were changed.")
@@ -55,20 +67,3 @@ class NonFinite:
             )
         warn(f"{where}. The step is skipped: no weights were changed ({self._in_a_row} in a row)")
         return False
-
-
-def _where(fine: bool, loss: float, grad_norm: float, microbatches: Sequence[Batch]) -> str:
-    """The sentence, with the numbers and samples of the ranks at which it began."""
-    keys = [key for batch in microbatches for key in batch.keys]
-    own = {"fine": fine, "loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
-    reports = [json.loads(text) for text in everyone_says(json.dumps(own))]
-    # A sum over all ranks is not finite on any of them: then those whose own loss is not finite are to blame.
-    bad = [(rank, one) for rank, one in enumerate(reports) if not math.isfinite(float(one["loss"]))]
-    bad = bad or [(rank, one) for rank, one in enumerate(reports) if not one["fine"]]
-    one = bad[0][1]
-    more = ", ..." if one["more"] > len(one["keys"]) else ""
-    ranks = "" if len(reports) == 1 else f", on rank {', '.join(str(rank) for rank, _ in bad)} of {len(reports)}"
-    return (
-        f"The loss ({one['loss']}) or its gradient norm ({one['norm']}) is not finite at batch "
-        f"{microbatches[0].index if microbatches else '?'} (samples {', '.join(one['keys'])}{more}){ranks}"
-    )

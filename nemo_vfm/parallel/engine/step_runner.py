@@ -146,9 +146,14 @@ class StepRunner:
     #: Called with each micro-batch that is trained on, once `tags` has its scores; None computes none.
     on_scores: Callable[[ModelInputs], None] | None = None
 
+    def __post_init__(self) -> None:
+        self._updaters: list[Updater] = [*self.others, self.weights]
+        self._num_ranks = self.parts.plan.world
+        self._alike = self._num_ranks / self.parts.plan.data  # ranks that count the same samples
+
     def set_lr(self, lr_factor: float) -> None:
         """Set all learning rates of the coming steps to `lr_factor` times the recipe's."""
-        for one in self._updaters():
+        for one in self._updaters:
             one.set_lr(lr_factor)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
@@ -160,47 +165,51 @@ class StepRunner:
         Raises:
             UserError: the loss is not finite, on any rank, and that stops the run.
         """
-        updaters, shapes = self._updaters(), list[Shapes]()
-        for one in updaters:
+        shapes: list[Shapes] = []
+        for one in self._updaters:
             one.begin()
         with under(self.layout):
-            sums = [self._backward(batch, shapes) for batch in microbatches]
-        own_loss, own_weight = (sum(column) for column in zip(*sums, strict=True))
-        for one in updaters:
+            of_batches = [self._backward(batch, shapes) for batch in microbatches]
+        own_loss, own_weight = (sum(column) for column in zip(*of_batches, strict=True))
+        for one in self._updaters:
             one.reduce()
-        loss, weight, samples, *squares = self._over_ranks(
-            own_loss, own_weight, sum(map(len, microbatches)), [one.squared_norm() for one in updaters]
-        )
+        samples = sum(map(len, microbatches))
+        sums = [own_loss / self._alike, own_weight / self._alike, samples / self._alike]
+        sums += [one.squared_norm() for one in self._updaters]
+        if self._num_ranks > 1:
+            everyone = torch.tensor(sums, dtype=torch.float64, device=device())
+            torch.distributed.all_reduce(everyone)
+            sums = everyone.tolist()
+        loss, weight, samples, *squares = sums
+        weight = max(weight, 1e-12)
         norm = math.sqrt(sum(squares)) / weight
         if not self.nonfinite.may_update(own_loss, norm, microbatches):
-            for one in updaters:
+            for one in self._updaters:
                 one.discard()
             return StepResult(loss / weight, norm, 0.0, round(samples), shapes)
         clip_factor = 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
-        for one in updaters:
+        for one in self._updaters:
             one.apply(weight, clip_factor)
         lr = float(self.weights.optimizer.param_groups[0]["lr"])
         return StepResult(loss / weight, norm, lr, round(samples), shapes)
-
-    def _updaters(self) -> list[Updater]:
-        return [*self.others, self.weights]
 
     def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
         """(sum of losses by their weights, sum of the weights); gradients are added to those that are there."""
         pieces = batch.cut(self.parts.plan.microbatches)
         if self.pipeline is None:
-            return self.backward(self._forwards(pieces, shapes), len(pieces))
+
+            def forwards() -> Forwards:
+                for piece in pieces:
+                    prepared, losses_B = self._forward(piece, training=True)
+                    shapes.append(prepared.shapes())
+                    yield (losses_B * prepared.weight_B).sum(), float(prepared.weight_B.sum())
+
+            return self.backward(forwards(), len(pieces))
         require_even(batch, self.parts.plan.microbatches)
         prepared = [self._prepared(piece, training=True) for piece in pieces]
         shapes.extend(one.shapes() for one in prepared)
         loss = self.pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
         return loss, sum(float(one.weight_B.sum()) for one in prepared)
-
-    def _forwards(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> Forwards:
-        for piece in pieces:
-            prepared, losses_B = self._forward(piece, training=True)
-            shapes.append(prepared.shapes())
-            yield (losses_B * prepared.weight_B).sum(), float(prepared.weight_B.sum())
 
     def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
         return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
@@ -214,17 +223,6 @@ class StepRunner:
             if training and self.on_scores is not None:
                 self.on_scores(prepared)
         return prepared, self.parts.task.losses(output.float(), prepared)
-
-    def _over_ranks(self, loss: float, weight: float, samples: int, squares: Sequence[float]) -> list[float]:
-        """Sums over the global batch, and of the updaters' squares; ranks of the same samples all counted them."""
-        plan = self.parts.plan
-        alike = plan.world / plan.data
-        sums = [loss / alike, weight / alike, samples / alike, *squares]
-        if plan.world > 1:
-            everyone = torch.tensor(sums, dtype=torch.float64, device=device())
-            torch.distributed.all_reduce(everyone)
-            sums = everyone.tolist()
-        return [sums[0], max(sums[1], 1e-12), *sums[2:]]
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:

@@ -6,7 +6,7 @@ uses whole matrices (Muon, Shampoo) would compute something else on parts: a tri
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +49,16 @@ class WeightUpdater(DenseUpdater):
         learning = {one.name: one.parameter for one in self._holding if one.parameter.requires_grad}
         if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
+        self._is_spread = any(spread(one.parameter) is not None for one in self._holding)
         self._whole = learning
-        self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
+        self._own = dict[str, nn.Parameter]()
+        for name, parameter in learning.items():
+            self._own[name] = parameter
+            if offload:
+                host = local(parameter.detach()).to("cpu", copy=True)
+                self._own[name] = nn.Parameter(host.pin_memory() if parameter.device.type == "cuda" else host)
+            elif spread(parameter) is not None:
+                self._own[name] = nn.Parameter(local(parameter.detach()))
         #: What is updated beside the model's own parameters: local parts of them, or copies in host memory.
         self._parts = [(own, learning[name]) for name, own in self._own.items() if own is not learning[name]]
         self.optimizer = factory(list(self._own.items()))
@@ -71,11 +79,21 @@ class WeightUpdater(DenseUpdater):
 
     def squared_norm(self) -> float:
         """See `Updater`."""
-        return square_sum(self._holding) * self._averaged**2
+        squares = [
+            torch.linalg.vector_norm(own, dtype=torch.float64).square() / one.copies
+            for one, own in self._own_gradients()
+            if own.numel()
+        ]
+        return (float(torch.stack(squares).sum()) if squares else 0.0) * self._averaged**2
 
     def set_lr(self, lr_factor: float) -> None:
         """See `Updater`."""
         scale_lrs(self.optimizer, lr_factor)
+
+    def _own_gradients(self) -> list[tuple["ParamOwnership", Tensor]]:
+        """This rank's parts of those that there are."""
+        there = [(one, one.parameter.grad) for one in self._holding if one.parameter.grad is not None]
+        return [(one, local(grad)) for one, grad in there] if self._is_spread else there
 
     def gradients(self) -> dict[str, Tensor]:
         """See `DenseUpdater`."""
@@ -84,7 +102,8 @@ class WeightUpdater(DenseUpdater):
     @torch.no_grad()
     def apply(self, divisor: float, clip_factor: float) -> None:
         """See `Updater`."""
-        scale(self._holding, clip_factor * self._averaged / divisor)
+        if (factor := clip_factor * self._averaged / divisor) != 1.0:
+            torch._foreach_mul_([grad for _, grad in self._own_gradients()], factor)
         if self._stale:  # a checkpoint or a warm start may have filled the model since it was copied
             for own, whole in self._parts:
                 own.copy_(local(whole))
@@ -124,39 +143,26 @@ class WeightUpdater(DenseUpdater):
             }
 
 
-def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
-    if offload:
-        host = local(parameter.detach()).to("cpu", copy=True)
-        return nn.Parameter(host.pin_memory() if parameter.device.type == "cuda" else host)
-    return parameter if spread(parameter) is None else nn.Parameter(local(parameter.detach()))
-
-
 def _require_elementwise(factory: OptimizerFactory) -> None:
     """Try the optimizer on a small matrix and on its halves: both must come to the same."""
     draw = torch.Generator().manual_seed(0)
     start, grads = torch.randn(8, 6, generator=draw), [torch.randn(8, 6, generator=draw) for _ in range(3)]
-    whole = _tried(factory, [start], [[grad] for grad in grads])
-    halves = _tried(factory, _halves(start), [_halves(grad) for grad in grads])
+    found = []
+    for parts in (1, 2):
+        parameters = [nn.Parameter(piece.clone()) for piece in torch.tensor_split(start, parts)]
+        optimizer = factory([(f"weight{number}", parameter) for number, parameter in enumerate(parameters)])
+        for step in grads:
+            for parameter, grad in zip(parameters, torch.tensor_split(step, parts), strict=True):
+                parameter.grad = grad.clone()
+            optimizer.step()
+        found.append(torch.cat([parameter.detach() for parameter in parameters]))
+    whole, halves = found
     if not torch.allclose(whole, halves, rtol=1e-5, atol=1e-7):
         name = type(factory([("weight", nn.Parameter(start.clone()))])).__name__
         raise UserError(
             f"{name} needs whole matrices, but this plan shards them, so the result would depend on the layout. Use "
             f"an element-wise optimizer such as AdamW, or parallel.shard=1 and tensor=1."
         )
-
-
-def _halves(matrix: Tensor) -> list[Tensor]:
-    return list(torch.tensor_split(matrix, 2))
-
-
-def _tried(factory: OptimizerFactory, pieces: list[Tensor], grads: list[list[Tensor]]) -> Tensor:
-    parameters = [nn.Parameter(piece.clone()) for piece in pieces]
-    optimizer = factory([(f"weight{number}", parameter) for number, parameter in enumerate(parameters)])
-    for step in grads:
-        for parameter, grad in zip(parameters, step, strict=True):
-            parameter.grad = grad.clone()
-        optimizer.step()
-    return torch.cat([parameter.detach() for parameter in parameters])
 
 
 def keep_initial_lrs(optimizer: torch.optim.Optimizer) -> None:
@@ -256,37 +262,15 @@ def _gradients(holding: Iterable[ParamOwnership]) -> list[Tensor]:
 
 def all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """Sum plain tensors over a group, in place, in a few large calls."""
-    for bucket in _buckets(tensors):
+    buckets: list[list[Tensor]] = []
+    for tensor in tensors:
+        full = not buckets or sum(one.nbytes for one in buckets[-1]) > _BUCKET_BYTES
+        if full or buckets[-1][0].dtype != tensor.dtype:
+            buckets.append([])
+        buckets[-1].append(tensor)
+    for bucket in buckets:
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)
         borders = list(itertools.accumulate(tensor.numel() for tensor in bucket))[:-1]
         parts = torch.tensor_split(flat, borders)
         torch._foreach_copy_(bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)])
-
-
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    bucket: list[Tensor] = []
-    for tensor in tensors:
-        if bucket and (bucket[0].dtype != tensor.dtype or sum(t.nbytes for t in bucket) > _BUCKET_BYTES):
-            yield bucket
-            bucket = []
-        bucket.append(tensor)
-    if bucket:
-        yield bucket
-
-
-def square_sum(holding: Sequence[ParamOwnership]) -> float:
-    """This rank's share of the squared norm: summed over all ranks it counts every number once."""
-    squares = [
-        torch.linalg.vector_norm(own, dtype=torch.float64).square() / one.copies
-        for one in holding
-        if one.parameter.grad is not None and (own := local(one.parameter.grad)).numel()
-    ]
-    return float(torch.stack(squares).sum()) if squares else 0.0
-
-
-def scale(holding: Sequence[ParamOwnership], factor: float) -> None:
-    """Multiply every gradient."""
-    if factor != 1.0:
-        gradients = [local(one.parameter.grad) for one in holding if one.parameter.grad is not None]
-        torch._foreach_mul_(gradients, factor)

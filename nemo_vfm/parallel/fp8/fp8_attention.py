@@ -31,14 +31,12 @@ def fp8_attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor |
         masks: Sequence[Tensor | None] = [mask] * -(-q.shape[2] // rows)
         if mask is not None and mask.shape[2] > 1:
             masks = torch.split(mask, rows, 2)
-        parts = [_attended(part, k, v, one) for part, one in zip(torch.split(q, rows, 2), masks, strict=True)]
+        parts = []
+        for some_q, some_mask in zip(torch.split(q, rows, 2), masks, strict=True):
+            scores = some_q @ k.transpose(2, 3) * q.shape[3] ** -0.5
+            if some_mask is not None:
+                scores = scores.masked_fill(~some_mask, -torch.inf)
+            shares = torch.exp(scores - scores.amax(3, keepdim=True))
+            most = shares.new_tensor(torch.finfo(E4M3).max)
+            parts.append(dequantise(quantise_by(shares, most)) @ v / shares.sum(3, keepdim=True))
         return torch.cat(parts, 2).to(q_BHSD.dtype)
-
-
-def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    scores = q @ k.transpose(2, 3) * q.shape[3] ** -0.5
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    shares = torch.exp(scores - scores.amax(3, keepdim=True))
-    most = shares.new_tensor(torch.finfo(E4M3).max)
-    return dequantise(quantise_by(shares, most)) @ v / shares.sum(3, keepdim=True)

@@ -68,55 +68,27 @@ class Fp8Linear(Fp8Products, nn.Linear):
         """
         if not self.is_on:
             return super().forward(x)
-        side = None if (weight := spread(self.weight)) is None else _Side(weight)
-        groups = (None, None) if side is None else side.groups()
-        rows, weight_NK = (x, self.weight) if side is None else (side.own(x), side.weight())
-        product = self.product(rows, weight_NK, *groups)
-        if self.bias is not None:
-            product = product + (self.bias if side is None else side.bias(self.bias)).to(product.dtype)
-        return product if side is None else side.spread(product)
+        if (weight := spread(self.weight)) is not None:
+            return self._forward_split(x, weight)
+        product = self.product(x, self.weight, None, None)
+        return product if self.bias is None else product + self.bias.to(product.dtype)
 
-
-class _Side:
-    """How tensor parallelism splits a linear.
-
-    Args:
-        weight: (N, K), sharded over N in a column linear, over K in a row linear.
-    """
-
-    def __init__(self, weight: Any) -> None:
-        (placement,) = weight.placements
-        self._weight, self._mesh = weight, weight.device_mesh
-        self.column: bool = placement.is_shard(0)
-
-    def groups(self) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
-        """Who splits (K, N)."""
-        group = self._mesh.get_group()
-        return (None, group) if self.column else (group, None)
-
-    def own(self, x: Any) -> Tensor:
-        """This rank's part of the input; that of a column linear is whole, and its gradient a part of a sum."""
-        from torch.distributed.tensor import Partial
-
-        own: Tensor = x.to_local(grad_placements=[Partial()]) if self.column else x.to_local()
-        return own
-
-    def weight(self) -> Tensor:
-        """This rank's part of the weight."""
-        own: Tensor = self._weight.to_local()
-        return own
-
-    def bias(self, bias: Any) -> Tensor:
-        """This rank's part. The sum over a row linear's ranks has a bias once, and its gradient is whole on each."""
-        own: Tensor = bias.to_local()
-        return own if self.column or self._mesh.get_local_rank() == 0 else own - own.detach()
-
-    def spread(self, y: Tensor) -> Tensor:
-        """The output over the ranks."""
+    def _forward_split(self, x: Any, weight: Any) -> Tensor:
+        """Under tensor parallelism: the weight, (N, K), is sharded over N in a column linear, else over K."""
         from torch.distributed.tensor import DTensor, Partial, Shard
 
-        placement = Shard(y.ndim - 1) if self.column else Partial()
-        return DTensor.from_local(y, self._mesh, [placement], run_check=False)
+        (placement,), mesh = weight.placements, weight.device_mesh
+        if is_column := placement.is_shard(0):  # its input is whole, and the gradient of that a part of a sum
+            product = self.product(x.to_local(grad_placements=[Partial()]), weight.to_local(), None, mesh.get_group())
+        else:
+            product = self.product(x.to_local(), weight.to_local(), mesh.get_group(), None)
+        if self.bias is not None:
+            bias: Any = self.bias
+            own = bias.to_local()
+            # The sum over a row linear's ranks has a bias once, and its gradient is whole on each.
+            own = own if is_column or mesh.get_local_rank() == 0 else own - own.detach()
+            product = product + own.to(product.dtype)
+        return DTensor.from_local(product, mesh, [Shard(product.ndim - 1) if is_column else Partial()], run_check=False)
 
 
 def to_fp8(linear: nn.Linear, spec: Fp8, *, whole_input: bool = False) -> Fp8Linear:

@@ -49,7 +49,11 @@ class OperandStats:
         """Add a matrix of one channel a column, and what became of it."""
         sizes = x.detach().abs().float()
         flushed = ((sizes > 0) & (quantised.elements.float() == 0)).sum()
-        counts = torch.stack([_saturated(sizes, quantised), flushed, (sizes > 0).sum()]).float()
+        # A scale that follows the numbers themselves lets none saturate; one for the tensor may be of the past.
+        saturated = torch.zeros((), dtype=torch.int64, device=sizes.device)
+        if not quantised.scale.dim():
+            saturated = (sizes > quantised.scale * _LIMIT[quantised.elements.dtype]).sum()
+        counts = torch.stack([saturated, flushed, (sizes > 0).sum()]).float()
         channels = sizes.amax(0)
         if role in self.counts:
             channels, counts = torch.maximum(channels, self.channel_amax[role]), counts + self.counts[role]
@@ -57,19 +61,11 @@ class OperandStats:
 
     def summaries(self) -> Mapping[str, OperandSummary]:
         """By role; an operand that no product used is left out."""
-        return {role: _summary(channels, self.counts[role]) for role, channels in self.channel_amax.items()}
-
-
-def _saturated(sizes: Tensor, quantised: Quantised) -> Tensor:
-    """A scale that follows the numbers themselves lets none saturate; one for the tensor may be of the past."""
-    if quantised.scale.dim():
-        return torch.zeros((), dtype=torch.int64, device=sizes.device)
-    return (sizes > quantised.scale * _LIMIT[quantised.elements.dtype]).sum()
-
-
-def _summary(channels: Tensor, counts: Tensor) -> OperandSummary:
-    largest, place = channels.max(0)
-    middle = float(channels.median())
-    outlier = float(largest) / middle if middle > 0 else 0.0
-    saturated, flushed, values = counts.tolist()
-    return OperandSummary(float(largest), outlier, int(place), saturated, flushed, values)
+        found = {}
+        for role, channels in self.channel_amax.items():
+            largest, place = channels.max(0)
+            middle = float(channels.median())
+            outlier = float(largest) / middle if middle > 0 else 0.0
+            saturated, flushed, values = self.counts[role].tolist()
+            found[role] = OperandSummary(float(largest), outlier, int(place), saturated, flushed, values)
+        return found

@@ -45,13 +45,25 @@ def quantise(
     Raises:
         ValueError: its size is not divisible by that of a block.
     """
-    blocks = _blocked(x.detach().float(), granularity)
-    amax = _amax(blocks, granularity)
+    blocks = x.detach().float()
+    if granularity in _BLOCKS:  # (..., M / rows, rows, K / columns, columns)
+        rows, columns = _BLOCKS[granularity]
+        if x.shape[-1] % columns or (rows > 1 and (x.dim() < 2 or x.shape[-2] % rows)):
+            raise ValueError(f"a tensor of {tuple(x.shape)} cannot be cut into blocks of {rows} x {columns}")
+        blocks = blocks.reshape(*x.shape[:-1], -1, columns)
+        blocks = blocks if rows == 1 else blocks.reshape(*x.shape[:-2], -1, rows, *blocks.shape[-2:])
+    # One for each scale, in a shape that broadcasts over the blocks.
+    if granularity == "tensor":
+        amax = blocks.abs().max()
+    else:
+        amax = blocks.abs().amax((-3, -1) if granularity == "128x128" else -1, keepdim=True)
     if whole is not None:
         amax = whole(amax)
     if granularity == "mx":
         exponent = _mx_exponent(amax, dtype)
-        elements = _cast(blocks * _mx_factor(exponent), dtype)
+        # 2^(127 - exponent); 1 for an exponent of 0, whose block is all but zero; NaN for 255
+        power = torch.where(exponent == 0, 1.0, torch.exp2(_BIAS - exponent.float()))
+        elements = _cast(blocks * torch.where(exponent == 255, torch.nan, power), dtype)
         return Quantised(elements.reshape(x.shape), _one_each(exponent, x, granularity).view(torch.float8_e8m0fnu))
     factor = factor_of(amax, dtype, pow2=pow2)
     elements = _cast(blocks * factor, dtype).reshape(x.shape)
@@ -97,24 +109,6 @@ def dequantise(quantised: Quantised) -> Tensor:
     return elements * scale
 
 
-def _blocked(x: Tensor, granularity: Granularity) -> Tensor:
-    """(..., M / rows, rows, K / columns, columns) for blocks; else as it is."""
-    if granularity not in _BLOCKS:
-        return x
-    rows, columns = _BLOCKS[granularity]
-    if x.shape[-1] % columns or (rows > 1 and (x.dim() < 2 or x.shape[-2] % rows)):
-        raise ValueError(f"a tensor of {tuple(x.shape)} cannot be cut into blocks of {rows} x {columns}")
-    cut = x.reshape(*x.shape[:-1], -1, columns)
-    return cut if rows == 1 else cut.reshape(*x.shape[:-2], -1, rows, *cut.shape[-2:])
-
-
-def _amax(blocks: Tensor, granularity: Granularity) -> Tensor:
-    """One for each scale, in a shape that broadcasts over the blocks."""
-    if granularity == "tensor":
-        return blocks.abs().max()
-    return blocks.abs().amax((-3, -1) if granularity == "128x128" else -1, keepdim=True)
-
-
 def _one_each(scale: Tensor, x: Tensor, granularity: Granularity) -> Tensor:
     """Without the dimensions of length 1 that broadcasting needed."""
     if granularity in ("tensor", "row"):
@@ -140,10 +134,3 @@ def _mx_exponent(amax: Tensor, dtype: torch.dtype) -> Tensor:
     up = (mantissa != 0) & ~((exponent == 0) & (mantissa <= 0x400000))  # 2^-127 and less need no more than exponent 0
     exponent = (exponent + up).clamp(max=254)
     return torch.where(amax.isnan(), 255, exponent).to(torch.uint8)
-
-
-def _mx_factor(exponent: Tensor) -> Tensor:
-    """2^(127 - exponent); 1 for an exponent of 0, whose block is all but zero; NaN for 255."""
-    power = torch.exp2(_BIAS - exponent.float())
-    power = torch.where(exponent == 0, 1.0, power)
-    return torch.where(exponent == 255, torch.nan, power)

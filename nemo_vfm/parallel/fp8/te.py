@@ -45,12 +45,14 @@ class TeProducts(torch.autograd.Function):
         grad = operands.whole_gradient(grad)
         by_row = _cast(grad, "gradient", operands, turned=rows is not None)
         grad_x = grad_w = None
+        # A gradient's sums are split so that fewer bits are lost.
+        long_sums = {"grad": True, "out_dtype": grad.dtype, "use_split_accumulator": True}
         if ctx.needs_input_grad[0]:
             if isinstance(weight, Tensor):
                 weight = _cast(weight, "weight", operands, turned=True, count=False)
-            grad_x = share(_summed_long(weight, by_row, "NN", grad.dtype), operands)
+            grad_x = share(general_gemm(weight, by_row, layout="NN", **long_sums)[0], operands)
         if rows is not None:
-            grad_w = share(_summed_long(rows, by_row, "NT", grad.dtype), operands)
+            grad_w = share(general_gemm(rows, by_row, layout="NT", **long_sums)[0], operands)
         return grad_x, grad_w, None
 
 
@@ -58,12 +60,6 @@ def _turned(quantised: Any) -> Any:
     """With the transposed copy alone."""
     quantised.update_usage(rowwise_usage=False, columnwise_usage=True)
     return quantised
-
-
-def _summed_long(a: Any, b: Any, layout: str, dtype: torch.dtype) -> Tensor:
-    """A product for a gradient, whose sums are split so that fewer bits are lost."""
-    found: Tensor = general_gemm(a, b, layout=layout, grad=True, out_dtype=dtype, use_split_accumulator=True)[0]
-    return found
 
 
 def _cast(x: Tensor, role: str, operands: Operands, *, turned: bool = False, count: bool = True) -> Any:

@@ -11,7 +11,7 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.optional import require
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Products, require_divisible, to_fp8
-from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 
 
 def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
@@ -91,19 +91,15 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
         for name in matching((*how.column, *how.row), names)
         if ".".join(name.split(".")[:depth]) in inner and isinstance(module := names[name], nn.Linear)
     }
-    _require_divisible(how, found, spec, tensor)
-    return found
-
-
-def _require_divisible(how: Declared, linears: dict[str, nn.Linear], spec: Fp8, tensor: int) -> None:
-    rows = matching(how.row, linears)
-    for name, linear in linears.items():
+    rows = matching(how.row, found)
+    for name, linear in found.items():
         inputs, outputs = (tensor, 1) if name in rows else (1, tensor)
         sizes = {"in_features": linear.in_features // inputs, "out_features": linear.out_features // outputs}
         try:
             require_divisible(spec, name, **sizes)
         except ValueError as error:
             raise UserError(f"{error}.") from error
+    return found
 
 
 def histories(model: nn.Module) -> dict[str, AmaxHistory]:

@@ -74,21 +74,6 @@ def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, segments: Seq
     return _over_ranks(q_BHSD, k_BHSD, v_BHSD, segments, causal=False)
 
 
-def packed_attention(
-    q_1HSD: Tensor, k_NHLD: Tensor, v_NHLD: Tensor, mask_N11L: Tensor, spans: Sequence[tuple[int, tuple[int, int]]]
-) -> Tensor:
-    """`attention` of packed samples' queries, each to the keys of its own sample: (1, H, S, D).
-
-    Args:
-        spans: (sample, its queries) in their order; together they are all queries.
-    """
-    parts = [
-        attention(q_1HSD[:, :, begin:end], k_NHLD[n : n + 1], v_NHLD[n : n + 1], mask_N11L[n : n + 1])
-        for n, (begin, end) in spans
-    ]
-    return torch.cat(parts, 2)
-
-
 def causal_attention(
     q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, lengths: Sequence[int] | None = None, window: int | None = None
 ) -> Tensor:  # fmt: skip

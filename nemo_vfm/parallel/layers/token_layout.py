@@ -66,11 +66,6 @@ def under(layout: Layout) -> Iterator[None]:
         _ACTIVE.pop()
 
 
-def call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
-    """Register hooks that run the model's forward under a layout and an autocast context, also in previews."""
-    call_within(model, lambda: under(layout), arithmetic)
-
-
 def call_within(model: nn.Module, *contexts: Callable[[], AbstractContextManager[object]]) -> None:
     """Register hooks that run the model's forward within contexts, the first outermost."""
     entered: list[ExitStack] = []

@@ -29,7 +29,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.engine.weight_updater import keep_initial_lrs, scale_lrs
-from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments, adam_arguments, own_numbers
+from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, own_numbers
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -74,10 +74,23 @@ class MegatronUpdater(DenseUpdater):
         self._mesh, self._dims, self._group = mesh, split_parameters(model), groups.intra_dp_cp
         self._is_shared = bool(wrapped.ddp_config.use_distributed_optimizer)
         arguments = adam_arguments(factory)
-        self._chained = get_megatron_optimizer(
-            _config(arguments, shared=self._is_shared), [wrapped], _overrides(factory, wrapped.module, arguments),
-            use_gloo_process_groups=False, pg_collection=groups,
+        first, second = arguments.betas
+        adam = OptimizerConfig(
+            optimizer="adam", lr=arguments.lr, weight_decay=arguments.weight_decay, adam_beta1=first,
+            adam_beta2=second, adam_eps=arguments.eps, decoupled_weight_decay=True,
+            use_distributed_optimizer=self._is_shared, clip_grad=0.0,
         )  # fmt: skip
+        # The numbers of parameters that have others than the rest; empty, lest norms and biases lose their decay.
+        others = {
+            ParamKey(predicate=ParamPredicate(f"{lr} {decay}", partial(_is_among, own))): {
+                "lr": lr, "weight_decay": decay,
+            }
+            for (lr, decay), own in own_numbers(factory, wrapped.module).items()
+            if (lr, decay) != (arguments.lr, arguments.weight_decay)
+        }  # fmt: skip
+        self._chained = get_megatron_optimizer(
+            adam, [wrapped], others, use_gloo_process_groups=False, pg_collection=groups
+        )
         (self._own,) = self._chained.chained_optimizers
         if self._own.is_stub_optimizer:
             raise UserError("This rank has no trainable weights. Use engine=torch.")
@@ -134,6 +147,8 @@ class MegatronUpdater(DenseUpdater):
 
     def _rows(self, shard: _Shard, key: str) -> Tensor:
         """What this rank saves of a moment: its rows of what its tensor rank holds."""
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
         own = None if shard.main is None else self.optimizer.state[shard.main][key]
         if not self._is_shared:
             assert own is not None
@@ -142,12 +157,8 @@ class MegatronUpdater(DenseUpdater):
         if own is not None:
             whole[shard.start : shard.end] = own
         dist.all_reduce(whole, group=self._group)
-        return self._own_rows(shard, whole.view(shard.parameter.shape))
-
-    def _own_rows(self, shard: _Shard, part: Tensor) -> Tensor:
-        """A data rank's share of what it has gathered, along a dimension that tensor ranks do not split."""
-        from torch.distributed.tensor import DTensor, Replicate, Shard
-
+        part = whole.view(shard.parameter.shape)
+        # Of what it has gathered, this data rank's share, along a dimension that tensor ranks do not split.
         over = 0 if (dim := self._dims.get(shard.name)) != 0 else 1
         if over == part.dim():  # a bias that tensor ranks split
             return self._laid_out(shard, part)
@@ -204,37 +215,20 @@ class MegatronUpdater(DenseUpdater):
 
     def gradients(self) -> dict[str, Tensor]:
         """See `DenseUpdater`; as far as tensor ranks split them, as the update used them."""
-        return {shard.name: self._laid_out(shard, self._whole_gradient(shard)) for shard in self._shards}
-
-    def _whole_gradient(self, shard: _Shard) -> Tensor:
-        own: Tensor = shard.parameter.main_grad  # type: ignore[attr-defined]
-        if not self._is_shared:
-            return own.clone()
-        whole = torch.zeros_like(own).flatten()
-        whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
-        dist.all_reduce(whole, group=self._group)
-        return whole.view_as(own)
-
-
-def _overrides(factory: OptimizerFactory, model: nn.Module, base: AdamArguments) -> dict[ParamKey, dict[str, float]]:
-    """The numbers of parameters that have others than the rest; empty, lest norms and biases lose their decay."""
-    return {
-        ParamKey(predicate=ParamPredicate(f"{lr} {decay}", partial(_is_among, own))): {"lr": lr, "weight_decay": decay}
-        for (lr, decay), own in own_numbers(factory, model).items()
-        if (lr, decay) != (base.lr, base.weight_decay)
-    }  # fmt: skip
+        found = {}
+        for shard in self._shards:
+            own = _main_grad(shard.parameter)
+            whole = own.clone()
+            if self._is_shared:
+                whole = torch.zeros_like(own).flatten()
+                whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
+                dist.all_reduce(whole, group=self._group)
+            found[shard.name] = self._laid_out(shard, whole.view_as(own))
+        return found
 
 
 def _is_among(ids: set[int], parameter: nn.Parameter) -> bool:
     return id(parameter) in ids
-
-
-def _config(arguments: AdamArguments, *, shared: bool) -> OptimizerConfig:
-    first, second = arguments.betas
-    return OptimizerConfig(
-        optimizer="adam", lr=arguments.lr, weight_decay=arguments.weight_decay, adam_beta1=first, adam_beta2=second,
-        adam_eps=arguments.eps, decoupled_weight_decay=True, use_distributed_optimizer=shared, clip_grad=0.0,
-    )  # fmt: skip
 
 
 class DataParallel:
@@ -248,7 +242,13 @@ class DataParallel:
         self._groups = groups
         self._partial = partial_over_tensor(model, mesh.plan)
         self._repeated = [parameter for parameter in learning if parameter in everywhere]
-        mark(model, counted_elsewhere=everywhere if mesh.at.pipeline else set())
+        # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
+        counted_elsewhere = everywhere if mesh.at.pipeline else set()
+        dims = split_parameters(model)
+        for name, parameter in model.named_parameters():
+            marked: Any = parameter
+            marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
+            marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
         self.wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
 
     def forget(self) -> None:
@@ -269,15 +269,6 @@ def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
         grad_reduce_in_fp32=True, use_distributed_optimizer=shared,
         num_distributed_optimizer_instances=plan.replicate if shared else 1,
     )  # fmt: skip
-
-
-def mark(model: nn.Module, counted_elsewhere: set[nn.Parameter]) -> None:
-    """Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts."""
-    dims = split_parameters(model)
-    for name, parameter in model.named_parameters():
-        marked: Any = parameter
-        marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
-        marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
 
 
 def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:

@@ -63,7 +63,8 @@ class MegatronEngine:
             notes.append(f"it would not start: {why}")
         try:
             adam_arguments(optimizer)
-            _require_no_tables(on_meta(model))
+            if tables_of(on_meta(model)):
+                raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
         except UserError as error:
             notes.append(f"it would not start: {error}")
         count, shared = state_of(model, optimizer, plan)
@@ -101,7 +102,8 @@ class MegatronEngine:
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         mesh, groups, config = join(plan, device()), groups_of(plan), config_of(plan)
         model, meta, narrowed = build_unsplit(parts)
-        _require_no_tables(model)
+        if tables_of(model):
+            raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
         split(model, mesh, groups.tp, config)
@@ -123,14 +125,17 @@ class MegatronEngine:
         )  # fmt: skip
 
 
-def _require_no_tables(model: nn.Module) -> None:
-    if tables_of(model):
-        raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
-
-
 def require_megatron() -> None:
     """Import Megatron-Core and make sure that tensors can be put on the device it expects."""
-    _require_whole_transformer_engine()
+    # Megatron-Core guards its import against ImportError alone, and an empty package raises RuntimeError.
+    try:
+        if available("transformer_engine"):
+            require("transformer_engine", purpose="engine=megatron")
+    except Exception as error:
+        raise UserError(
+            f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would fail on it. "
+            f"Install transformer-engine[pytorch], or uninstall transformer-engine."
+        ) from error
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it imports wandb where that is installed
     try:
         with warnings.catch_warnings():
@@ -143,26 +148,10 @@ def require_megatron() -> None:
             f"engine=megatron needs Megatron-Core, which cannot be imported here ({error}). Install it with: pip "
             f"install 'nemo_vfm[megatron]'"
         ) from error
-    _require_gpu(megatron.core.__version__)
-
-
-def _require_whole_transformer_engine() -> None:
-    """Megatron-Core guards its import against ImportError alone, and an empty package raises RuntimeError."""
-    if not available("transformer_engine"):
-        return
-    try:
-        require("transformer_engine", purpose="engine=megatron")
-    except Exception as error:
-        raise UserError(
-            f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would fail on it. "
-            f"Install transformer-engine[pytorch], or uninstall transformer-engine."
-        ) from error
-
-
-def _require_gpu(version: str) -> None:
     try:
         torch.zeros(1, device="cuda")
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"Megatron-Core {version} needs NVIDIA GPUs, and this process has none ({error}). Use engine=torch."
+            f"Megatron-Core {megatron.core.__version__} needs NVIDIA GPUs, and this process has none ({error}). "
+            f"Use engine=torch."
         ) from error

@@ -47,14 +47,14 @@ class Layout:
     def __str__(self) -> str:
         how = {"tensor": "sequence" if self.degrees.get("sequence") else "", "context": self.degrees.get("attention"),
                "pipeline": self.degrees.get("schedule")}  # fmt: skip
-        terms = [f"{name} {size}{_detail(how.get(name))}" for name, size in self.degrees.items() if name in AXES]
+        terms = [
+            f"{name} {size} {(how.get(name) or '').replace('_', '-')}".rstrip()
+            for name, size in self.degrees.items()
+            if name in AXES
+        ]
         if "pipeline" not in self.degrees and "microbatches" in self.degrees:
             terms.append(f"in {self.degrees['microbatches']} parts")
         return ", ".join(terms + ["packed"] * self.packed) or "one device"
-
-
-def _detail(how: str | None) -> str:
-    return f" {how.replace('_', '-')}" if how else ""
 
 
 def all_layouts(ranks: int, *, samples: int, stages: int) -> list[Layout]:
@@ -93,20 +93,13 @@ def selection(layouts: Sequence[Layout], *, together: int) -> list[Layout]:
 
     Greedily: the one that shows most that is new comes next. The same layouts give the same selection.
     """
-    shown = {one: set(itertools.combinations(sorted(one.choices(), key=str), together)) for one in map(_Key, layouts)}
+    shown = {
+        place: set(itertools.combinations(sorted(one.choices(), key=str), together))
+        for place, one in enumerate(layouts)
+    }
     missing, chosen = set().union(*shown.values()), []
     while missing:
-        best = max(shown, key=lambda one: len(shown[one] & missing))
-        chosen.append(best.layout)
+        best = max(shown, key=lambda place: len(shown[place] & missing))
+        chosen.append(layouts[best])
         missing -= shown.pop(best)
     return chosen
-
-
-class _Key:
-    """A layout that can be a key: compared by identity."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    def choices(self) -> frozenset[tuple[str, object]]:
-        return self.layout.choices()

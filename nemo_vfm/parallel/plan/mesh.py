@@ -19,7 +19,6 @@ from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead
 from nemo_vfm.parallel.plan.plan import AXES, Coordinate, ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
-from nemo_vfm.parallel.ranks.gather import GroupGather
 
 #: How long a rank waits for the others before it gives up and says so.
 TIMEOUT = timedelta(minutes=30)
@@ -116,16 +115,6 @@ def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
         return Layout(tensor=mesh.tensor, shared_head=shared)
     scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
     return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
-
-
-def same_slice(plan: ParallelPlan) -> GroupGather | None:
-    """Those that train on the same samples as this rank, to exchange bytes with; None where there are none.
-
-    A group of its own on the CPU, since a thread uses it beside the step. Every rank must call this.
-    """
-    return (
-        None if plan.world == plan.data else GroupGather(group_along(plan, ("pipeline", "context", "tensor"), "gloo"))
-    )
 
 
 def peers(plan: ParallelPlan, axes: Sequence[str]) -> list[list[int]]:

@@ -38,7 +38,15 @@ def state_of(
     tables = [tensor for one in tables_of(built).values() for tensor in one.state().values()]
     count = count_rows(built)[1] + sum(parameter.numel() for parameter in built.parameters())
     kept = StaticMemory(optimizer)
-    states = [_states(built, own, kept) for own in portions(built, plan)]
+    named, states = dict(built.named_parameters()), list[dict[str, int]]()
+    for own in portions(built, plan):
+        learning = {name: size for name, size in own.items() if named[name].requires_grad}
+        weights = sum(named[name].element_size() * size for name, size in own.items())
+        states.append({
+            "weights": sum(map(_bytes, built.buffers())) + weights,
+            "gradients": sum(named[name].element_size() * size for name, size in learning.items()),
+            "optimizer": sum(kept.by(named[name].dtype, size) for name, size in learning.items()),
+        })  # fmt: skip
     most = max(states, key=lambda bytes_of: sum(bytes_of.values()))
     return count, most | ({"tables": sum(map(_bytes, tables))} if tables else {})
 
@@ -89,16 +97,6 @@ class _Undrawn(TorchFunctionMode):
 _DRAWING = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_})
 
 
-def _states(model: nn.Module, own: Mapping[str, int], kept: "StaticMemory") -> dict[str, int]:
-    named = dict(model.named_parameters())
-    learning = {name: size for name, size in own.items() if named[name].requires_grad}
-    return {
-        "weights": sum(map(_bytes, model.buffers())) + sum(named[n].element_size() * size for n, size in own.items()),
-        "gradients": sum(named[name].element_size() * size for name, size in learning.items()),
-        "optimizer": sum(kept.by(named[name].dtype, size) for name, size in learning.items()),
-    }
-
-
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -116,22 +114,17 @@ class StaticMemory:
     def by(self, dtype: torch.dtype, numbers: int) -> int:
         """Bytes for a parameter of so many numbers."""
         if dtype not in self._found:
-            self._found[dtype] = _kept(dtype, self._optimizer)
+            parameter = nn.Parameter(torch.zeros(2, 3, dtype=dtype))
+            with without_compiler():
+                made = self._optimizer([("weight", parameter)])
+                parameter.grad = torch.zeros_like(parameter)
+                made.step()
+            state: Mapping[str, object] = made.state[parameter]
+            kept = [value for value in state.values() if isinstance(value, Tensor)]
+            per_number = sum(tensor.element_size() for tensor in kept if tensor.shape == parameter.shape)
+            self._found[dtype] = per_number, sum(_bytes(tensor) for tensor in kept if tensor.shape != parameter.shape)
         per_number, fixed = self._found[dtype]
         return numbers * per_number + fixed
-
-
-def _kept(dtype: torch.dtype, optimizer: OptimizerFactory) -> tuple[int, int]:
-    """(bytes for each number of a parameter, bytes for each parameter)."""
-    parameter = nn.Parameter(torch.zeros(2, 3, dtype=dtype))
-    with without_compiler():
-        made = optimizer([("weight", parameter)])
-        parameter.grad = torch.zeros_like(parameter)
-        made.step()
-    state: Mapping[str, object] = made.state[parameter]
-    kept = [value for value in state.values() if isinstance(value, Tensor)]
-    per_number = sum(tensor.element_size() for tensor in kept if tensor.shape == parameter.shape)
-    return per_number, sum(_bytes(tensor) for tensor in kept if tensor.shape != parameter.shape)
 
 
 def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:

@@ -15,12 +15,6 @@ class _Collective(Protocol):
     def __call__(self, output: torch.Tensor, own: torch.Tensor, /, group: "ProcessGroup") -> object: ...
 
 
-def _all_gather() -> _Collective:
-    """torch's, by its new name where it has one: since 2.13 the old one warns."""
-    found: _Collective = getattr(torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor)
-    return found
-
-
 class Gather(Protocol):
     """Ranks that exchange bytes. Every rank must call in the same order, so one thread of each does all calls."""
 
@@ -78,17 +72,14 @@ class GroupGather:
             LostRank: another rank died, hangs, or is not in the same call.
         """
         try:
-            return self._all_gather(data)
+            lengths = [int.from_bytes(row, "little") for row in self._gathered(len(data).to_bytes(8, "little"), 8)]
+            rows = self._gathered(data, max(lengths))
+            return [row[:length] for row, length in zip(rows, lengths, strict=True)]
         except RuntimeError as error:
             raise LostRank(
                 f"rank {self.rank()} of {self.num_ranks()} that share their data timed out waiting for the others: "
                 f"{' '.join(str(error).split())[:200]}. Another rank stopped or hangs; see the end of its log"
             ) from error
-
-    def _all_gather(self, data: bytes) -> list[memoryview]:
-        lengths = [int.from_bytes(row, "little") for row in self._gathered(len(data).to_bytes(8, "little"), 8)]
-        rows = self._gathered(data, max(lengths))
-        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def _gathered(self, data: bytes, longest: int) -> list[memoryview]:
         """Every rank's bytes, filled up with zeros to the same length."""
@@ -96,7 +87,11 @@ class GroupGather:
             return [memoryview(b"")] * self.num_ranks()
         own, everyone = bytearray(longest), bytearray(longest * self.num_ranks())
         own[: len(data)] = data
-        _all_gather()(
+        # By its new name where torch has one: since 2.13 the old one warns.
+        collective: _Collective = getattr(
+            torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor
+        )
+        collective(
             torch.frombuffer(everyone, dtype=torch.uint8), torch.frombuffer(own, dtype=torch.uint8), group=self._group
         )
         rows = memoryview(everyone)

@@ -89,8 +89,11 @@ class World:
         until, first_signal = time.monotonic() + 2 * _TRACE_S, preemption.asked()
         with suppress(RuntimeError), preemption.heeded():
             while time.monotonic() < until and preemption.asked() == first_signal:
-                if confession := self._confessed():
-                    return confession
+                for rank in range(1, ranks.count()):
+                    if self._store.check([f"failed/{rank}"]):
+                        confession = self._store.get(f"failed/{rank}").decode()
+                        if confession != _INNOCENT:
+                            return f"rank {rank} of {ranks.count()} ended: {confession}"
                 if silent := self.watch.silent_for(_TRACE_S):
                     who = f"rank {', '.join(map(str, silent))} of {ranks.count()}"
                     return f"{who} died, hangs, or its machine is down: its heartbeats have stopped"
@@ -98,14 +101,6 @@ class World:
             if elsewhere := self.watch.elsewhere():
                 who = ", ".join(f"rank {rank} of {ranks.count()} {doing}" for rank, doing in elsewhere.items())
                 return f"{who} for so long that the others, which wait for it, gave up"
-        return None
-
-    def _confessed(self) -> str | None:
-        for rank in range(1, ranks.count()):
-            if self._store.check([f"failed/{rank}"]):
-                value = self._store.get(f"failed/{rank}").decode()
-                if value != _INNOCENT:
-                    return f"rank {rank} of {ranks.count()} ended: {value}"
         return None
 
     def _order(self) -> str:
@@ -256,17 +251,13 @@ def lost(error: BaseException) -> LostRank:
     known = world.why_lost() if world is not None and dist.get_rank() == 0 else None
     if known is not None:
         return LostRank(f"{known}. Run the same command again to resume from the last checkpoint")
+    # What a collective says, without the place in its source and its advice.
+    text = re.sub(r"^\[[^\]]*\.\w+:\d+\] *", "", " ".join(str(error).split())).partition(". ")[0][:200]
     return LostRank(
-        f"rank {dist.get_rank()} of {dist.get_world_size()} timed out waiting for the others ({_brief(error)}). "
+        f"rank {dist.get_rank()} of {dist.get_world_size()} timed out waiting for the others ({text}). "
         f"Another rank died or hangs; see the end of its "
         f"log. Run the same command again to resume from the last checkpoint"
     )
-
-
-def _brief(error: BaseException) -> str:
-    """What a collective says, without the place in its source and its advice."""
-    text = re.sub(r"^\[[^\]]*\.\w+:\d+\] *", "", " ".join(str(error).split()))
-    return text.partition(". ")[0][:200]
 
 
 def lost_behind(error: BaseException) -> LostRank | None:

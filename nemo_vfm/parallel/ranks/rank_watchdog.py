@@ -95,8 +95,12 @@ class Watch:
 
     def facts(self) -> dict[str, Json]:
         """A summary on rank 0: number of ranks, slowest reader, slowest device, and ranks in another phase."""
-        beats = {rank: _figures(text) for rank, (text, _) in dict(self._seen).items() if text not in (b"", b"end")}
-        beats[0] = self._reads_s, self._pulse_s
+        # Of each rank its mean time to read, and of its device's last pulse; 0 before there was one.
+        beats = {0: (self._reads_s, self._pulse_s)}
+        for rank, (text, _) in dict(self._seen).items():
+            if text not in (b"", b"end"):
+                _, reads, pulse = text.partition(b" ")[0].split(b"/")
+                beats[rank] = float(reads), float(pulse)
         slowest, (longest, _) = max(sorted(beats.items()), key=lambda one: one[1][0])
         elsewhere: dict[str, Json] = {str(rank): doing for rank, doing in self.elsewhere().items()}
         pulses = {rank: pulse for rank, (_, pulse) in beats.items() if pulse}
@@ -140,12 +144,6 @@ class Watch:
         return beat.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
 
 
-def _figures(beat: bytes) -> tuple[float, float]:
-    """A rank's mean time to read, and of its device's last pulse; 0 before there was one."""
-    _, reads, pulse = beat.partition(b" ")[0].split(b"/")
-    return float(reads), float(pulse)
-
-
 def _slowest(pulses: dict[int, float]) -> dict[str, Json]:
     """Whose device takes longest, and how many times as long as that of the others; nothing before two have said it."""
     if len(pulses) < 2:
@@ -160,11 +158,7 @@ def _beat(rank: int) -> str:
 
 
 FIRST_S, EVERY_S = 10.0, 60.0  # the first steps allocate, compile and warm up
-
-
 _SIDE = {"cuda": 2048, "cpu": 256}
-
-
 # 24 MB and some milliseconds of a GPU. Of a core 25 ms: the best of three single products saw nothing of two other
 # programs on it, since each was over before its turn was.
 _PRODUCTS = {"cuda": 60, "cpu": 64}
@@ -189,7 +183,12 @@ class Pulse:
     def seconds(self) -> float:
         """Of one product, the mean of many. What is queued on the device is waited for first."""
         kind = device().type
-        a, b, out = self._matrices = self._matrices or _matrices(_SIDE[kind])
+        if not self._matrices:  # nothing is drawn, since a run's random numbers are its own
+            side, dtype = _SIDE[kind], torch.bfloat16 if kind == "cuda" else torch.float32
+            ramp = torch.arange(side * side, device=device(), dtype=torch.float32)
+            factor = ramp.sin().reshape(side, side).to(dtype)
+            self._matrices = [factor, factor.t().contiguous(), torch.empty_like(factor)]
+        a, b, out = self._matrices
         torch.mm(a, b, out=out)  # the first one loads what it needs
         synchronize()
         began = time.perf_counter()
@@ -197,10 +196,3 @@ class Pulse:
             torch.mm(a, b, out=out)
         synchronize()
         return (time.perf_counter() - began) / _PRODUCTS[kind]
-
-
-def _matrices(side: int) -> list[torch.Tensor]:
-    """Two factors and room for the product; nothing is drawn, since a run's random numbers are its own."""
-    dtype = torch.bfloat16 if device().type == "cuda" else torch.float32
-    a = torch.arange(side * side, device=device(), dtype=torch.float32).sin().reshape(side, side).to(dtype)
-    return [a, a.t().contiguous(), torch.empty_like(a)]

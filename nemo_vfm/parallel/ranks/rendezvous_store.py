@@ -39,7 +39,11 @@ def connect(timeout_s: float, *, is_second: bool = False) -> Store:
             timeout=timedelta(seconds=timeout_s),
         )  # fmt: skip
     except RuntimeError as error:
-        raise UserError(_why_not(error)) from error
+        if "EADDRINUSE" in str(error) or "already in use" in str(error):
+            why = f"the port of {address()} is in use by another program; set MASTER_PORT to a free one"
+        else:
+            why = f"rank {ranks.rank()} cannot reach rank 0 at {address()} ({one_line(error)})"
+        raise UserError(why) from error
     return PrefixStore(f"nemo_vfm/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -59,9 +63,3 @@ def address() -> str:
 def one_line(error: BaseException) -> str:
     """The beginning of what torch says, which may be a page."""
     return " ".join(str(error).split())[:200]
-
-
-def _why_not(error: RuntimeError) -> str:
-    if "EADDRINUSE" in str(error) or "already in use" in str(error):
-        return f"the port of {address()} is in use by another program; set MASTER_PORT to a free one"
-    return f"rank {ranks.rank()} cannot reach rank 0 at {address()} ({one_line(error)})"

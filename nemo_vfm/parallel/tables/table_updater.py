@@ -19,7 +19,7 @@ from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.sparse.tables.fused_tables import tables_of
-from nemo_vfm.sparse.tables.touched_rows import PackedGradients
+from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
 
 Clip = Literal["all", "dense"]
 
@@ -45,8 +45,17 @@ class TableUpdater:
 
     def reduce(self) -> None:
         """See `Updater`: bring the gradients of all ranks to each."""
-        for tables in self._tables.values() if self._mesh is not None else ():
-            tables.exchange(self._gathered)
+        if self._mesh is None:
+            return
+        plan, world = self._mesh.plan, self._mesh.world
+
+        def gathered(own: PackedGradients) -> list[PackedGradients]:
+            integers, floats = (_all_gather(one, world) for one in (own.integers_I, own.floats_F))
+            by_rank = sorted(range(plan.world), key=plan.data_rank)
+            return [PackedGradients(integers[rank], floats[rank]) for rank in by_rank]
+
+        for tables in self._tables.values():
+            tables.exchange(gathered)
 
     def squared_norm(self) -> float:
         """See `Updater`; all ranks have the same gradients by now, so each counts its share."""
@@ -91,12 +100,6 @@ class TableUpdater:
         for module, tables in self._tables.items():
             tables.step = int(own[f"{module}.step"])
             tables.forget()
-
-    def _gathered(self, own: PackedGradients) -> list[PackedGradients]:
-        assert self._mesh is not None
-        integers, floats = (_all_gather(one, self._mesh.world) for one in (own.integers_I, own.floats_F))
-        by_rank = sorted(range(len(integers)), key=self._mesh.plan.data_rank)
-        return [PackedGradients(integers[rank], floats[rank]) for rank in by_rank]
 
 
 def require_data_parallel(model: nn.Module, plan: ParallelPlan) -> None:

@@ -3,8 +3,7 @@
 A module's output is what this rank has of it: some samples, some tokens, some features. `place` says which.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,24 +65,18 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
     plan, found = ParallelPlan(**degrees), []
     runner = rehearsal.started(plan)
     for index in range(count):
-        step = Step()
-        with _listening(runner.model, step):
+        step, modules = Step(), [(name, module) for name, module in runner.model.named_modules() if name]
+        handles = [module.register_forward_hook(_noting(name, step)) for name, module in modules]
+        try:
             step.loss = runner.step([rehearsal.own(plan, rank, index)]).loss
+        finally:
+            for handle in handles:
+                handle.remove()
         step.gradients = {name: _kept(whole(one)) for name, one in runner.weights.gradients().items()}
         parts = runner.model.state_dict()
         step.weights = {name: _kept(whole(parts[name])) for name, _ in runner.model.named_parameters()}
         found.append(step)
     return found
-
-
-@contextmanager
-def _listening(model: nn.Module, step: Step) -> Iterator[None]:
-    handles = [module.register_forward_hook(_noting(name, step)) for name, module in model.named_modules() if name]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _noting(name: str, step: Step) -> Hook:

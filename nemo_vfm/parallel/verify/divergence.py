@@ -114,7 +114,10 @@ def _apart(
 ) -> Difference:
     """The largest difference between what each side's ranks have and what the other side has there."""
     scale = max(_mean(alone), least)
-    others = [_whole(pieces, alone) for pieces in reversed(sides)]
+    others = [torch.full_like(alone, math.nan) for _ in sides]
+    for pieces, other in zip(reversed(sides), others, strict=True):
+        for _, _, where, own in reversed(pieces):  # of what several ranks have, the first one's
+            other[where] = own
     sizes = [
         _relative(own, other[where], scale)
         for pieces, other in zip(sides, others, strict=True)
@@ -127,14 +130,6 @@ def _apart(
     lacks = math.inf if not all(sides) else 0.0
     size = max([lacks, *(math.inf if size != size else size for size in sizes)])
     return Difference(index + 1, phase, name, size, side, rank)
-
-
-def _whole(pieces: Sequence[_Piece], alone: Tensor) -> Tensor:
-    """What a side's ranks have between them; of what several have, the first one's."""
-    found = torch.full_like(alone, math.nan)
-    for _, _, where, own in reversed(pieces):
-        found[where] = own
-    return found
 
 
 def _mean(one: Tensor) -> float:

@@ -176,25 +176,20 @@ def _joined(function: OnRank, arguments: Sequence[Any], rank: int, count: int, s
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        _forget_groups()
+        # Let go of what still refers to the groups of this call: a gloo group that lives on has a thread that wakes up
+        # a hundred times a second. After 300 calls there were 390 of them in each process, which took most of two
+        # cores. Torch offers nothing for this: it remembers by mesh how tensors travel and how products are split,
+        # without end.
+        for name, module in list(sys.modules.items()):
+            if name.startswith("torch.distributed"):
+                _forget_cached(module)
+        if planners := sys.modules.get("torch.distributed.tensor._redistribute"):
+            getattr(planners, "_planner_cache", {}).clear()
+        if "torch.distributed.tensor" in sys.modules:
+            from torch.distributed.tensor import debug
 
-
-def _forget_groups() -> None:
-    """Let go of what still refers to the groups of this call: a gloo group that lives on has a thread that wakes up a
-    hundred times a second. After 300 calls there were 390 of them in each process, which took most of two cores.
-
-    Torch offers nothing for this: it remembers by mesh how tensors travel and how products are split, without end.
-    """
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed"):
-            _forget_cached(module)
-    if planners := sys.modules.get("torch.distributed.tensor._redistribute"):
-        getattr(planners, "_planner_cache", {}).clear()
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor import debug
-
-        getattr(debug, "_clear_sharding_prop_cache", int)()
-    gc.collect()
+            getattr(debug, "_clear_sharding_prop_cache", int)()
+        gc.collect()
 
 
 def _forget_cached(owner: object) -> None:

@@ -54,7 +54,11 @@ class SessionSort:
         for path in self._folder.glob(".*.tmp*"):
             path.unlink()
         runs = self._runs()
-        return read_state(runs[-1]) if runs else None
+        if not runs:
+            return None
+        with _opened(runs[-1]) as file:
+            found: Json = json.loads(file.metadata()[_STATE])
+            return found
 
     def fill(self, chunks: Iterable[tuple[LogChunk, Json]]) -> None:
         """Take samples, each chunk with a state that says how to go on after it."""
@@ -77,7 +81,12 @@ class SessionSort:
             chunk = chunk.select(
                 torch.from_numpy(np.lexsort((*(key.numpy() for key in keys), buckets(chunk.session_B))))
             )
-            yield from _whole_sessions(chunk)
+            # Slices that are cut between sessions.
+            ends, first = np.append(np.flatnonzero(np.diff(chunk.session_B.numpy())) + 1, len(chunk)), 0
+            while first < len(chunk):
+                last = int(ends[min(int(np.searchsorted(ends, first + _SLICE_ROWS)), len(ends) - 1)])
+                yield chunk.rows(first, last)
+                first = last
 
     def remove(self) -> None:
         """Delete the files."""
@@ -87,13 +96,28 @@ class SessionSort:
         return sorted(self._folder.glob("run-*.safetensors"))
 
     def _write(self, pending: list[LogChunk], state: Json) -> None:
-        write_run(self._folder / f"run-{len(self._runs()):06d}.safetensors", LogChunk.cat(pending), state)
+        """Write samples, ordered by bucket, and a state beside them."""
+        from safetensors.torch import save_file
+
+        chunk = LogChunk.cat(pending)
+        bucket_B = buckets(chunk.session_B)
+        order_B = np.argsort(bucket_B, kind="stable")
+        borders = torch.from_numpy(np.searchsorted(bucket_B[order_B], np.arange(NUM_BUCKETS + 1)))
+        chunk = chunk.select(torch.from_numpy(order_B))
+        values = {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
+        with atomic_path(self._folder / f"run-{len(self._runs()):06d}.safetensors") as temporary:
+            save_file({**tensors_of(chunk), **values, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
 
     def _ranges(self, runs: list[Path]) -> list[tuple[int, int]]:
         """Buckets that are read at once."""
         bytes_K = np.zeros(NUM_BUCKETS, np.int64)
         for path in runs:
-            bytes_K += bucket_bytes(path)
+            with _opened(path) as file:
+                names, features = _names(file)
+                # Of the columns, and of the lengths of features; of an id, and a weight if there is one.
+                bytes_K += np.diff(file.get_tensor(_ROW_BORDERS).numpy()) * 8 * len(names)
+                for name in features:
+                    bytes_K += np.diff(file.get_tensor(_VALUE_BORDERS + name).numpy()) * 12
         most, largest = self._bytes_at_once, int(bytes_K.max(initial=0))
         if largest > most:
             raise UserError(
@@ -146,51 +170,9 @@ def without_first(chunks: Iterable[LogChunk], num_rows: int) -> Iterator[LogChun
         num_rows = max(0, num_rows - len(chunk))
 
 
-def _whole_sessions(chunk: LogChunk) -> Iterator[LogChunk]:
-    """Slices of a chunk, cut between sessions."""
-    ends = np.append(np.flatnonzero(np.diff(chunk.session_B.numpy())) + 1, len(chunk))
-    begin = 0
-    while begin < len(chunk):
-        end = int(ends[min(int(np.searchsorted(ends, begin + _SLICE_ROWS)), len(ends) - 1)])
-        yield chunk.rows(begin, end)
-        begin = end
-
-
 def buckets(session_B: Tensor) -> NDArray[np.uint16]:
     """The bucket of each sample's session: (B,)."""
     return (mix64_(session_B.clone()).numpy() & (NUM_BUCKETS - 1)).astype(np.uint16)
-
-
-def write_run(path: Path, chunk: LogChunk, state: Json) -> None:
-    """Write samples, ordered by bucket, and a state beside them."""
-    from safetensors.torch import save_file
-
-    bucket_B = buckets(chunk.session_B)
-    order_B = np.argsort(bucket_B, kind="stable")
-    borders = torch.from_numpy(np.searchsorted(bucket_B[order_B], np.arange(NUM_BUCKETS + 1)))
-    chunk = chunk.select(torch.from_numpy(order_B))
-    values = {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
-    with atomic_path(path) as temporary:
-        save_file({**tensors_of(chunk), **values, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
-
-
-def read_state(path: Path) -> Json:
-    """What `write_run` was given."""
-    with _opened(path) as file:
-        found: Json = json.loads(file.metadata()[_STATE])
-        return found
-
-
-def bucket_bytes(path: Path) -> NDArray[np.int64]:
-    """Bytes of each bucket of a run in memory, at most: (K,)."""
-    with _opened(path) as file:
-        names, features = _names(file)
-        rows_K = np.diff(file.get_tensor(_ROW_BORDERS).numpy())
-        bytes_K: NDArray[np.int64] = rows_K * 8 * len(names)  # of the columns, and of the lengths of features
-        for name in features:
-            # An id, and a weight if there is one.
-            bytes_K += np.diff(file.get_tensor(_VALUE_BORDERS + name).numpy()) * 12
-    return bytes_K
 
 
 def read_buckets(path: Path, begin: int, end: int) -> LogChunk:

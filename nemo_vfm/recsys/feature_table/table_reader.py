@@ -144,15 +144,12 @@ class FeatureTable:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        found = self._read(*key)
+        found = read_row_group(self.folder, self.manifest, *self._place(row_group), key[1])
         with self._lock:
             self._cache[key] = found
             while len(self._cache) > self._most:
                 self._cache.popitem(last=False)
         return found
-
-    def _read(self, row_group: int, names: tuple[str, ...]) -> StoredRows:
-        return read_row_group(self.folder, self.manifest, *self._place(row_group), names)
 
     def _place(self, row_group: int) -> tuple[Part, int]:
         """The part of a row group, and its number in there."""
@@ -185,18 +182,12 @@ def _joined(pieces: Sequence[DedupedGroup]) -> DedupedGroup:
     """One group: where a row group begins with the row that the one before ends with, it stands once."""
     kept, inverses, end = [pieces[0].features], [pieces[0].inverse_B], pieces[0].num_unique
     for before, piece in itertools.pairwise(pieces):
-        again = _continues(before, piece)
+        last = before.num_unique - 1
+        ends = [Jagged.cat([before.features[name].rows(last, last + 1), rows.rows(0, 1)])
+                for name, rows in piece.features.items()]  # fmt: skip
+        again = not bool(row_changes(ends)[1])
         inverses.append(piece.inverse_B + (end - again))
         kept.append({name: rows.rows(int(again), len(rows)) for name, rows in piece.features.items()})
         end += piece.num_unique - again
     features = {name: Jagged.cat([part[name] for part in kept]) for name in pieces[0].features}
     return DedupedGroup(features, torch.cat(inverses))
-
-
-def _continues(before: DedupedGroup, piece: DedupedGroup) -> bool:
-    last = before.num_unique - 1
-    pairs = [
-        Jagged.cat([before.features[name].rows(last, last + 1), rows.rows(0, 1)])
-        for name, rows in piece.features.items()
-    ]
-    return not bool(row_changes(pairs)[1])

@@ -34,7 +34,14 @@ class TableSchema:
             _require_names(kind, getattr(self, kind))
         object.__setattr__(self, "groups", {name: tuple(names) for name, names in self.groups.items()})
         _require_names("groups", tuple(self.groups))
-        self._require_groups()
+        for group, names in self.groups.items():
+            if not names:
+                raise ValueError(f"group {group} has no features; name some or leave it out")
+        if unknown := [name for name in self.grouped if name not in self.features]:
+            raise ValueError(f"a group names {unknown[0]}, which is not among the features {', '.join(self.features)}")
+        if lone := [name for name in self.windows if name not in self.grouped]:
+            raise ValueError(f"the window {lone[0]} is in no group; put it into one, alone if necessary")
+        _require_names("features of groups", self.grouped)
 
     @property
     def grouped(self) -> tuple[str, ...]:
@@ -46,16 +53,6 @@ class TableSchema:
         """The features of no group, which have a row a sample."""
         grouped = set(self.grouped)
         return tuple(name for name in self.features if name not in grouped)
-
-    def _require_groups(self) -> None:
-        for group, names in self.groups.items():
-            if not names:
-                raise ValueError(f"group {group} has no features; name some or leave it out")
-        if unknown := [name for name in self.grouped if name not in self.features]:
-            raise ValueError(f"a group names {unknown[0]}, which is not among the features {', '.join(self.features)}")
-        if lone := [name for name in self.windows if name not in self.grouped]:
-            raise ValueError(f"the window {lone[0]} is in no group; put it into one, alone if necessary")
-        _require_names("features of groups", self.grouped)
 
 
 def _require_names(kind: str, names: Sequence[str]) -> None:

@@ -72,11 +72,8 @@ class TrainedRows:
                 return self.table.numbers(row_group, "time") < time
             case HeldOutShare(fraction=fraction, feature=None):
                 return ~held_out(self.table.numbers(row_group, "session"), self.seed, fraction)
-            case HeldOutShare(fraction=fraction, feature=str(feature)):
-                return ~self._by_feature(row_group, feature, fraction)
-        raise AssertionError(self.held_out)
-
-    def _by_feature(self, row_group: int, feature: str, fraction: float) -> Tensor:
+        fraction, feature = self.held_out.fraction, self.held_out.feature
+        assert feature is not None
         begin, end = self.table.row_groups[row_group : row_group + 2]
         ids = self.table.read(begin, end, [feature]).features[feature]
         if len(several := (ids.lengths_B > 1).nonzero()):
@@ -86,4 +83,4 @@ class TrainedRows:
             )
         found_B = torch.zeros(end - begin, dtype=torch.bool)
         found_B[ids.lengths_B == 1] = held_out(ids.values_N, self.seed, fraction)
-        return found_B
+        return ~found_B

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.storage.files import write_json
@@ -80,7 +78,42 @@ class FeatureTableWriter:
 
     def add(self, chunk: LogChunk) -> None:
         """Take the next samples, which must stay as they are until they are written."""
-        self._pending.append(only_columns(chunk, self._done.schema, at=self._rows + self._waiting))
+        at, schema = self._rows + self._waiting, self._done.schema
+        for kind in ("dense", "labels", "features"):
+            found = getattr(chunk, kind)
+            if missing := [name for name in getattr(schema, kind) if name not in found]:
+                raise DataError(
+                    f"the samples from row {at:,} lack {missing[0]} among the {kind}; they have {', '.join(found)}"
+                )
+        if schema.weight and chunk.weight_B is None:
+            raise DataError(f"the samples from row {at:,} lack weights, but the table's samples have them")
+        kept = LogChunk(
+            chunk.ids_B, chunk.session_B, chunk.time_B, {name: chunk.dense[name] for name in schema.dense},
+            {name: chunk.labels[name] for name in schema.labels},
+            {name: chunk.features[name] for name in schema.features}, chunk.weight_B if schema.weight else None,
+        )  # fmt: skip
+        try:
+            integers = {"sample": kept.ids_B, "session": kept.session_B, "time": kept.time_B}
+            integers |= {name: rows.values_N for name, rows in kept.features.items()}
+            integers |= {f"lengths of {name}": rows.lengths_B for name, rows in kept.features.items()}
+            floats = {**kept.dense, **kept.labels} | ({} if kept.weight_B is None else {"weight": kept.weight_B})
+            for name, rows in kept.features.items():
+                floats |= {} if rows.weights_N is None else {f"weights of {name}": rows.weights_N}
+            for dtype, columns in ((torch.int64, integers), (torch.float32, floats)):
+                for name, column in columns.items():
+                    if column.dtype != dtype or column.dim() != 1 or column.device.type != "cpu":
+                        raise DataError(
+                            f"{name} is {column.dtype} of shape {tuple(column.shape)} on {column.device}, expected one "
+                            f"{dtype} a row on the CPU"
+                        )
+            kept.require_valid()
+            if weighted := [name for name in schema.windows if kept.features[name].weights_N is not None]:
+                raise DataError(
+                    f"the window {weighted[0]} has weights, but a value would have a different one in each row"
+                )
+        except DataError as error:
+            raise DataError(f"the samples from row {at:,}: {error}") from error
+        self._pending.append(kept)
         self._waiting += len(chunk)
         if self._waiting < self._rows_per_group:
             return
@@ -110,11 +143,17 @@ class FeatureTableWriter:
         return LogChunk.cat(pending)
 
     def _write(self, chunk: LogChunk) -> None:
-        """One row group."""
+        """One row group of each file."""
+        import pyarrow as pa
+
         if self._done.clustered:
             require_order(chunk, self._last, at=self._rows)
         groups = deduplicated(chunk.features, self._done.schema.groups, clustered=True)
-        tables, stored = _tables(chunk, groups, self._done.schema)
+        tables = {SAMPLES: pa.table(sample_columns(chunk, groups, self._done.schema))}
+        stored = {name: len(chunk.features[name].values_N) for name in self._done.schema.plain}
+        for name, group in groups.items():
+            columns, counts = group_columns(group, self._done.schema.windows)
+            tables[name], stored = pa.table(columns), stored | counts
         if not self._done.encodings:  # the first row group decides how all columns are stored
             if (self._folder / NAME).exists():
                 raise UserError(f"{self._folder} already holds a feature table; write into an empty folder")
@@ -157,49 +196,6 @@ def _weighted(chunk: LogChunk) -> tuple[str, ...]:
     return tuple(name for name, rows in chunk.features.items() if rows.weights_N is not None)
 
 
-def _tables(
-    chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: TableSchema
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """A row group of each file, and how many values of each feature are in it."""
-    import pyarrow as pa
-
-    tables = {SAMPLES: pa.table(sample_columns(chunk, groups, schema))}
-    stored = {name: len(chunk.features[name].values_N) for name in schema.plain}
-    for name, group in groups.items():
-        columns, counts = group_columns(group, schema.windows)
-        tables[name], stored = pa.table(columns), stored | counts
-    return tables, stored
-
-
-def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
-    """The columns of the schema, each of the right type and length.
-
-    Args:
-        at: number of the first sample in the table, for the message.
-    """
-    for kind in ("dense", "labels", "features"):
-        found = getattr(chunk, kind)
-        if missing := [name for name in getattr(schema, kind) if name not in found]:
-            raise DataError(
-                f"the samples from row {at:,} lack {missing[0]} among the {kind}; they have {', '.join(found)}"
-            )
-    if schema.weight and chunk.weight_B is None:
-        raise DataError(f"the samples from row {at:,} lack weights, but the table's samples have them")
-    kept = LogChunk(
-        chunk.ids_B, chunk.session_B, chunk.time_B, {name: chunk.dense[name] for name in schema.dense},
-        {name: chunk.labels[name] for name in schema.labels},
-        {name: chunk.features[name] for name in schema.features}, chunk.weight_B if schema.weight else None,
-    )  # fmt: skip
-    try:
-        _require_types(kept)
-        kept.require_valid()
-        if weighted := [name for name in schema.windows if kept.features[name].weights_N is not None]:
-            raise DataError(f"the window {weighted[0]} has weights, but a value would have a different one in each row")
-    except DataError as error:
-        raise DataError(f"the samples from row {at:,}: {error}") from error
-    return kept
-
-
 def require_order(chunk: LogChunk, before: tuple[int, int] | None, *, at: int) -> None:
     """Check that no session comes back, and no time inside of one goes back.
 
@@ -232,25 +228,3 @@ def require_order(chunk: LogChunk, before: tuple[int, int] | None, *, at: int) -
                     f"row {at + row:,}: session {session} returns after others. Cluster the samples by session and "
                     "order them by time, or write them with clustered=False."
                 )
-
-
-def _require_types(chunk: LogChunk) -> None:
-    integers = {"sample": chunk.ids_B, "session": chunk.session_B, "time": chunk.time_B}
-    for name, column in integers.items():
-        _require(name, column, torch.int64)
-    weights = {} if chunk.weight_B is None else {"weight": chunk.weight_B}
-    for name, column in {**chunk.dense, **chunk.labels, **weights}.items():
-        _require(name, column, torch.float32)
-    for name, rows in chunk.features.items():
-        _require(name, rows.values_N, torch.int64)
-        _require(f"lengths of {name}", rows.lengths_B, torch.int64)
-        if rows.weights_N is not None:
-            _require(f"weights of {name}", rows.weights_N, torch.float32)
-
-
-def _require(name: str, column: Tensor, dtype: torch.dtype) -> None:
-    if column.dtype != dtype or column.dim() != 1 or column.device.type != "cpu":
-        raise DataError(
-            f"{name} is {column.dtype} of shape {tuple(column.shape)} on {column.device}, expected one {dtype} a row "
-            "on the CPU"
-        )

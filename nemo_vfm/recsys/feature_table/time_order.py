@@ -51,8 +51,16 @@ class TimeOrder:
         firsts = range(0, self.num_samples, step)
         self._borders = [*firsts, self.num_samples]
         self._keys = [_Key(int(time_N[first]), int(place_N[first])) for first in firsts]
-        self._time_borders = _ends(time_N, time_window)
-        self._warn_of_reading()
+        # How many samples come up to the end of each window of time that has any.
+        window_N = (time_N - time_N[:1]) // time_window if time_window else torch.zeros_like(time_N)
+        self._time_borders: list[int] = [*(torch.diff(window_N).nonzero().squeeze(1) + 1).tolist(), len(time_N)]
+        groups = len(self._borders_B) - 1
+        often = sum(len(self._row_groups(number)) for number in range(len(self._keys))) / groups
+        if often > _OFTEN:
+            warn(
+                f"samples of the same time are far apart in {self._reader.table.folder}, so an epoch reads each row "
+                f"group {often:.0f} times; a larger data.window_groups uses more memory and reads less"
+            )
 
     def spans(self, first: int, count: int) -> list[tuple[WindowId, int, int]]:
         """See `RowOrder.spans`."""
@@ -109,18 +117,3 @@ class TimeOrder:
 
         inside_M = ~before(self._keys[number])
         return inside_M & before(self._keys[number + 1]) if number + 1 < len(self._keys) else inside_M
-
-    def _warn_of_reading(self) -> None:
-        groups = len(self._borders_B) - 1
-        often = sum(len(self._row_groups(number)) for number in range(len(self._keys))) / groups
-        if often > _OFTEN:
-            warn(
-                f"samples of the same time are far apart in {self._reader.table.folder}, so an epoch reads each row "
-                f"group {often:.0f} times; a larger data.window_groups uses more memory and reads less"
-            )
-
-
-def _ends(time_N: Tensor, time_window: int | None) -> list[int]:
-    """How many samples come up to the end of each window of time that has any."""
-    window_N = (time_N - time_N[:1]) // time_window if time_window else torch.zeros_like(time_N)
-    return [*(torch.diff(window_N).nonzero().squeeze(1) + 1).tolist(), len(time_N)]

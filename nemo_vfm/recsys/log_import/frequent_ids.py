@@ -54,10 +54,8 @@ class FrequentIds:
     def vocabulary(self, chunks: Iterable[LogChunk]) -> "Vocabulary":
         """Count the ids of all samples, and give them rows."""
         counts = counts_of_features(chunks, self.counted_ids)
-        return Vocabulary({name: self._ids(name, found) for name, found in counts.items()})
-
-    def _ids(self, name: str, found: "IdCounts") -> _Ids:
-        return frequent(name, found, self.min_count)[: self.num_rows_of.get(name, self.num_rows) - 1]
+        own = {name: self.num_rows_of.get(name, self.num_rows) - 1 for name in counts}
+        return Vocabulary({name: frequent(name, one, self.min_count)[: own[name]] for name, one in counts.items()})
 
 
 def frequent(name: str, found: "IdCounts", min_count: int) -> _Ids:

@@ -98,14 +98,17 @@ class RowSampling:
         """The samples that stay; how many do not is added to `dropped`."""
         if self.fraction < 1:
             numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
-            chunk = _selected(chunk, self._drawn(numbers_B, self.by, self.fraction), dropped, RULE)
-        return chunk if self.negatives == 1 else self._with_fewer_negatives(chunk, dropped)
-
-    def _with_fewer_negatives(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
+            stays_B = self._drawn(numbers_B, self.by, self.fraction)
+            dropped[RULE] += len(chunk) - int(stays_B.sum())
+            chunk = chunk.select(stays_B.nonzero().squeeze(1))
+        if self.negatives == 1:
+            return chunk
         positive_B = torch.stack([label_B > 0 for label_B in chunk.labels.values()]).any(0)
         weight_B = torch.ones(len(chunk)) if chunk.weight_B is None else chunk.weight_B
         chunk = replace(chunk, weight_B=weight_B.where(positive_B, weight_B / self.negatives))
-        return _selected(chunk, positive_B | self._drawn(chunk.ids_B, "negative", self.negatives), dropped, NEGATIVES)
+        stays_B = positive_B | self._drawn(chunk.ids_B, "negative", self.negatives)
+        dropped[NEGATIVES] += len(chunk) - int(stays_B.sum())
+        return chunk.select(stays_B.nonzero().squeeze(1))
 
     def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
         mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, what))).numpy().view(np.uint64)
@@ -138,22 +141,14 @@ class LogIntake:
             counts.fail(read.bad)
             chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
             state = IntakeState(read.end, counts, read.share)
-            yield self._with_rows(chunk), state
-
-    def _with_rows(self, chunk: LogChunk) -> LogChunk:
-        if self.ids is None:
-            return chunk
-        mapped = {
-            name: self.ids.table_rows(name, ids)
-            for name, ids in chunk.features.items()
-            if name not in self.raw_features
-        }
-        return replace(chunk, features={**chunk.features, **mapped})
-
-
-def _selected(chunk: LogChunk, stays_B: Tensor, dropped: Counter[str], rule: str) -> LogChunk:
-    dropped[rule] += len(chunk) - int(stays_B.sum())
-    return chunk.select(stays_B.nonzero().squeeze(1))
+            if self.ids is not None:
+                mapped = {
+                    name: self.ids.table_rows(name, ids)
+                    for name, ids in chunk.features.items()
+                    if name not in self.raw_features
+                }
+                chunk = replace(chunk, features={**chunk.features, **mapped})
+            yield chunk, state
 
 
 def counts_of(content: Any) -> ImportCounts:

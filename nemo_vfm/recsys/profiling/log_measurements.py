@@ -220,23 +220,15 @@ def drift(counts_WR: Counts, hot_share: float) -> dict[str, Json]:
     windows, 1 for disjoint ones. `hot_set_stays` is the share of a window's hot set (the least rows that hold
     `hot_share` of its lookups) that is in the next one's. None where a window has no lookups.
     """
-    pairs = list(pairwise(counts_WR))
-    return {
-        "distance": [_distance(one, other) for one, other in pairs],
-        "hot_set_stays": [_stays(one, other, hot_share) for one, other in pairs],
-    }
-
-
-def _distance(one_R: Counts, other_R: Counts) -> Json:
-    with np.errstate(invalid="ignore"):
-        return as_json(np.asarray(np.abs(one_R / one_R.sum() - other_R / other_R.sum()).sum() / 2))
-
-
-def _stays(one_R: Counts, other_R: Counts, hot_share: float) -> Json:
-    if not one_R.any() or not other_R.any():
-        return None
-    one, other = _hot_set(one_R, hot_share), _hot_set(other_R, hot_share)
-    return float(np.isin(one, other).mean())
+    distances, stays = list[Json](), list[Json]()
+    for one_R, other_R in pairwise(counts_WR):
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(one_R / one_R.sum() - other_R / other_R.sum()).sum() / 2
+        distances.append(as_json(np.asarray(apart)))
+        both = bool(one_R.any() and other_R.any())
+        one, other = _hot_set(one_R, hot_share), _hot_set(other_R, hot_share)
+        stays.append(float(np.isin(one, other).mean()) if both else None)
+    return {"distance": distances, "hot_set_stays": stays}
 
 
 def _hot_set(counts_R: Counts, hot_share: float) -> Counts:

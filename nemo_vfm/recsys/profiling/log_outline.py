@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import NothingKept
@@ -58,11 +57,6 @@ def outline(source: LogSource) -> LogOutline:
 def data_hash(source: LogSource) -> str:
     """Tells a log from others; see `outline`."""
     return source.digest if isinstance(source, FeatureTable) else outline(source).data_hash
-
-
-def windows_of(time_B: Tensor, edges: list[int]) -> Tensor:
-    """The window of each sample: int64, B."""
-    return torch.bucketize(time_B, torch.tensor(edges[1:-1], dtype=torch.int64), right=True)
 
 
 def _columns(chunk: LogChunk) -> Iterator[tuple[str, Tensor]]:

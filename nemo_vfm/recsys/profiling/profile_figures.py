@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.profiling.jackknife import Floats, Jackknife, ratio
+from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio
 from nemo_vfm.recsys.profiling.locality_stats import EDGES, ReuseHistogram
 from nemo_vfm.recsys.profiling.log_measurements import (
     CHANGES,
@@ -35,7 +35,6 @@ from nemo_vfm.recsys.profiling.log_measurements import (
     sums_by_group,
     unchanged_share,
 )
-from nemo_vfm.recsys.profiling.log_outline import windows_of
 from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.sparse.dedup_groups import choose_groups
 from nemo_vfm.sparse.jagged import Jagged
@@ -100,7 +99,10 @@ class ProfileFigures:
             "coverage": found(sums.sums_GK, ratio(sums.place(name, COVERED), SAMPLES)),
             "length": {
                 "mean": found(sums.sums_GK, ratio(sums.place(name, VALUES), SAMPLES)),
-                "quantiles": {str(share): _quantile(lengths, share) for share in _QUANTILES},
+                "quantiles": {  # the least length that at least this share of the samples does not exceed
+                    str(share): int(np.searchsorted(lengths.cumsum(), np.ceil(share * lengths.sum() * (1 - 1e-12))))
+                    for share in _QUANTILES
+                },
                 "max": len(lengths) - 1,
             },
             "distinct": self.measured.ids[name].as_json(self.confidence),
@@ -145,7 +147,7 @@ class ProfileFigures:
         Both are of the kept sessions alone, and a share has about as many samples as its window: fewer lookups lie
         further apart by chance.
         """
-        window_B = windows_of(self._log.time_B, self.edges)
+        window_B = torch.bucketize(self._log.time_B, torch.tensor(self.edges[1:-1], dtype=torch.int64), right=True)
         ends_W = torch.bincount(window_B, minlength=len(self.edges) - 1).cumsum(0) / len(window_B)
         uniform_B = session_uniform(self._log.session_B, self.seed, "random windows")
         shares_B = torch.bucketize(uniform_B, ends_W[:-1].double(), right=True)
@@ -160,11 +162,6 @@ def _bins(counts: Counts) -> list[int]:
     """How many of the counts are in each of the 17 bins; zeros are in none."""
     bins: list[int] = np.bincount(np.searchsorted(EDGES, counts[counts > 0]), minlength=17).tolist()
     return bins
-
-
-def _quantile(lengths: Counts, share: float) -> int:
-    """The least length that at least this share of the samples does not exceed."""
-    return int(np.searchsorted(lengths.cumsum(), np.ceil(share * lengths.sum() * (1 - 1e-12))))
 
 
 def reuse(lookups: Jagged, batch_size: int, jackknife: Jackknife) -> dict[str, Json]:
@@ -238,24 +235,17 @@ def icdf_interval(
     half = shares * kept_share**0.5
     half = np.nan_to_num(half, nan=1.0)
     inside_R = np.sort(counts_R)[::-1].cumsum() / counts_R.sum()
-    outside_R = _held_out_shares(len(counts_R), lookups.values_N, group_N)
+    # The share of one half's lookups that the first rows by the other half's hold, the mean of both ways. Rows that a
+    # half does not have are in no order, so all of them together are the last.
+    counts_2R = np.zeros((2, len(counts_R)), np.int64)
+    add_counts(counts_2R, lookups.values_N, group_N % 2)
+    outside_R = np.zeros(len(counts_R))
+    for one_R, other_R in ((counts_2R[0], counts_2R[1]), (counts_2R[1], counts_2R[0])):
+        order_R = np.argsort(-one_R, kind="stable")
+        of_other_R = np.where(one_R[order_R] > 0, other_R[order_R], 0)
+        outside_R += of_other_R.cumsum() / max(1, other_R.sum()) / 2
+    outside_R[-1] = 1.0
     whole_R = jackknife.fraction * inside_R + (1 - jackknife.fraction) * outside_R
     low = rows_of_share(inside_R, np.clip(SHARES - half, 0, 1))
     high = rows_of_share(whole_R, np.clip(SHARES + half, 0, 1))
     return {"value": rows.tolist(), "low": low.tolist(), "high": high.tolist()}
-
-
-def _held_out_shares(num_rows: int, row_N: Tensor, group_N: Tensor) -> Floats:
-    """The share of one half's lookups that the first rows by the other half's hold, the mean of both ways: R.
-
-    Rows that a half does not have are in no order, so all of them together are the last.
-    """
-    counts_2R = np.zeros((2, num_rows), np.int64)
-    add_counts(counts_2R, row_N, group_N % 2)
-    held = np.zeros(num_rows)
-    for one_R, other_R in ((counts_2R[0], counts_2R[1]), (counts_2R[1], counts_2R[0])):
-        order_R = np.argsort(-one_R, kind="stable")
-        of_other_R = np.where(one_R[order_R] > 0, other_R[order_R], 0)
-        held += of_other_R.cumsum() / max(1, other_R.sum()) / 2
-    held[-1] = 1.0
-    return held

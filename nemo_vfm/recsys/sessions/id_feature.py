@@ -74,21 +74,17 @@ class IdDraws:
     def rows(self, key_B: Tensor, window: int) -> Jagged:
         """The ids of each key: of the session and its number of changes, or of the sample (`SessionWindow`)."""
         feature = self.feature
-        lengths_B = self._lengths_of(key_B - key_B % MOST_CHANGES if feature.history else key_B)
+        whose_B = key_B - key_B % MOST_CHANGES if feature.history else key_B
+        lengths_B = torch.full_like(key_B, feature.length)
+        if feature.shortest < feature.length:
+            choices = feature.length - feature.shortest + 1
+            lengths_B = feature.shortest + (self._lengths.uniform(whose_B) * choices).to(torch.int64)
+        if feature.coverage < 1:
+            lengths_B = lengths_B * (self._present.uniform(whose_B) < feature.coverage)
         starts_B = key_B if feature.history else key_B * feature.length
         single = feature.length == 1 and feature.shortest == 1 and feature.coverage == 1
         places_N = starts_B if single else slice_positions(starts_B, lengths_B)
         return Jagged(self._ids_in(window)[self.table.draw(self._values.uniform(places_N))], lengths_B)
-
-    def _lengths_of(self, key_B: Tensor) -> Tensor:
-        feature = self.feature
-        lengths_B = torch.full_like(key_B, feature.length)
-        if feature.shortest < feature.length:
-            choices = feature.length - feature.shortest + 1
-            lengths_B = feature.shortest + (self._lengths.uniform(key_B) * choices).to(torch.int64)
-        if feature.coverage < 1:
-            lengths_B = lengths_B * (self._present.uniform(key_B) < feature.coverage)
-        return lengths_B
 
     def _ids_in(self, window: int) -> Tensor:
         """The id of each rank in this window: each window changes some of the one before."""

@@ -109,7 +109,10 @@ def _integers(column: Any, said: str) -> NDArray[np.int64]:
     if hasattr(column, "dictionary_decode"):
         column, kind = column.dictionary_decode(), kind.value_type
     if _is_text(kind):
-        return _string_hashes(column)
+        encoded = column.cast(pa.large_binary()).dictionary_encode()
+        texts = encoded.dictionary.to_pylist()
+        hashes = np.array([*map(text_hash, texts), 0], np.int64)
+        return np.asarray(hashes[encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)], np.int64)
     if types.is_temporal(kind):
         column = column.cast(pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64())
     elif not types.is_integer(kind):
@@ -127,12 +130,3 @@ def _is_text(kind: Any) -> bool:
 def text_hash(text: bytes) -> int:
     """The same number for the same text on any machine: the first 64 bits of its BLAKE2b."""
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
-
-
-def _string_hashes(column: Any) -> NDArray[np.int64]:
-    import pyarrow as pa
-
-    encoded = column.cast(pa.large_binary()).dictionary_encode()
-    texts = encoded.dictionary.to_pylist()
-    hashes = np.array([*map(text_hash, texts), 0], np.int64)
-    return np.asarray(hashes[encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)], np.int64)

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, parse
@@ -64,17 +62,17 @@ class CriteoTsv:
     def _chunk(self, cells: DelimitedRows) -> LogChunk:
         label, present = cells.whole_numbers(LABEL)
         cells.rows.refuse(~(present & (label >> 1 == 0)), "the label is neither 0 nor 1")
+        dense = {}
+        for name in DENSE:
+            numbers, is_there = cells.whole_numbers(name)
+            found = numbers.astype(np.float32)
+            found = np.log1p(np.maximum(found, 0)) if self.log1p else found
+            found[~is_there] = np.nan
+            dense[name] = torch.from_numpy(found)
         ids = torch.from_numpy(cells.rows.numbers_L)
         return LogChunk(
             ids, ids, ids,
-            {name: self._dense(*cells.whole_numbers(name)) for name in DENSE},
+            dense,
             {LABEL: torch.from_numpy(label.astype(np.float32))},
             {name: cells.hexadecimal(name) for name in FEATURES},
         )  # fmt: skip
-
-    def _dense(self, numbers: NDArray[np.int64], present: NDArray[np.bool_]) -> Tensor:
-        found = numbers.astype(np.float32)
-        if self.log1p:
-            found = np.log1p(np.maximum(found, 0))
-        found[~present] = np.nan
-        return torch.from_numpy(found)

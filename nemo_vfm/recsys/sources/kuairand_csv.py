@@ -97,11 +97,19 @@ class KuaiRandCsv:
     def completed(self, chunk: LogChunk) -> LogChunk:
         """Cut users into sessions, and add histories."""
         users_B, times_B = chunk.session_B, chunk.time_B
-        session_B = sessions_by_gap(users_B, times_B, chunk.ids_B, round(self.gap_minutes * 60_000))
+        begins_B = _changes(users_B)  # of sessions; each has the number of its first sample
+        begins_B[1:] |= torch.diff(times_B) > round(self.gap_minutes * 60_000)
+        session_B = chunk.ids_B[_latest(begins_B)]
         if not self.history:
             return replace(chunk, session_B=session_B)
         clicked_B, videos = chunk.labels["is_click"] > 0, chunk.features["video_id"]
-        history = clicks_before(users_B, times_B, clicked_B, videos, self.history)
+        # A click counts from the next time on: samples of one time were shown at once, and none knows the others.
+        before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
+        user_change_B = _changes(users_B)
+        clicks_B = before_B[_latest(user_change_B | _changes(times_B))]
+        lengths_B = (clicks_B - before_B[_latest(user_change_B)]).clamp(max=self.history)
+        clicked_C = videos.select(clicked_B.nonzero().squeeze(1)).values_N
+        history = Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
         return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
 
     def log_chunks(self) -> Iterator[LogChunk]:
@@ -122,33 +130,6 @@ class KuaiRandCsv:
             {name: columns[name].float() for name in self.labels},
             {name: jagged_of(columns[name].numpy(), np.ones(len(columns[name]), bool)) for name in self.features},
         )  # fmt: skip
-
-
-def sessions_by_gap(user_B: Tensor, time_B: Tensor, ids_B: Tensor, gap: int) -> Tensor:
-    """The session of each sample: int64, (B,). A session has the number of its first sample.
-
-    Args:
-        user_B: equal numbers are neighbours.
-        time_B: of one user never smaller than before.
-        ids_B: numbers of samples.
-        gap: a sample that comes later than this after the user's last one begins another session.
-    """
-    begins_B = _changes(user_B)
-    begins_B[1:] |= torch.diff(time_B) > gap
-    return ids_B[_latest(begins_B)]
-
-
-def clicks_before(user_B: Tensor, time_B: Tensor, clicked_B: Tensor, items: Jagged, length: int) -> Jagged:
-    """The items that the user had clicked before each sample, the newest last, at most `length`.
-
-    A click counts from the next time on: of samples with one time, which were shown at once, none knows the others.
-    """
-    before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
-    user_change_B = _changes(user_B)
-    clicks_B = before_B[_latest(user_change_B | _changes(time_B))]
-    lengths_B = (clicks_B - before_B[_latest(user_change_B)]).clamp(max=length)
-    clicked_C = items.select(clicked_B.nonzero().squeeze(1)).values_N
-    return Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
 
 
 def _changes(numbers_B: Tensor) -> Tensor:

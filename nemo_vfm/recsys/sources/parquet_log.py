@@ -73,10 +73,13 @@ class ParquetLog:
         sizes = sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
-            for rows, end, part in self._batches(at):
+            path = self.paths[number]
+            for batch, part in _record_batches(path, self._columns.names, at.offset):
+                places, count = np.arange(len(batch)), len(batch)
+                rows = LogRows(str(path), places + at.line + 1, places + at.row)
+                begin = at = LogPosition(at.file, at.offset + count, at.line + count, at.row + count)
                 share = (sum(sizes[:number]) + part * sizes[number]) / max(1, sum(sizes))
-                yield rows.rows.read_chunk(self._columns.chunk(rows), end, share)
-                begin = end
+                yield rows.read_chunk(self._columns.chunk(ArrowRows(rows, batch)), at, share)
 
     def completed(self, chunk: LogChunk) -> LogChunk:
         """As it is."""
@@ -85,15 +88,6 @@ class ParquetLog:
     def log_chunks(self) -> Iterator[LogChunk]:
         """See `LogSource`; DataError where a row is bad."""
         return samples(self)
-
-    def _batches(self, at: LogPosition) -> Iterator[tuple[ArrowRows, LogPosition, float]]:
-        """From a place in one file on: rows, where they end, and the share of the file's rows up to there."""
-        path = self.paths[at.file]
-        for batch, share in _record_batches(path, self._columns.names, at.offset):
-            rows = np.arange(len(batch))
-            numbers = LogRows(str(path), rows + at.line + 1, rows + at.row)
-            at = LogPosition(at.file, at.offset + len(batch), at.line + len(batch), at.row + len(batch))
-            yield ArrowRows(numbers, batch), at, share
 
 
 def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tuple["pa.RecordBatch", float]]:

@@ -71,7 +71,10 @@ class TextFiles:
             text, rest = text[:cut], text[cut:]
             lines = text.count(b"\n") + (not text.endswith(b"\n"))
             at = LogPosition(at.file, at.offset + cut, at.line + lines, at.row + lines)
-            yield _ascii(text), at
+            # Arrow ends a line at each carriage return, and fails on a row of too many columns that is not UTF-8, or
+            # that it cuts within a letter to show it. Cells that are read are numbers: they have no other bytes.
+            text = text if text.isascii() else text.translate(_TO_ASCII)
+            yield re.sub(rb"\r(?!\n)", b"\x01", text) if b"\r" in text else text, at
 
 
 def sizes_of(paths: Sequence[Path]) -> list[int]:
@@ -89,10 +92,3 @@ def named_damage(path: Path, at: LogPosition) -> Iterator[None]:
         yield
     except (OSError, EOFError, zlib.error) as error:  # gzip's own error is an OSError
         raise DataError(f"{path} cannot be read beyond line {at.line}: {error}. Was it copied completely?") from error
-
-
-def _ascii(text: bytes) -> bytes:
-    """Arrow ends a line at each carriage return, and fails on a row of too many columns that is not UTF-8, or that it
-    cuts within a letter to show it. Cells that are read are numbers, so no other byte can be part of one."""
-    text = text if text.isascii() else text.translate(_TO_ASCII)
-    return re.sub(rb"\r(?!\n)", b"\x01", text) if b"\r" in text else text

@@ -4,7 +4,8 @@ import csv
 import gzip
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -75,7 +76,14 @@ class RecordFiles:
             at = LogPosition(at.file, lines.offset, lines.line, row + len(found) + len(bad))
             values = [values for _, _, values in found]
             if is_json and not before and (len(values) >= _ENOUGH or at.file == 0):
-                _require_keys(path, self.names, values, keys)
+                # A key that no record has is misspelt: it would be a feature that all samples lack.
+                for place, name in enumerate(self.names):
+                    if values and all(one[place] is None for one in values):
+                        raise UserError(
+                            f"none of the first {len(values):,} records of {path} has a value of {name}; "
+                            f"{_did_you_mean(name, [*keys])}the first one has {', '.join(keys)}. Leave out a key that "
+                            "is rarely present"
+                        )
             columns = {name: [one[place] for one in values] for place, name in enumerate(self.names)}
             starts = np.array([(line, row + number) for line, number, _ in found], np.int64).reshape(-1, 2)
             yield LogRows(str(path), starts[:, 0], starts[:, 1], bad), columns, at
@@ -99,7 +107,11 @@ class RecordFiles:
     def _csv_records(self, lines: "_Lines", path: Path) -> Callable[[], _Record]:
         delimiter = self.delimiter or ("\t" if _kind(path) == ".tsv" else ",")
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        header = list(self.header or _header(reader, lines))
+        header = list(self.header or ())
+        if not header:
+            with suppress(csv.Error, _Unclosed):
+                header = [name.strip() for name in next(reader, [])]
+            lines.take()
         places = [_place(path, header, name, delimiter) for name in self.names]
 
         def record() -> _Record:
@@ -182,15 +194,6 @@ def _records(
     return found, bad
 
 
-def _header(reader: Iterator[list[str]], lines: _Lines) -> list[str]:
-    try:
-        found = next(reader, [])
-    except (csv.Error, _Unclosed):
-        found = []
-    lines.take()
-    return [name.strip() for name in found]
-
-
 def _place(path: Path, header: Sequence[str], name: str, delimiter: str) -> int:
     """Where a column stands."""
     if header.count(name) == 1:
@@ -203,17 +206,6 @@ def _place(path: Path, header: Sequence[str], name: str, delimiter: str) -> int:
         f"{delimiter!r}, is {shown!r}. Set delimiter if its cells are separated by something else, and columns if it "
         "has no header"
     )
-
-
-def _require_keys(path: Path, names: Sequence[str], records: Sequence[list[Json]], known: Iterable[str]) -> None:
-    """Find a misspelt key: one that no record has would be a feature that all samples lack."""
-    for place, name in enumerate(names):
-        if records and all(values[place] is None for values in records):
-            raise UserError(
-                f"none of the first {len(records):,} records of {path} has a value of {name}; "
-                f"{_did_you_mean(name, [*known])}the first one has {', '.join(known)}. Leave out a key that is rarely "
-                "present"
-            )
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -17,11 +17,11 @@ from torch.autograd.function import once_differentiable
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
+from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, PendingGradient
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
 from nemo_vfm.sparse.tables.table_spec import TableSpec
-from nemo_vfm.sparse.tables.touched_rows import PackedGradients, PendingGradient
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,15 @@ class FusedTables(nn.Module):
         super().__init__()
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
-        self._table_of = _table_of_feature(self.tables)
+        self._table_of: dict[str, str] = {}
+        for name, spec in self.tables.items():
+            for feature in spec.features:
+                if (other := self._table_of.setdefault(feature, name)) != name:
+                    raise ValueError(
+                        f"feature {feature!r} belongs to the tables {other!r} and {name!r}, but may belong to only one"
+                    )
+        if not self._table_of:
+            raise ValueError("expected at least one table, got none")
         groups: dict[tuple[str, int], dict[str, TableSpec]] = {}
         for name, spec in self.tables.items():
             groups.setdefault((spec.dtype, spec.width), {})[name] = spec
@@ -122,7 +130,11 @@ class FusedTables(nn.Module):
             is_shared = any(len(spec.features) > 1 for spec in storage.tables.values())
             order = CallOrder(self._calls, places_B is not None or is_shared, places_B)
             if wanted := self._wanted(storage, features, places_B):
-                out |= look_up(storage, wanted, order, self._anchor)
+                # Each has a tensor of its own: one large one would be given back to the system and zeroed in each step.
+                weights = [None if one.jagged.weights_N is None else one.jagged.weights_N.float() for one in wanted]
+                # The anchor requires a gradient, so that autograd asks for ours; it gets none.
+                found = _Lookup.apply(self._anchor, storage, wanted, order, *weights)  # type: ignore[no-untyped-call]
+                out |= {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
         return {feature: out[feature] for feature in features}
 
     @property
@@ -169,9 +181,8 @@ class FusedTables(nn.Module):
         for storage in self._storages:
             storage.touched()  # what can fail does so before any row changes
         self.step += 1
-        optimizer = self.optimizer.scaled(lr_factor)
         for storage in self._storages:
-            storage.apply(optimizer, global_weight, clip_factor, self.step)
+            storage.apply(self.optimizer, global_weight, clip_factor, self.step, lr_factor)
         self._calls = 0
 
     def forget(self) -> None:
@@ -196,7 +207,17 @@ class FusedTables(nn.Module):
             ValueError: names, shapes or dtypes differ; nothing has changed then.
         """
         own = self.state()
-        _require_same(own, state)
+        if own.keys() != state.keys():
+            missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+            raise ValueError(
+                f"the state belongs to other tables or another optimizer: missing {missing}, unknown {unknown}"
+            )
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
+                raise ValueError(
+                    f"{name} is {state[name].dtype} of shape {tuple(state[name].shape)}; these tables hold "
+                    f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                )
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self.step = int(state["step"])
@@ -268,21 +289,6 @@ def count_rows(model: nn.Module) -> tuple[int, int]:
     return len(specs), sum(spec.rows * spec.width for spec in specs)
 
 
-def look_up(
-    storage: RowStorage, wanted: Sequence[FeatureLookup], order: CallOrder, anchor: Tensor
-) -> Mapping[str, Tensor]:
-    """The vectors of each feature, fp32: one a sample, (B, D), or one a value of a sequence, (N, D).
-
-    Each is a tensor of its own: one large tensor would be given back to the system and zeroed anew in every step.
-
-    Args:
-        anchor: any tensor that requires a gradient, so that autograd asks for ours; it gets none.
-    """
-    weights = [None if one.jagged.weights_N is None else one.jagged.weights_N.float() for one in wanted]
-    found: tuple[Tensor, ...] = _Lookup.apply(anchor, storage, wanted, order, *weights)  # type: ignore[no-untyped-call]
-    return {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
-
-
 class _Lookup(Function):
     @staticmethod
     def forward(
@@ -296,7 +302,15 @@ class _Lookup(Function):
         ctx.storage, ctx.wanted, ctx.order = storage, wanted, order
         ctx.save_for_backward(*weights)
         ctx.set_materialize_grads(False)
-        return tuple(_vectors(storage, *pair) for pair in zip(wanted, weights, strict=True))
+        found = []
+        for one, weights_N in zip(wanted, weights, strict=True):
+            rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
+            if one.is_sequence:
+                found.append(rows_RD.index_select(0, ids_N).float())
+                continue
+            out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
+            found.append(out_BD.div_(_divisors(one)) if one.pooling == "mean" else out_BD)
+        return tuple(found)
 
     @staticmethod
     @once_differentiable
@@ -306,14 +320,6 @@ class _Lookup(Function):
             None if grad_GD is None else _keep(ctx.storage, ctx.order, one, weights_N, grad_GD, needs)
             for one, weights_N, grad_GD, needs in given
         )
-
-
-def _vectors(storage: RowStorage, one: FeatureLookup, weights_N: Tensor | None) -> Tensor:
-    rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
-    if one.is_sequence:
-        return rows_RD.index_select(0, ids_N).float()
-    out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
-    return out_BD.div_(_divisors(one)) if one.pooling == "mean" else out_BD
 
 
 def _divisors(one: FeatureLookup) -> Tensor:
@@ -338,21 +344,6 @@ def _keep(
     return (rows_ND * torch.repeat_interleave(grad_GD, one.jagged.lengths_B, dim=0)).sum(1)
 
 
-def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, spec in tables.items():
-        for feature in spec.features:
-            if feature in found:
-                raise ValueError(
-                    f"feature {feature!r} belongs to the tables {found[feature]!r} and {name!r}, but may belong to "
-                    "only one"
-                )
-            found[feature] = name
-    if not found:
-        raise ValueError("expected at least one table, got none")
-    return found
-
-
 def _looks_valid(jagged: Jagged, rows: int) -> bool:
     """Two passes over the ids instead of five."""
     count, weights = len(jagged.values_N), jagged.weights_N
@@ -361,17 +352,3 @@ def _looks_valid(jagged: Jagged, rows: int) -> bool:
         return False
     low, high = jagged.values_N.aminmax() if count else (0, 0)
     return int(jagged.lengths_B.min()) >= 0 and int(low) >= 0 and int(high) < rows
-
-
-def _require_same(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    if own.keys() != given.keys():
-        missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
-        raise ValueError(
-            f"the state belongs to other tables or another optimizer: missing {missing}, unknown {unknown}"
-        )
-    for name, tensor in own.items():
-        if tensor.shape != given[name].shape or tensor.dtype != given[name].dtype:
-            raise ValueError(
-                f"{name} is {given[name].dtype} of shape {tuple(given[name].shape)}; these tables hold "
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-            )

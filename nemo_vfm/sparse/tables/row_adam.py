@@ -4,7 +4,7 @@ Shape letters: U rows, D width.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -40,14 +40,13 @@ class RowAdam:
         """Both moments of each number."""
         return {"exp_avg": (rows, width), "exp_avg_sq": (rows, width)}
 
-    def update(self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int) -> None:
+    def update(
+        self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
+    ) -> None:
         """See `RowOptimizer`."""
-        decay(grads_UD, rows_UD, self.lr, self.weight_decay, self.weight_decay_mode)
-        rows_UD.sub_(direction(grads_UD, state, self.betas, self.eps, step).mul_(self.lr))
-
-    def scaled(self, factor: float) -> "RowAdam":
-        """With another learning rate, see `RowOptimizer`."""
-        return replace(self, lr=self.lr * factor)
+        lr = self.lr * lr_factor
+        decay(grads_UD, rows_UD, lr, self.weight_decay, self.weight_decay_mode)
+        rows_UD.sub_(direction(grads_UD, state, self.betas, self.eps, step).mul_(lr))
 
     def keeps_rows_without_gradient(self) -> bool:
         """Never: moments move a row after its gradient has gone."""
@@ -79,7 +78,9 @@ class RowLamb:
         """Both moments of each number."""
         return {"exp_avg": (rows, width), "exp_avg_sq": (rows, width)}
 
-    def update(self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int) -> None:
+    def update(
+        self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
+    ) -> None:
         """See `RowOptimizer`."""
         update_UD = direction(grads_UD, state, self.betas, self.eps, step)
         if self.weight_decay:
@@ -88,11 +89,7 @@ class RowLamb:
         update_norm_U1 = torch.linalg.vector_norm(update_UD, dim=1, keepdim=True)
         both = (row_norm_U1 > 0) & (update_norm_U1 > 0)
         trust_U1 = torch.where(both, row_norm_U1 / update_norm_U1, 1.0)
-        rows_UD.sub_(update_UD.mul_(trust_U1.mul_(self.lr)))
-
-    def scaled(self, factor: float) -> "RowLamb":
-        """With another learning rate, see `RowOptimizer`."""
-        return replace(self, lr=self.lr * factor)
+        rows_UD.sub_(update_UD.mul_(trust_U1.mul_(self.lr * lr_factor)))
 
     def keeps_rows_without_gradient(self) -> bool:
         """Never: moments move a row after its gradient has gone."""

@@ -7,8 +7,8 @@ Shape letters: U rows, D width.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,9 @@ class RowOptimizer(Protocol):
         """Name -> shape of each state tensor of a table, fp32, zero at first; its first dimension is rows."""
         ...
 
-    def update(self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int) -> None:
+    def update(
+        self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
+    ) -> None:
         """Change rows and state in place.
 
         Args:
@@ -31,15 +33,12 @@ class RowOptimizer(Protocol):
             grads_UD: fp32, the gradient of each row; it may be overwritten.
             state: the tensors of `state_shapes` for these rows.
             step: 1 at the first update.
+            lr_factor: of a schedule; it multiplies the learning rate.
         """
         ...
 
     def keeps_rows_without_gradient(self) -> bool:
         """Whether a gradient of zero changes neither row nor state, in any bit."""
-        ...
-
-    def scaled(self, factor: float) -> "RowOptimizer":
-        """The same with another learning rate: what a schedule makes of it."""
         ...
 
 
@@ -59,14 +58,13 @@ class RowSgd:
         """No state."""
         return {}
 
-    def update(self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int) -> None:
+    def update(
+        self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
+    ) -> None:
         """See `RowOptimizer`."""
-        add_l2(grads_UD, rows_UD, self.weight_decay)
-        rows_UD.sub_(grads_UD.mul_(self.lr))
-
-    def scaled(self, factor: float) -> "RowSgd":
-        """With another learning rate, see `RowOptimizer`."""
-        return replace(self, lr=self.lr * factor)
+        lr = self.lr * lr_factor
+        decay(grads_UD, rows_UD, lr, self.weight_decay, "l2")
+        rows_UD.sub_(grads_UD.mul_(lr))
 
     def keeps_rows_without_gradient(self) -> bool:
         """Without weight decay."""
@@ -84,10 +82,6 @@ class _AdaGrad:
 
     def __post_init__(self) -> None:
         require_decay_and_eps(self.eps, self.weight_decay_mode)
-
-    def scaled(self, factor: float) -> Self:
-        """With another learning rate, see `RowOptimizer`."""
-        return replace(self, lr=self.lr * factor)
 
     def keeps_rows_without_gradient(self) -> bool:
         """Without weight decay."""
@@ -110,11 +104,14 @@ class RowAdaGrad(_AdaGrad):
         """The sum of squares of each number."""
         return {"sum": (rows, width)}
 
-    def update(self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int) -> None:
+    def update(
+        self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
+    ) -> None:
         """See `RowOptimizer`."""
-        decay(grads_UD, rows_UD, self.lr, self.weight_decay, self.weight_decay_mode)
+        lr = self.lr * lr_factor
+        decay(grads_UD, rows_UD, lr, self.weight_decay, self.weight_decay_mode)
         state["sum"].addcmul_(grads_UD, grads_UD)
-        rows_UD.sub_(grads_UD.mul_(self.lr).div_(state["sum"].sqrt().add_(self.eps)))
+        rows_UD.sub_(grads_UD.mul_(lr).div_(state["sum"].sqrt().add_(self.eps)))
 
 
 @dataclass(frozen=True)
@@ -133,27 +130,24 @@ class RowWiseAdaGrad(_AdaGrad):
         """The sum of mean squares of each row."""
         return {"sum": (rows,)}
 
-    def update(self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int) -> None:
+    def update(
+        self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
+    ) -> None:
         """See `RowOptimizer`."""
-        decay(grads_UD, rows_UD, self.lr, self.weight_decay, self.weight_decay_mode)
+        lr = self.lr * lr_factor
+        decay(grads_UD, rows_UD, lr, self.weight_decay, self.weight_decay_mode)
         norms_U = torch.linalg.vector_norm(grads_UD, dim=1)
         sum_U = state["sum"].add_(norms_U.square_(), alpha=1 / grads_UD.shape[1])
-        factors_U = sum_U.sqrt().add_(self.eps).reciprocal_().mul_(self.lr)
+        factors_U = sum_U.sqrt().add_(self.eps).reciprocal_().mul_(lr)
         rows_UD.sub_(grads_UD.mul_(factors_U[:, None]))
 
 
 def decay(grads_UD: Tensor, rows_UD: Tensor, lr: float, weight_decay: float, mode: WeightDecayMode) -> None:
     """Apply weight decay before a step: to the gradient ("l2") or to the row ("decoupled"), in place."""
-    if mode == "l2":
-        add_l2(grads_UD, rows_UD, weight_decay)
+    if mode == "l2" and weight_decay:  # the gradient of weight_decay |w|^2 / 2
+        grads_UD.add_(rows_UD, alpha=weight_decay)
     elif weight_decay:
         rows_UD.mul_(1 - lr * weight_decay)
-
-
-def add_l2(grads_UD: Tensor, rows_UD: Tensor, weight_decay: float) -> None:
-    """Add the gradient of weight_decay |w|^2 / 2, in place."""
-    if weight_decay:
-        grads_UD.add_(rows_UD, alpha=weight_decay)
 
 
 def require_decay_and_eps(eps: float, mode: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables import numba_kernels, row_storage, touched_rows
+from nemo_vfm.sparse.tables import row_kernels, row_storage
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_adam import RowAdam
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
@@ -205,11 +205,11 @@ def test_a_lookup_after_the_norm_counts():
 @pytest.mark.parametrize("with_numba", [True, False])
 def test_a_norm_leaves_the_update_the_sums_alone_and_they_are_dropped_with_the_step(monkeypatch, make, with_numba):
     if not with_numba:
-        monkeypatch.setattr(numba_kernels, "usable", lambda tensor: False)
+        monkeypatch.setattr(row_kernels, "numba_usable", lambda tensor: False)
     plain = {f"t{n}": TableSpec(40, 16, (f"f{n}",)) for n in range(3)}
     given = {f"f{n}": random_jagged(40, 200, n, longest=12) for n in range(3)}
-    summed, sizes = touched_rows.sum_bags, []
-    monkeypatch.setattr(touched_rows, "sum_bags", lambda *args: sizes.append(len(args[1])) or summed(*args))
+    summed, sizes = row_storage.sum_bags, []
+    monkeypatch.setattr(row_storage, "sum_bags", lambda *args: sizes.append(len(args[1])) or summed(*args))
     states, counts = [], []
     for looks in (0, 1):
         tables = FusedTables(plain, make(), seed=3)
@@ -243,7 +243,7 @@ def test_a_long_batch_of_few_ids_is_updated_in_parts_as_in_one(monkeypatch):
 
     specs = {"t": TableSpec(8000, 6, ("f",))}
     expected = trained(RowWiseAdaGrad(0.1), step_of, specs)
-    monkeypatch.setattr(touched_rows, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(row_storage, "_ROWS_AT_ONCE", 3)
     require_equal(trained(RowWiseAdaGrad(0.1), step_of, specs), expected)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_vfm.sparse.tables import numba_kernels
+from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowSgd, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.table_spec import TableSpec
@@ -23,7 +23,7 @@ def learned(optimizer, weighted=False, clip=None, width=9):
 
 def in_torch(monkeypatch, *args):
     with monkeypatch.context() as patch:
-        patch.setattr(numba_kernels, "usable", lambda tensor: False)
+        patch.setattr(row_kernels, "numba_usable", lambda tensor: False)
         return learned(*args)
 
 
@@ -58,9 +58,9 @@ def test_threads_change_no_bit(weighted):
 @pytest.mark.parametrize("rows", [6, 60])
 def test_values_of_a_row_stay_in_the_order_of_their_bags(rows):
     keys_N, offsets = torch.tensor([2, 0, 2, 2, 4]), torch.tensor([0, 2, 2, 4, 5])
-    found = numba_kernels.sorted_by_row(keys_N, offsets, None, rows, with_places=True)
+    found = row_kernels.sorted_by_row(keys_N, offsets, None, rows, with_places=True)
     assert [one.tolist() for one in found] == [[0, 2, 4], [0, 1, 4, 5], [0, 0, 2, 2, 3], [1, 0, 2, 3, 4]]
-    found = numba_kernels.sorted_by_row(keys_N, offsets, torch.tensor([3, 2, 1, 0]), rows, with_places=True)
+    found = row_kernels.sorted_by_row(keys_N, offsets, torch.tensor([3, 2, 1, 0]), rows, with_places=True)
     assert [one.tolist() for one in found] == [[0, 2, 4], [0, 1, 4, 5], [0, 2, 2, 0, 3], [1, 2, 3, 0, 4]]
 
 
@@ -68,7 +68,7 @@ def test_values_of_a_row_stay_in_the_order_of_their_bags(rows):
 def test_rows_of_any_number_are_sorted_as_by_torch(rows):
     keys_N = torch.randint(0, rows, (3000,), generator=torch.Generator().manual_seed(rows)) // 3 * 3
     keys_N[:2] = torch.tensor([rows - 1, 0])
-    rows_U, bounds, bags_N, order_N = numba_kernels.sorted_by_row(keys_N, torch.arange(3001), None, rows, True)
+    rows_U, bounds, bags_N, order_N = row_kernels.sorted_by_row(keys_N, torch.arange(3001), None, rows, True)
     assert torch.equal(order_N, keys_N.sort(stable=True).indices) and torch.equal(bags_N, order_N)
     unique, counts = keys_N.unique(return_counts=True)
     assert torch.equal(rows_U, unique) and torch.equal(bounds.diff(), counts)

@@ -33,9 +33,8 @@ def learned(optimizer, dtype="fp32", weighted=False, clip=None):
 
 def in_torch(monkeypatch, *args):
     with monkeypatch.context() as patch:
-        for module in (row_kernels, row_storage):
-            patch.setattr(module, "triton_usable", lambda tensor: False)
-            patch.setattr(module.numba_kernels, "usable", lambda tensor: False)
+        for name in ("triton_usable", "numba_usable"):
+            patch.setattr(row_kernels, name, lambda tensor: False)
         return learned(*args)
 
 
@@ -79,7 +78,7 @@ def test_bags_of_any_length_and_width_are_summed(width, weighted):
 
 
 def test_rows_too_wide_for_a_program_are_left_to_other_kernels(monkeypatch):
-    monkeypatch.setattr(row_storage, "triton_usable", lambda tensor: True)
+    monkeypatch.setattr(row_kernels, "triton_usable", lambda tensor: True)
     narrow, wide = (
         row_storage.RowStorage({"t": TableSpec(2, width, ("f",))}, RowSgd(0.1), 0, torch.device("cpu"))
         for width in (MOST_TRITON_COLUMNS, MOST_TRITON_COLUMNS + 1)
