@@ -18,7 +18,7 @@ from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, by_kind, de
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
-from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
+from nemo_vfm.curate.examine.findings import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, write_scores
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn

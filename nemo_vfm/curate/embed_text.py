@@ -18,7 +18,7 @@ from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.shards.sample_members import TEXT
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of

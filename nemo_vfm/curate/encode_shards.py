@@ -26,7 +26,7 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
@@ -132,7 +132,13 @@ class EncodeShards:
         (run.folder / "encode.json").unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
         counts = _Counts()
-        keys = self._encode_all(clips, work, counts)
+        keys = []
+        with bar("encode", len(clips), unit="clips") as line, _one_thread_an_operation():
+            for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
+                found = _keys(work, clip.entry) if clip.bucket is not None else []
+                counts.count(clip, len(found))
+                keys += [(clip.entry, key, str(clip.bucket)) for key in found]
+                line.advance()
         if not keys:
             raise NothingKept(f"no clip of {len(clips)} could be encoded: {counts.why()}")
         self._write(clips, keys, work, run.folder / "shards")
@@ -157,17 +163,6 @@ class EncodeShards:
     def _copy(self, folder: Path) -> None:
         if self.copy_to is not None:
             upload_shards(folder, self.copy_to)
-
-    def _encode_all(self, clips: ShardSet, work: Path, counts: "_Counts") -> list[tuple[Entry, str, str]]:
-        """Encode what is not in `work` yet; (clip, key, bucket) of every sample, in the clips' order."""
-        keys = []
-        with bar("encode", len(clips), unit="clips") as line, _one_thread_an_operation():
-            for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
-                found = _keys(work, clip.entry) if clip.bucket is not None else []
-                counts.count(clip, len(found))
-                keys += [(clip.entry, key, str(clip.bucket)) for key in found]
-                line.advance()
-        return keys
 
     def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _Encoded:
         """Encode a clip's windows, where that is not done yet, into one file that appears whole."""

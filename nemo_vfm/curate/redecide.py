@@ -20,7 +20,7 @@ from nemo_vfm.curate.balance import RULE, Balance, Balanced
 from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, above, drop_duplicates, nearest_pairs, survival
 from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken, reads_captions
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder
 from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, kind_of
 from nemo_vfm.curate.record.stage import ClipRecord, Compares
@@ -84,19 +84,6 @@ def decide_again(
                 fates.rules[place] = RULE
     fates.rules = [rule or other for rule, other in zip(fates.rules, _broken(curated.table, late), strict=True)]
     return fates
-
-
-def nearest_again(
-    curated: FinishedCuration, fates: Fates, rules: Mapping[str, Rule], stages: Mapping[str, Compares]
-) -> dict[str, Json]:
-    """See `nearest_pairs`, of the clips that are kept now."""
-    found: dict[str, Json] = {}
-    for name, stage in stages.items():
-        (column,) = stage.columns()
-        if column in curated.vectors:
-            records = _records(curated, _alive(curated, fates), column)
-            found[name] = nearest_pairs(records, {column: stage}, rules, curated.table)[column]
-    return found
 
 
 def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
@@ -298,7 +285,13 @@ class Redecide:
         compared = [stage.columns()[0] for stage in self.comparisons.values()]
         write_json(run.folder / "rules.json", {name: rule.to_json(curated.table) for name, rule in self.rules.items()})
         write_json(run.folder / "survival.json", survival(curated.table, self.rules, compared=compared))
-        write_json(run.folder / NEAREST_PAIRS, nearest_again(curated, fates, self.rules, self.comparisons))
+        found: dict[str, Json] = {}
+        for name, stage in self.comparisons.items():
+            (column,) = stage.columns()
+            if column in curated.vectors:
+                records = _records(curated, _alive(curated, fates), column)
+                found[name] = nearest_pairs(records, {column: stage}, self.rules, curated.table)[column]
+        write_json(run.folder / NEAREST_PAIRS, found)
         write_json(run.folder / "files.json", files)
         write_json(run.folder / "ledger.json", ledger.to_json())
         if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too

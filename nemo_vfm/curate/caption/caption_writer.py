@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -47,18 +47,6 @@ class CaptionReport:
         }  # fmt: skip
 
 
-@contextmanager
-def caption_journal(folder: Path, name: str) -> Iterator[OpenJournal]:
-    """The journal `<name>.jsonl` of a folder; captions in the folder's other journals are known, too.
-
-    Parts of a job write at the same time, so each has a file of its own.
-    """
-    file = folder / f"{name}.jsonl"
-    others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
-    with Journal(file=file, others=others).open() as journal:
-        yield journal
-
-
 class KeptCaptions:
     """What one captioner said.
 
@@ -72,7 +60,17 @@ class KeptCaptions:
 
     def get(self, key: str) -> Caption | None:
         """What was said under this very key, or None."""
-        return None if self._journal is None else _caption(self._journal.get(f"{self._prefix} {key}"), key)
+        entry = None if self._journal is None else self._journal.get(f"{self._prefix} {key}")
+        match entry:
+            case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
+                text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)
+                num_in, num_out = (value if isinstance(value := entry.get(name), int) else 0 for name in _NUMBERS)
+                return (
+                    Caption(key, text, status, None, by, model, revision, prompt_hash, num_in, num_out)
+                    if text
+                    else None
+                )
+        return None
 
     def put(self, caption: Caption) -> None:
         """Keep a success. A failure is never kept: it is tried again by the next run."""
@@ -83,17 +81,6 @@ class KeptCaptions:
         """As if it had never been said."""
         if self._journal is not None:
             self._journal.forget(f"{self._prefix} {key}")
-
-
-def _caption(entry: Json, key: str) -> Caption | None:
-    """The entry as a caption, where it is one and says that it belongs to this key."""
-    match entry:
-        case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
-            text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)
-            tokens_in, tokens_out = (value if isinstance(value := entry.get(name), int) else 0 for name in _NUMBERS)
-            caption = Caption(key, text, status, None, by, model, revision, prompt_hash, tokens_in, tokens_out)
-            return caption if text else None
-    return None
 
 
 def write_captions(
@@ -124,32 +111,30 @@ def write_captions(
         if text := clean(record.source_caption):
             record.caption, record.caption_by, record.caption_facts = text, "table", {"caption_status": "success"}
     keeps = any(isinstance(voice, Viewer | Editor) and voice.fingerprint() for voice in captioners.values())
-    with caption_journal(folder, journal_name) if keeps else nullcontext() as journal:
+    # Parts of a job write at the same time, so each has a journal of its own; what the others hold is known, too.
+    file = folder / f"{journal_name}.jsonl"
+    others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
+    with Journal(file=file, others=others).open() if keeps else nullcontext() as journal:
         _caption_all(records, captioners, media_path, journal, report)
-    for record in records:
-        if record.decision == "kept":
-            words = float(len(record.caption.split()))
-            status = record.caption_facts["caption_status"]
-            record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
+    kept = [record for record in records if record.decision == "kept"]
+    for record in kept:
+        words = float(len(record.caption.split()))
+        status = record.caption_facts["caption_status"]
+        record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
     report.by.update(record.caption_by for record in records)
-    _tell(records)
+    if kept:
+        # A text made of a clip's numbers is no caption.
+        numbers = sum(record.caption_by == DESCRIPTION for record in kept)
+        without = sum(not record.caption for record in kept) + numbers
+        instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
+        advice = ". rules=captioned drops them" if without else ""
+        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
     report.truncated = sum(record.caption_facts["caption_status"] == "truncated" for record in records)
     if report.truncated:
         warn(f"{report.truncated} of {len(records)} captions were cut at a limit (caption_status: truncated)")
     for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return report
-
-
-def _tell(records: Sequence[ClipRecord]) -> None:
-    """How many of the kept clips have no caption; a text made of a clip's numbers is none."""
-    kept = [record for record in records if record.decision == "kept"]
-    numbers = sum(record.caption_by == DESCRIPTION for record in kept)
-    without = sum(not record.caption for record in kept) + numbers
-    instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
-    advice = ". rules=captioned drops them" if without else ""
-    if kept:
-        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
 
 
 def _caption_all(

@@ -22,7 +22,7 @@ from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.data.shards.sample_members import IMAGES
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.shards.shard_folder import folder_at

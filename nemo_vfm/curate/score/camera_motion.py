@@ -94,7 +94,9 @@ class CameraMotion:
             return {**dict.fromkeys((f"camera.{name}" for name in _NUMBERS), 0.0), "camera": "unknown"}
         pan_x, pan_y, zoom, roll, residual, total = np.mean(steps, axis=0).tolist()
         speeds = 100 * footage.fps * np.array([step.edge_speed() for step in steps])
-        shake = 100 * footage.fps * _shake(tracks)
+        # The median change of speed from one frame to the next, in parts of a side a frame.
+        changes = [np.subtract(track[1].edge_speed(), track[0].edge_speed()) for track in tracks if len(track) == 2]
+        shake = 100 * footage.fps * (float(np.median(np.linalg.norm(changes, axis=1))) if changes else 0.0)
         return {
             "camera.pan_x": 100 * footage.fps * pan_x,
             "camera.pan_y": 100 * footage.fps * pan_y,
@@ -144,12 +146,6 @@ def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[in
     zoom, turn = np.log(np.hypot(matrix[0, 0], matrix[1, 0])), np.arctan2(matrix[1, 0], matrix[0, 0])
     way = float(np.linalg.norm(to_PD - at_PD, axis=1).mean())
     return Step(-matrix[0, 2] / width, -matrix[1, 2] / height, float(zoom), -float(turn), float(off_P.mean()), way)
-
-
-def _shake(tracks: Sequence[Sequence[Step]]) -> float:
-    """Median change of speed from one frame to the next, in parts of a side a frame."""
-    changes = [np.subtract(track[1].edge_speed(), track[0].edge_speed()) for track in tracks if len(track) == 2]
-    return float(np.median(np.linalg.norm(changes, axis=1))) if changes else 0.0
 
 
 def _word(speeds: NDArray[np.float64], shake: float, still: float) -> str:

@@ -117,7 +117,9 @@ class CodecMotion:
         """Both numbers; None where vectors tell nothing of most frames."""
         pairs = footage.pairs(self.num_frames)
         numbers = sorted({after for before, after in zip(pairs[::2], pairs[1::2], strict=True) if after > before})
-        vectors = _vectors_near(footage, numbers)
+        # The frames and those that they may refer to.
+        near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
+        vectors = dict(zip(near, _vectors(footage, near), strict=False))
         if not vectors:
             return None
         grids = [grid for number in numbers if (grid := _per_frame(footage, number, vectors)) is not None]
@@ -172,12 +174,6 @@ def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
         mean_HW += cosmos_lengths(vectors) / len(found)
     parts = cv2.resize(mean_HW, None, fx=1 / _COSMOS_SIDE_PX, fy=1 / _COSMOS_SIDE_PX)
     return float(mean_HW.mean() / (width + height)), float(parts.min() / (width + height))
-
-
-def _vectors_near(footage: ClipFrames, numbers: Sequence[int]) -> dict[int, MotionVectors]:
-    """The vectors of these frames and of those that they may refer to, by number; empty where there are none."""
-    near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
-    return dict(zip(near, _vectors(footage, near), strict=False))
 
 
 def _vectors(footage: ClipFrames, numbers: Sequence[int]) -> list[MotionVectors]:

@@ -67,16 +67,6 @@ def edge_field(picture_HW: Luma) -> EdgeField:
     return np.asarray(steps_DHW / (np.linalg.norm(steps_DHW, axis=0) + _FAINT), np.float32)
 
 
-def different_scenes(fields: Sequence[EdgeField], at_most: int) -> list[EdgeField]:
-    """One shot of each scene: those that differ from all before them; a picture without edges differs from none."""
-    scenes: list[EdgeField] = []
-    for field in fields:
-        has_edges = np.count_nonzero(_in_blocks(np.square(field).sum(axis=0)) >= _BLANK) >= _FEWEST_BLOCKS
-        if len(scenes) < at_most and has_edges and all(_differ(field, other) for other in scenes):
-            scenes.append(field)
-    return scenes
-
-
 def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[Mark]:
     """What different scenes have in common, but for bars, what reaches the border, and all where that is too much.
 
@@ -172,7 +162,13 @@ class Logo:
     def agree(self, memories: Sequence[str]) -> list[Mapping[str, float]]:
         """The scores of each clip of a file; none where the file shows fewer than three scenes."""
         some = memories[:: ceil(len(memories) / _MOST_SHOTS) or 1]
-        scenes = different_scenes([edge_field(_as_picture(text)) for text in some], _MOST_SCENES)
+        fields = [edge_field(_as_picture(text)) for text in some]
+        # One shot of each scene: those that differ from all before them; a picture without edges differs from none.
+        scenes: list[EdgeField] = []
+        for field in fields:
+            has_edges = np.count_nonzero(_in_blocks(np.square(field).sum(axis=0)) >= _BLANK) >= _FEWEST_BLOCKS
+            if len(scenes) < _MOST_SCENES and has_edges and all(_differ(field, other) for other in scenes):
+                scenes.append(field)
         if len(scenes) < _FEWEST_SCENES:
             return [{} for _ in memories]
         marks = find_marks(scenes, max(_FEWEST_PX, _CHANCE_PX / len(scenes)))

@@ -30,15 +30,6 @@ _STEP_S = 0.1
 _STEPS = (0, 1, 3, 4)  # of a moment's frames: uneven, or what moves by the distance of its letters seems to stand still
 
 
-def detect_lines(weights: Path, frames_THWC: NDArray[np.uint8]) -> list[Line]:
-    """Boxes that stay where they are through all frames."""
-    kept = _boxes(weights, frames_THWC[0])
-    for frame_HWC in frames_THWC[1:]:
-        here = _boxes(weights, frame_HWC)
-        kept = [box for box in kept if any(overlap(box, other) >= _SAME for other in here)]
-    return [Line(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
-
-
 def overlap(one: Box, other: Box) -> float:
     """Area of what both cover over the area of what either covers."""
     width = min(one[2], other[2]) - max(one[0], other[0])
@@ -151,7 +142,12 @@ class TextOverlay:
         if self.weights is None:
             lines = steady_lines(edges.steady)
         else:
-            lines = detect_lines(self.weights, footage.frames(numbers))
+            frames_THWC = footage.frames(numbers)  # a line's box stays where it is through all of them
+            kept = _boxes(self.weights, frames_THWC[0])
+            for frame_HWC in frames_THWC[1:]:
+                here = _boxes(self.weights, frame_HWC)
+                kept = [box for box in kept if any(overlap(box, other) >= _SAME for other in here)]
+            lines = [Line(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
         return lines, moving(edges, lines)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.explain.clip.clip_locations import Bytes, sheet_frames, thumbnail_frames
 from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell
-from nemo_vfm.explain.clip.curation_folder import curation_folder, open_curation
+from nemo_vfm.explain.clip.curation_folder import Curation, curation_folder
 from nemo_vfm.explain.clip.find_clip import file_named, label, place_of, write_file
 from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
 from nemo_vfm.explain.shards.sample_pictures import blocks, write_sheet
@@ -30,7 +31,10 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
         else:
             write_file(Terminal(), row)
         return 0
-    curation = open_curation(folder)
+    table, others = read_table(folder / "scores.parquet")
+    if not len(table):
+        raise UserError(f"{folder} has no clips: no file could be cut into any; its files.json says why")
+    curation = Curation(folder, table, others)
     if clip is None:
         raise UserError(
             f"{run} is a run folder of {len(curation.table):,} clips: name one by its id, the start of its id, "
@@ -88,7 +92,15 @@ def write(paper: Terminal, story: Story) -> None:
         paper.line(f"  {', '.join(printable(str(name), 60) for name in names or ())}")
         for name, value in (facts if isinstance(facts, dict) else {}).items():
             paper.line(f"  {printable(str(name), 60)} {_value(value)}")
-    _write_caption(paper, story)
+    paper.line("\nCaption", "bold")
+    paper.prose(printable(story.caption, 10_000) or "none", 2)
+    facts = {"caption_by": story.caption_by, **story.caption_facts}
+    for name, value in facts.items():
+        if value not in ("", None):
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            paper.prose(
+                f"{printable(name.removeprefix('caption_').replace('_', ' '), 60)}: {printable(shown, 2000)}", 4
+            )
     _write_bytes(paper, story)
 
 
@@ -168,18 +180,6 @@ def _standing(one: Standing) -> str:
     if one.lower + one.equal == one.among:
         return f"highest{ties}"
     return f"above {one.percentile:.0f} % of {one.among:,}"
-
-
-def _write_caption(paper: Terminal, story: Story) -> None:
-    paper.line("\nCaption", "bold")
-    paper.prose(printable(story.caption, 10_000) or "none", 2)
-    facts = {"caption_by": story.caption_by, **story.caption_facts}
-    for name, value in facts.items():
-        if value not in ("", None):
-            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            paper.prose(
-                f"{printable(name.removeprefix('caption_').replace('_', ' '), 60)}: {printable(shown, 2000)}", 4
-            )
 
 
 def _write_bytes(paper: Terminal, story: Story) -> None:

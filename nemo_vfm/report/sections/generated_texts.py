@@ -26,7 +26,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     prompts = list(next(iter(columns.values())).items())
     if len(prompts) > MAX_SHOWN:
         run.note(f"The first {MAX_SHOWN} of {len(prompts)} texts are shown.")
-    reasons = _reasons(judged)
+    reasons = {}  # the first thing that is wrong in each text of the trained model; empty where nothing is
+    for place, row in enumerate(map(mapping, listing(judged.get("texts")))):
+        wrong = listing(row.get("wrong"))
+        reasons[place] = clean(str(wrong[0])) if wrong else "" if row.get("grammatical") else "no whole sentence"
     rows = []
     for index, (prompt, _) in prompts[:MAX_SHOWN]:
         texts = [(name, found[index][1], reasons.get(index) if name == "trained" else None)
@@ -48,16 +51,6 @@ def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
     letters = MAX_UNTRAINED if step.name in UNTRAINED else MAX_LETTERS
     return {place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), letters))
             for place, line in enumerate(lines)}  # fmt: skip
-
-
-def _reasons(judged: Mapping[str, Any]) -> dict[int, str]:
-    """The first thing that is wrong in each text of the trained model; empty where nothing is."""
-    rows = [mapping(row) for row in listing(judged.get("texts"))]
-    told = {}
-    for place, row in enumerate(rows):
-        wrong = listing(row.get("wrong"))
-        told[place] = clean(str(wrong[0])) if wrong else "" if row.get("grammatical") else "no whole sentence"
-    return told
 
 
 def _cards(judged: Mapping[str, Any]) -> tuple[Card, ...]:
