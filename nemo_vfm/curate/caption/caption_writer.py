@@ -159,7 +159,17 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
     """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
     in_a_row = 0
     for record in records:
-        captions, failure = _captions_or_failure(captioner, record)
+        captions, failure = None, None
+        try:
+            captions = captioner.caption(record)
+            if captions is not None and not (
+                isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
+            ):
+                failure = f"it returned {type(captions).__name__} instead of a text and its author"
+        except NemoVfmError:  # it concerns every clip, such as a file that is missing
+            raise
+        except Exception as error:
+            failure = _plain(f"{type(error).__name__} ({error})")
         if failure is not None:
             in_a_row += 1
             failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
@@ -173,21 +183,6 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
 
 
-def _captions_or_failure(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | None, str | None]:
-    """Its answer, or why there is none. What concerns every clip, such as a file that is missing, is raised."""
-    try:
-        captions = captioner.caption(record)
-    except NemoVfmError:
-        raise
-    except Exception as error:
-        return None, _plain(f"{type(error).__name__} ({error})")
-    if captions is not None and not (
-        isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
-    ):
-        return None, f"it returned {type(captions).__name__} instead of a text and its author"
-    return captions, None
-
-
 class _Seeing:
     """One viewer at work on the clips that nobody spoke of yet."""
 
@@ -198,7 +193,11 @@ class _Seeing:
         """Caption them, and fill in what was said."""
         if not records:
             return
-        views = {record.clip.id: self._views(record, media_path(record)) for record in records}
+        views = {}
+        for record in records:
+            clip_id, media = record.clip.id, media_path(record)
+            spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
+            views[clip_id] = [View(f"{clip_id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
         kept = KeptCaptions(self._journal, self._viewer.fingerprint())
         known = {view.key: kept.get(view.key) for group in views.values() for view in group}
         missing = [view for group in views.values() for view in group if known[view.key] is None]
@@ -206,10 +205,6 @@ class _Seeing:
         for record in records:
             captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
             self._fill(record, captions, views[record.clip.id])
-
-    def _views(self, record: ClipRecord, media: Path) -> list[View]:
-        spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
-        return [View(f"{record.clip.id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
 
     def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
         """All windows or none: half a caption would say less than the next captioner."""

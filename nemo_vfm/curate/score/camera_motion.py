@@ -113,22 +113,18 @@ class CameraMotion:
         for before, after in pairwise(luma_THW):
             if corners is None or len(corners) < _FEWEST_POINTS:
                 break
-            at_PD, to_PD = _moved(before, after, np.asarray(corners, dtype=np.float32))
+            # Where those corners lie in both frames that were found again (pyramidal Lucas-Kanade).
+            corners = np.asarray(corners, dtype=np.float32)
+            moved, found, _ = cv2.calcOpticalFlowPyrLK(  # type: ignore[call-overload]
+                before, after, corners, None, winSize=(15, 15), maxLevel=3, criteria=_ENOUGH
+            )
+            at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
             step = _fit(at_PD, to_PD, before.shape)
             if step is None:
                 break
             steps.append(step)
             corners = to_PD.reshape(-1, 1, 2)
         return steps
-
-
-def _moved(before: Luma, after: Luma, corners: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Where those corners lie in both frames that were found again (pyramidal Lucas-Kanade)."""
-    moved, found, _ = cv2.calcOpticalFlowPyrLK(  # type: ignore[call-overload]
-        before, after, corners, None, winSize=(15, 15), maxLevel=3, criteria=_ENOUGH
-    )
-    at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
-    return at_PD, to_PD
 
 
 def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> Step | None:

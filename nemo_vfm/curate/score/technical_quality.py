@@ -119,12 +119,19 @@ class TechnicalQuality:
             ],
             "tenengrad": [_tenengrad(luma_HW) for luma_HW in luma_THW],
             "contrast": np.asarray(np.sqrt(np.maximum(0, parts_T256 @ _LEVELS**2 - mean_T**2))),
-            "noise": [_noise(luma_HW) for luma_HW in luma_THW],
+            "noise": [  # Immerkaer 1996
+                float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest_HW, cv2.NORM_L1) / rest_HW.size
+                for rest_HW in (cv2.sepFilter2D(luma_HW, cv2.CV_16S, _NOISE, _NOISE) for luma_HW in luma_THW)
+            ],
             "colourfulness": [_colourfulness(rgb_HWC) for rgb_HWC in rgb_THWC],
             "entropy": -(parts_T256 * np.log2(np.where(parts_T256 > 0, parts_T256, 1))).sum(axis=1) + 0.0,
         }
+        scores = {}
+        for column, of_T in levels_T.items():
+            values = {"mean": np.mean(of_T), "min": np.min(of_T), "p10": np.percentile(of_T, 10)}
+            scores |= {f"quality.{column}.{part}": float(value) for part, value in values.items()}
         return {
-            **{name: value for column, of in levels_T.items() for name, value in _spread(column, of).items()},
+            **scores,
             "quality.dark": float(parts_T256[:, :16].sum(axis=1).mean()),
             "quality.bright": float(parts_T256[:, 236:].sum(axis=1).mean()),
             "quality.blockiness": blockiness(luma_THW),
@@ -132,19 +139,9 @@ class TechnicalQuality:
         }
 
 
-def _spread(column: str, of_T: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-    mean, least, low = np.mean(of_T), np.min(of_T), np.percentile(of_T, 10)
-    return {f"quality.{column}.{part}": float(value) for part, value in (("mean", mean), ("min", least), ("p10", low))}
-
-
 def _tenengrad(luma_HW: Frames) -> float:
     gradients = (cv2.Sobel(luma_HW, cv2.CV_16S, 1, 0), cv2.Sobel(luma_HW, cv2.CV_16S, 0, 1))
     return sum(cv2.norm(gradient, cv2.NORM_L2SQR) for gradient in gradients) / luma_HW.size
-
-
-def _noise(luma_HW: Frames) -> float:
-    rest = cv2.sepFilter2D(luma_HW, cv2.CV_16S, _NOISE, _NOISE)
-    return float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest, cv2.NORM_L1) / luma_HW.size
 
 
 def _colourfulness(rgb_HWC: Frames) -> float:

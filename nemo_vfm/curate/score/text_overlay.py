@@ -128,9 +128,13 @@ class TextOverlay:
         if min(height, width) < 16:
             raise ValueError(f"the picture is {width}x{height}, too small for text; at least 16 are needed")
         moments = [self._look(footage, few) for few in numbers]
-        covered = [_covered(lines, width, height) for lines, _ in moments]
-        area, bottom, corner = (max(parts) for parts in zip(*covered, strict=True))
-        scores = {"text.area": area, "text.bottom": bottom, "text.corner": corner}
+        scores = {"text.area": 0.0, "text.bottom": 0.0, "text.corner": 0.0}
+        for lines, _ in moments:
+            mask_HW = np.zeros((height, width), bool)
+            for line in lines:
+                mask_HW[line.top : line.top + line.height, line.left : line.left + line.width] = True
+            shares = float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), corner_share(mask_HW)
+            scores = {name: max(scores[name], share) for name, share in zip(scores, shares, strict=True)}
         if footage.is_image:
             return scores
         evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
@@ -149,14 +153,6 @@ class TextOverlay:
                 kept = [box for box in kept if any(overlap(box, other) >= _SAME for other in here)]
             lines = [Line(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
         return lines, moving(edges, lines)
-
-
-def _covered(lines: Sequence[Line], width: int, height: int) -> tuple[float, float, float]:
-    """The parts of the picture, of its lower third and of its corners that lines cover."""
-    mask_HW = np.zeros((height, width), bool)
-    for line in lines:
-        mask_HW[line.top : line.top + line.height, line.left : line.left + line.width] = True
-    return float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), corner_share(mask_HW)
 
 
 def corner_share(mask_HW: NDArray[np.bool_]) -> float:
