@@ -60,7 +60,7 @@ class KeptCaptions:
 
     def get(self, key: str) -> Caption | None:
         """What was said under this very key, or None."""
-        entry = None if self._journal is None else self._journal.get(f"{self._prefix} {key}")
+        entry: Json = None if self._journal is None else self._journal.get(f"{self._prefix} {key}")
         match entry:
             case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
                 text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)

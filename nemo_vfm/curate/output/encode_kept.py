@@ -1,7 +1,6 @@
 """Encodes every kept clip in `work/`, and marks those that cannot be as failed; tries the codecs first."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Protocol
 
 from nemo_vfm.core.device import gpus
@@ -59,8 +58,10 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
         # long film has few stretches, since a container is read from end to end before its first frame is decoded.
         info = file.info
         stretch = max(_SEGMENT_S * info.fps, info.num_frames / _MOST_SEGMENTS) if info else float("inf")
-        for _, group in groupby(absent, key=lambda record, s=stretch: int(record.clip.first_frame / s)):
-            missing = list(group)
+        by_stretch: dict[int, list[ClipRecord]] = {}
+        for clip in absent:
+            by_stretch.setdefault(int(clip.clip.first_frame / stretch), []).append(clip)
+        for missing in by_stretch.values():
             clips = [
                 {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
                 for r in missing

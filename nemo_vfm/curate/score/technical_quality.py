@@ -126,7 +126,7 @@ class TechnicalQuality:
             "colourfulness": [_colourfulness(rgb_HWC) for rgb_HWC in rgb_THWC],
             "entropy": -(parts_T256 * np.log2(np.where(parts_T256 > 0, parts_T256, 1))).sum(axis=1) + 0.0,
         }
-        scores = {}
+        scores: dict[str, float] = {}
         for column, of_T in levels_T.items():
             values = {"mean": np.mean(of_T), "min": np.min(of_T), "p10": np.percentile(of_T, 10)}
             scores |= {f"quality.{column}.{part}": float(value) for part, value in values.items()}

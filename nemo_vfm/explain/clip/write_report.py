@@ -68,7 +68,14 @@ def _write_json(value: Json) -> None:
 def write(paper: Terminal, story: Story) -> None:
     """The whole story, as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
-    _write_origin(paper, story)
+    paper.line(f"  {printable(story.source, 200)}")
+    if story.fps:
+        end_s, frames = story.start_s + story.duration_s, story.last_frame - story.first_frame
+        paper.line(f"  frames {story.first_frame:,} to {story.last_frame - 1:,}, {story.start_s:.2f} to {end_s:.2f} s: "
+                   f"{frames:,} frames, {story.duration_s:.2f} s")  # fmt: skip
+        paper.line(f"  {story.width}x{story.height}, {story.fps:.4g} frames per second")
+    else:
+        paper.line(f"  an image, {story.width}x{story.height}")
     paper.line("\nDecision", "bold")
     paper.prose(_decision(story), 2)
     if story.duplicate_of is not None:
@@ -102,18 +109,6 @@ def write(paper: Terminal, story: Story) -> None:
                 f"{printable(name.removeprefix('caption_').replace('_', ' '), 60)}: {printable(shown, 2000)}", 4
             )
     _write_bytes(paper, story)
-
-
-def _write_origin(paper: Terminal, story: Story) -> None:
-    paper.line(f"  {printable(story.source, 200)}")
-    if not story.fps:
-        paper.line(f"  an image, {story.width}x{story.height}")
-        return
-    end_s = story.start_s + story.duration_s
-    frames = story.last_frame - story.first_frame
-    paper.line(f"  frames {story.first_frame:,} to {story.last_frame - 1:,}, {story.start_s:.2f} to {end_s:.2f} s: "
-               f"{frames:,} frames, {story.duration_s:.2f} s")  # fmt: skip
-    paper.line(f"  {story.width}x{story.height}, {story.fps:.4g} frames per second")
 
 
 def _decision(story: Story) -> str:
@@ -203,14 +198,12 @@ def _write_bytes(paper: Terminal, story: Story) -> None:
 
 def _write_sample(paper: Terminal, sample: Bytes) -> None:
     paper.line(f"  {printable(f'{sample.folder}/{sample.shard}', 300)}, key {printable(sample.key, 100)}")
-    rows = [(f"    {printable(name, 60)}", f"{size:>13,} bytes", f"at {offset:,}", _shape(sample, name))
-            for name, (offset, size) in sample.members.items()]  # fmt: skip
+    rows, shape = [], sample.index.get("latent_shape")
+    for name, (offset, size) in sample.members.items():
+        has_shape = name.startswith("latents") and isinstance(shape, list)
+        text = "x".join(map(str, shape)) if has_shape else ""
+        rows.append((f"    {printable(name, 60)}", f"{size:>13,} bytes", f"at {offset:,}", text))
     paper.table(rows, {})
-
-
-def _shape(sample: Bytes, name: str) -> str:
-    shape = sample.index.get("latent_shape")
-    return "x".join(map(str, shape)) if name.startswith("latents") and isinstance(shape, list) else ""
 
 
 def _value(value: object) -> str:

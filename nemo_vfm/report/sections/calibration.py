@@ -43,9 +43,9 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 for label, measured in labels.items()]  # fmt: skip
         values = {"names": _MEASURES.values(), "rows": rows, "charts": grid(charts, OPEN_CHARTS)}
         lead = (
-            f"Held-out samples after step {exact(number(found.get('step')))}. Calibration is predicted over observed "
-            "clicks, and normalised entropy below 1 is better than predicting their mean. Each dot of a chart is a "
-            "tenth of the samples; on the line they came as often as predicted."
+            f"Measured on held-out samples after step {exact(number(found.get('step')))}. Calibration is predicted "
+            "over observed clicks. A normalised entropy below 1 beats predicting the mean. Each dot is a tenth of the "
+            "samples; on the line, predictions match observations."
         )
         yield Section("Ranking and calibration", fragment(_BODY, values), lead, step.name, _cards(labels))
 

@@ -88,13 +88,8 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
         for what, more in (("clips", length), ("images", ""))
         if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
     )
-    return Section(_title(parts), body, lead, step.name, cards)
-
-
-def _title(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    if "requests" in parts:
-        return "From candidates to rows"
-    return "From rows to samples" if "rows" in parts else "From files to clips"
+    title = "From rows to samples" if "rows" in parts else "From files to clips"
+    return Section("From candidates to rows" if "requests" in parts else title, body, lead, step.name, cards)
 
 
 def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:
