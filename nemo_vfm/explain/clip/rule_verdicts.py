@@ -85,8 +85,9 @@ def _verdict(curation: Curation, place: int, name: str, rule_values: Json, compa
         if "keep" in rule_values or "drop" in rule_values:
             rule = Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
         else:
-            side = "below" if rule_values["op"] == "<" else "above"
-            rule = Rule(score=rule_values["score"], **{side: float(rule_values["threshold"])})
+            threshold, is_below = float(rule_values["threshold"]), rule_values["op"] == "<"
+            above, below = (None, threshold) if is_below else (threshold, None)
+            rule = Rule(score=rule_values["score"], below=below, above=above)
         drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
     except (ValueError, TypeError, KeyError, AttributeError):
         return Verdict(name, str(rule_values), "drop", "unknown", why="rules.json cannot be read here")
