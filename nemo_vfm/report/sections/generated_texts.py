@@ -1,7 +1,6 @@
 """Shows beginnings, how a language model continued them, and what is wrong in the result."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, listing, mapping, number, words
@@ -45,11 +44,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rows.append({"prompt": prompt, "texts": texts})
     lead = "Each prompt, and the model's continuation."
     names = ", ".join(step.name for step in steps if step.name)
-    yield Section("Generated texts", side_by_side(rows), lead, names, _cards(judged))
-
-
-def _cards(judged: Mapping[str, Any]) -> tuple[Card, ...]:
     share, before = number(judged.get("grammatical")), number(mapping(judged.get("untrained")).get("grammatical"))
-    if share is None:
-        return ()
-    return (Card("self-consistent texts", f"{share:.0%}", "" if before is None else f"untrained {before:.0%}"),)
+    note = "" if before is None else f"untrained {before:.0%}"
+    cards = () if share is None else (Card("self-consistent texts", f"{share:.0%}", note),)
+    yield Section("Generated texts", side_by_side(rows), lead, names, cards)
