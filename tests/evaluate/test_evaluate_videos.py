@@ -36,7 +36,7 @@ def samples(folder: Path, drawn: list[tuple[str, str, str]], *, known: bool = Tr
 
 
 def evaluation(folder: Path) -> dict[str, object]:
-    """Generated texts."""
+    """What was written."""
     return json.loads((folder / "evaluation.json").read_text())
 
 
