@@ -138,7 +138,15 @@ class Balance:
         for clips, number in wanted:
             for place, clip in enumerate(clips[:number]):
                 weights[clip] = number // len(clips) + (place < number % len(clips)) if number > len(clips) else 1
-        return Balanced(weights, self._plan(members, weights, held_by))
+        counted = sum(weights.values())
+        of_groups = {}
+        for group, clips in sorted(members.items()):
+            times = sum(weights[clip] for clip in clips)
+            of_groups[group] = {
+                "clips": len(clips), "kept": sum(weights[clip] > 0 for clip in clips), "counted": times,
+                "share": times / counted if counted else 0.0, "wanted_share": self.shares.get(group),
+            }  # fmt: skip
+        return Balanced(weights, {"by": self.by, "held_back_by": held_by, "groups": of_groups})
 
     def _lot(self, clip: str) -> str:
         return hashlib.sha256(f"{self.seed}:{clip}".encode()).hexdigest()
@@ -161,23 +169,6 @@ class Balance:
         # Repeats fill up to where the largest group counts once, never beyond: else all would be repeated.
         total = min(most[held_by] * self.repeat, max(most.values()))
         return [(named[group], int(total * part / whole + 1e-6)) for group, part in share.items()], held_by
-
-    def _plan(self, members: Mapping[str, Sequence[str]], weights: Mapping[str, int], held_by: str | None) -> Json:
-        counted = sum(weights.values())
-        return {
-            "by": self.by,
-            "held_back_by": held_by,
-            "groups": {
-                group: {
-                    "clips": len(clips),
-                    "kept": sum(weights[clip] > 0 for clip in clips),
-                    "counted": (times := sum(weights[clip] for clip in clips)),
-                    "share": times / counted if counted else 0.0,
-                    "wanted_share": self.shares.get(group),
-                }
-                for group, clips in sorted(members.items())
-            },
-        }
 
 
 def _even(size: float) -> int:

@@ -18,7 +18,7 @@ from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, by_kind, de
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
-from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
+from nemo_vfm.curate.examine.findings import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, write_scores
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn
@@ -30,14 +30,6 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.dedup.epsilon import curve, histogram, propose
 
 _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
-
-
-def _known(index: Mapping[str, Json]) -> dict[str, Json]:
-    """Facts of a clip that could not be decoded, as far as its index tells them."""
-    measured = {name: index[name] for name in _UNKNOWN if name in index}
-    if not is_frame_rate(measured.get("fps", 1.0)):
-        del measured["fps"]
-    return {**_UNKNOWN, **measured}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +56,12 @@ class Remembering:
 
     def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
         """Models are asked here, in one thread."""
-        facts = seen.facts or _known(clip.entry.index)
+        facts = seen.facts
+        if not facts:  # of a clip that could not be decoded, as far as its index tells them
+            measured = {name: clip.entry.index[name] for name in _UNKNOWN if name in clip.entry.index}
+            if not is_frame_rate(measured.get("fps", 1.0)):
+                del measured["fps"]
+            facts = {**_UNKNOWN, **measured}
         record = clip.record(facts)
         record.message, record.vectors = seen.message, dict(seen.vectors)
         for column in (column for stage in self.stages.values() for column in stage.columns()):
@@ -191,17 +188,34 @@ class Deduplicate:
         records, hashes = remembering.records(looked)
         # Copies of a clip that cannot be decoded have failed with it, and are nobody's duplicates.
         equal = {place: first for place, first in _first_of(hashes).items() if records[place].message is None}
-        choices = self._decide([record for place, record in enumerate(records) if place not in equal])
+        single = [record for place, record in enumerate(records) if place not in equal]
+        add_likeness(single, self.stages)
+        choices = {
+            name: self._choice(name, stage, [record for record in single if name in record.vectors])
+            for name, stage in self.stages.items()
+        }
+        decide(single, self.stages, {name: choice.rule for name, choice in choices.items()})
         for place, first in equal.items():  # its own first may have gone for being like another
             records[place].rule = EXACT_DUPLICATE
             records[place].duplicate_of = records[first].duplicate_of or records[first].clip.id
-        ledger = _Ledger.of(records, clips, exact)
+        # What came in is counted by the shards, what went out by the records. A sample that is there twice counts as a
+        # clip, its seconds only once.
+        by_clip, by_time = LedgerColumn(total=len(clips)), LedgerColumn()
+        for record in records:
+            why = record.message or record.rule or ""
+            by_clip.book(record.decision, why, 1)
+            by_time.book(record.decision, why, record.duration_us)
+            by_time.total += record.duration_us
+        if exact:
+            by_clip.book("dropped", EXACT_DUPLICATE, len(exact))
+        assert by_clip.adds_up() and by_time.adds_up(), f"the ledger does not add up: {by_clip}"
+        ledger = {"clips": by_clip.to_json(), "seconds": by_time.to_json(unit=1_000_000)}
         self._write(folder, looked, records, choices, ledger)
-        if not ledger.clips.kept:
-            raise NothingKept(f"none of {len(clips)} clips could be read: {dict(ledger.clips.failed)}")
-        dropped = ", ".join(f"{number} by {rule}" for rule, number in ledger.clips.dropped.most_common())
-        summary = f"kept {ledger.clips.kept} of {len(clips)} clips; dropped {dropped or 'none'}"
-        figures = {"clips": float(len(clips)), "clips_kept": float(ledger.clips.kept)}
+        if not by_clip.kept:
+            raise NothingKept(f"none of {len(clips)} clips could be read: {dict(by_clip.failed)}")
+        dropped = ", ".join(f"{number} by {rule}" for rule, number in by_clip.dropped.most_common())
+        summary = f"kept {by_clip.kept} of {len(clips)} clips; dropped {dropped or 'none'}"
+        figures = {"clips": float(len(clips)), "clips_kept": float(by_clip.kept)}
         write_json(done, {"made_of": state, "summary": summary, "figures": figures})
         return Outcome(summary, figures)
 
@@ -211,16 +225,6 @@ class Deduplicate:
         own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
         folders = list({id(clip.shards): clip.shards for clip in clips}.values())
         return sha256_text(repr([own, [stamp_of(shards) for shards in folders]]))
-
-    def _decide(self, records: Sequence[ClipRecord]) -> dict[str, "_Choice"]:
-        """Set every record's fate; which threshold each stage got."""
-        add_likeness(records, self.stages)
-        choices: dict[str, _Choice] = {}
-        for name, stage in self.stages.items():
-            choices[name] = self._choice(name, stage, [record for record in records if name in record.vectors])
-        rules = {name: choice.rule for name, choice in choices.items()}
-        decide(records, self.stages, rules)
-        return choices
 
     def _choice(self, name: str, stage: Compares, records: Sequence[ClipRecord]) -> "_Choice":
         (column,) = stage.columns()
@@ -242,7 +246,7 @@ class Deduplicate:
 
     def _write(
         self, folder: Path, clips: Sequence[ShardClip], records: Sequence[ClipRecord],
-        choices: Mapping[str, "_Choice"], ledger: "_Ledger",
+        choices: Mapping[str, "_Choice"], ledger: Json,
     ) -> None:  # fmt: skip
         kept = [clip for clip, record in zip(clips, records, strict=True) if record.decision == "kept"]
         info(f"writing {len(kept)} of {len(clips)} clips to {folder / 'shards'}")
@@ -263,7 +267,7 @@ class Deduplicate:
         write_json(folder / "rules.json", {name: rule.to_json() for name, rule in rules.items()})
         write_json(folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, rules, table_of(records)))
         write_json(folder / "similarity.json", {name: choice.facts for name, choice in choices.items()})
-        write_json(folder / "ledger.json", ledger.to_json())
+        write_json(folder / "ledger.json", ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,32 +276,6 @@ class _Choice:
 
     rule: Rule
     facts: Json
-
-
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """Clips and microseconds, accounted for."""
-
-    clips: LedgerColumn
-    microseconds: LedgerColumn
-
-    @classmethod
-    def of(cls, records: Sequence[ClipRecord], clips: Sequence[ShardClip], exact: Mapping[int, int]) -> "_Ledger":
-        """What came in is counted by the shards, what went out by the records."""
-        by_clip, by_time = LedgerColumn(total=len(clips)), LedgerColumn()
-        for record in records:
-            why = record.message or record.rule or ""
-            by_clip.book(record.decision, why, 1)
-            by_time.book(record.decision, why, record.duration_us)
-            by_time.total += record.duration_us
-        for _ in exact:
-            by_clip.book("dropped", EXACT_DUPLICATE, 1)
-        assert by_clip.adds_up() and by_time.adds_up(), f"the ledger does not add up: {by_clip}"
-        return cls(by_clip, by_time)
-
-    def to_json(self) -> Json:
-        """As ledger.json has it; a sample that is there twice counts as a clip, its seconds only once."""
-        return {"clips": self.clips.to_json(), "seconds": self.microseconds.to_json(unit=1_000_000)}
 
 
 def _first_of(names: Sequence[str]) -> dict[int, int]:

@@ -5,7 +5,8 @@ Shape letters: B batch, L text tokens, D width of a text token.
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.shards.sample_members import TEXT
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of
@@ -64,10 +65,11 @@ class EmbedText:
         samples = ShardSet(self.shards)
         remove_unfinished(run.folder)
         target, done = run.folder / "shards", run.folder / _DONE
+        outcome = Outcome(f"{len(samples)} samples have text embeddings", {"samples": len(samples)})
         state = self._state()
         if finished(done, state) is not None and (target / "shards.json").is_file():
             self._copy(target)
-            return Outcome(_summary(len(samples)), {"samples": len(samples)}, did_nothing=True)
+            return replace(outcome, did_nothing=True)
         done.unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
         self._encode(samples, work)
@@ -75,7 +77,12 @@ class EmbedText:
         def fill(partial: Path) -> None:
             with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
                 for entry in samples.entries:
-                    writer.write(entry.key, self._members(samples, entry, work), entry.index)
+                    kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
+                    if "json" in kept:
+                        facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
+                        kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+                    kept[TEXT] = (work / _name(caption_of(samples, entry))).read_bytes()
+                    writer.write(entry.key, kept, entry.index)
 
         replace_folder(target, fill)
         self._copy(target)
@@ -83,7 +90,7 @@ class EmbedText:
         facts = {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
         write_json(done, facts)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
-        return Outcome(_summary(len(samples)), {"samples": len(samples)})
+        return outcome
 
     def _state(self) -> str:
         """All that the outputs are made of."""
@@ -110,13 +117,6 @@ class EmbedText:
                         write_bytes(work / name, save({"text": text_LD.clone(), "mask": mask_L.clone()}))
                 line.advance(len(group))
 
-    def _members(self, samples: ShardSet, entry: Entry, work: Path) -> Mapping[str, bytes]:
-        kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
-        if "json" in kept:
-            facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
-            kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
-        return {**kept, TEXT: (work / _name(caption_of(samples, entry))).read_bytes()}
-
 
 def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) -> int:
     """How many of these samples' captions the encoder cuts, which is told."""
@@ -131,7 +131,3 @@ def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) ->
 
 def _name(caption: str) -> str:
     return f"{sha256_text(caption)[:32]}.safetensors"
-
-
-def _summary(samples: int) -> str:
-    return f"{samples} samples have text embeddings"

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,7 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
@@ -132,10 +131,32 @@ class EncodeShards:
         (run.folder / "encode.json").unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
         counts = _Counts()
-        keys = self._encode_all(clips, work, counts)
+        keys = []
+        # On a CPU, clips are encoded side by side: with two threads inside each small operation, on two cores busy with
+        # decoding, a clip took 500 ms instead of 2.
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1 if device().type == "cpu" else num_threads)
+        try:
+            with bar("encode", len(clips), unit="clips") as line:
+                for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
+                    found = _keys(work, clip.entry) if clip.bucket is not None else []
+                    counts.count(clip, len(found))
+                    keys += [(clip.entry, key, str(clip.bucket)) for key in found]
+                    line.advance()
+        finally:
+            torch.set_num_threads(num_threads)
         if not keys:
-            raise NothingKept(f"no clip of {len(clips)} could be encoded: {counts.why()}")
-        self._write(clips, keys, work, run.folder / "shards")
+            reasons = (counts.unbinned + counts.failed).most_common()
+            why = ", ".join(f"{number} {reason}" for reason, number in reasons) or "there is none"
+            raise NothingKept(f"no clip of {len(clips)} could be encoded: {why}")
+        info(f"writing {len(keys)} samples to {run.folder / 'shards'}")
+
+        def fill(partial: Path) -> None:
+            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
+                for entry, key, bucket in keys:
+                    writer.write(key, *self._sample(clips, entry, key, bucket, work))
+
+        replace_folder(run.folder / "shards", fill)
         entries = list({entry.key: entry for entry, _, _ in keys}.values())
         report: dict[str, Json] = {
             "clips": len(clips), "samples": counts.samples.total(), "by_bucket": dict(sorted(counts.samples.items())),
@@ -157,17 +178,6 @@ class EncodeShards:
     def _copy(self, folder: Path) -> None:
         if self.copy_to is not None:
             upload_shards(folder, self.copy_to)
-
-    def _encode_all(self, clips: ShardSet, work: Path, counts: "_Counts") -> list[tuple[Entry, str, str]]:
-        """Encode what is not in `work` yet; (clip, key, bucket) of every sample, in the clips' order."""
-        keys = []
-        with bar("encode", len(clips), unit="clips") as line, _one_thread_an_operation():
-            for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
-                found = _keys(work, clip.entry) if clip.bucket is not None else []
-                counts.count(clip, len(found))
-                keys += [(clip.entry, key, str(clip.bucket)) for key in found]
-                line.advance()
-        return keys
 
     def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _Encoded:
         """Encode a clip's windows, where that is not done yet, into one file that appears whole."""
@@ -204,16 +214,6 @@ class EncodeShards:
             if not torch.isfinite(tensor).all():
                 raise DataError(f"clip {entry.key}: its {name} hold NaN or infinity as {self.dtype}; try dtype=fp32")
         return tensors | {"mask": mask_BL[0].to("cpu", torch.bool), "fps": torch.tensor(fps, dtype=torch.float64)}
-
-    def _write(self, clips: ShardSet, keys: list[tuple[Entry, str, str]], work: Path, folder: Path) -> None:
-        info(f"writing {len(keys)} samples to {folder}")
-
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for entry, key, bucket in keys:
-                    writer.write(key, *self._sample(clips, entry, key, bucket, work))
-
-        replace_folder(folder, fill)
 
     def _sample(
         self, clips: ShardSet, entry: Entry, key: str, bucket: str, work: Path
@@ -261,27 +261,6 @@ class _Counts:
             self.unbinned[clip.unbinned] += 1
         elif clip.bucket is not None:
             self.samples[clip.bucket] += num_samples
-
-    def why(self) -> str:
-        """All reasons in one line."""
-        return (
-            ", ".join(f"{n} {reason}" for reason, n in (self.unbinned + self.failed).most_common()) or "there is none"
-        )
-
-
-@contextmanager
-def _one_thread_an_operation() -> Iterator[None]:
-    """On a CPU, clips are encoded side by side instead.
-
-    With two threads inside each small operation, on two cores busy with decoding, a clip took 500 ms instead of 2.
-    """
-    before = torch.get_num_threads()
-    try:
-        if device().type == "cpu":
-            torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _keys(work: Path, entry: Entry) -> list[str]:

@@ -15,21 +15,20 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, Balanced
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
 from nemo_vfm.curate.caption.caption_writer import write_captions
-from nemo_vfm.curate.decide.fate import (
-    NEAREST_PAIRS,
-    add_likeness,
-    decide,
-    decide_by_captions,
-    nearest_pairs,
-    rules_json,
-    survival,
+from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, decide, nearest_pairs, rules_json, survival
+from nemo_vfm.curate.decide.rule import (
+    Known,
+    Rule,
+    check_rules,
+    comparisons,
+    first_broken,
+    label_columns,
+    reads_captions,
 )
-from nemo_vfm.curate.decide.rule import Known, Rule, check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
-from nemo_vfm.curate.examine.findings import Findings
-from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
+from nemo_vfm.curate.examine.findings import Findings, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
@@ -165,13 +164,18 @@ class Curate:
         encode_kept(files, records, self, media, hands)
         caption_report = write_captions(records, self.captions, media.file_of, places.work / "captions")
         balanced = None if self.balance is None else self.balance.apply(records)
-        decide_by_captions(records, self.rules)
+        # Rules that read captions come last; what went for being like a clip that they drop stays away.
+        chosen = {name: rule for name, rule in self.rules.items() if reads_captions(rule)}
+        names = [*chosen, None]  # the last place stands for -1
+        for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
+            if record.decision == "kept":
+                record.rule = names[place]
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
             self._drop_copies(records, media)
             self._copy(places.shards)
-            return Outcome(_summary(ledger), _figures(ledger), did_nothing=True)
+            return _outcome(ledger, did_nothing=True)
         write_json(places.folder / "captions.json", caption_report.to_json())
         write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
         self._write(files, records, ledger, media, places, balanced)
@@ -180,7 +184,7 @@ class Curate:
         self._copy(places.shards)
         write_json(places.done, state)
         self._drop_copies(records, media)
-        return Outcome(_summary(ledger), _figures(ledger))
+        return _outcome(ledger)
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`; in two rounds: files are examined, all is decided on together, then clips are encoded."""
@@ -202,20 +206,17 @@ class Curate:
         self._examine(files, hands, places)
         mine = [file for file in files if file.found.name in own]
         if part.round:
-            self._encode_share(files, mine, hands, places, f"part-{part.number}-of-{part.count}")
+            records = [clip for file in files for clip in file.clips]
+            add_likeness(records, self.stages)
+            self.decide(records)
+            media = self._media(places)
+            encode_missing(mine, self, media, hands)
+            there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
+            write_captions(
+                there, self.captions, media.file_of, places.work / "captions", f"part-{part.number}-of-{part.count}"
+            )
         return Outcome(f"{len(mine)} of {len(found)} files {'encoded' if part.round else 'examined'}",
                        {"files": len(mine)})  # fmt: skip
-
-    def _encode_share(
-        self, files: Sequence[FileRecord], mine: Sequence[FileRecord], hands: WorkContext, places: "_Places", part: str
-    ) -> None:
-        records = [clip for file in files for clip in file.clips]
-        add_likeness(records, self.stages)
-        self.decide(records)
-        media = self._media(places)
-        encode_missing(mine, self, media, hands)
-        there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
-        write_captions(there, self.captions, media.file_of, places.work / "captions", part)
 
     def ready(self) -> None:
         """Ask captioners whether they can work, such as at their address and with the key there is."""
@@ -398,20 +399,17 @@ def _file_json(file: FileRecord) -> Json:
     }  # fmt: skip
 
 
-def _summary(ledger: Ledger) -> str:
-    clips, us = ledger.clips, ledger.microseconds
+def _outcome(ledger: Ledger, *, did_nothing: bool = False) -> Outcome:
+    clips, us, images = ledger.clips, ledger.microseconds, ledger.images
     kept = [f"{clips.kept} of {clips.total} clips ({us.kept / 1e6:.1f} of {us.total / 1e6:.1f} s)"]
-    if images := ledger.images.total:
-        kept = [*(kept if clips.total else []), f"{ledger.images.kept} of {images} images"]
-    return f"kept {' and '.join(kept)} from {ledger.files.kept} of {ledger.files.total} files"
-
-
-def _figures(ledger: Ledger) -> dict[str, float]:
-    images = {"images": ledger.images.total, "images_kept": ledger.images.kept} if ledger.images.total else {}
-    return {
-        **images, "files": ledger.files.total, "clips": ledger.clips.total, "clips_kept": ledger.clips.kept,
-        "seconds_kept": ledger.microseconds.kept / 1e6,
-    }  # fmt: skip
+    figures: dict[str, float] = {}
+    if images.total:
+        kept = [*(kept if clips.total else []), f"{images.kept} of {images.total} images"]
+        figures = {"images": images.total, "images_kept": images.kept}
+    figures |= {"files": ledger.files.total, "clips": clips.total, "clips_kept": clips.kept,
+                "seconds_kept": us.kept / 1e6}  # fmt: skip
+    summary = f"kept {' and '.join(kept)} from {ledger.files.kept} of {ledger.files.total} files"
+    return Outcome(summary, figures, did_nothing=did_nothing)
 
 
 def _why_nothing(ledger: Ledger) -> str:

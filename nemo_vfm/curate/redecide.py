@@ -20,7 +20,7 @@ from nemo_vfm.curate.balance import RULE, Balance, Balanced
 from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, above, drop_duplicates, nearest_pairs, survival
 from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken, reads_captions
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder
 from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, kind_of
 from nemo_vfm.curate.record.stage import ClipRecord, Compares
@@ -72,8 +72,14 @@ def decide_again(
     single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
     fates = Fates(_broken(curated.table, single), [None] * len(curated.table))
     for name in (name for name in first if name not in single):
-        column = rules[name].uses()[0].name
-        _compare(curated, fates, name, rules[name], column, compared[column])
+        column, kept = rules[name].uses()[0].name, _alive(curated, fates)
+        records = _records(curated, kept, column)
+        drop_duplicates(records, name, above(rules[name], curated.table), column, compared[column])
+        for place, record in zip(kept, records, strict=True):
+            fates.rules[place], fates.duplicate_of[place] = record.rule, record.duplicate_of
+        # A keeper of an earlier comparison may have gone now: follow it to the one that stayed.
+        gone = {record.clip.id: record.duplicate_of for record in records if record.rule}
+        fates.duplicate_of = [gone.get(keeper, keeper) if keeper else None for keeper in fates.duplicate_of]
     if balance is not None:
         kept = _alive(curated, fates)
         ids, sources = curated.text_column("clip_id"), curated.text_column("source")
@@ -84,19 +90,6 @@ def decide_again(
                 fates.rules[place] = RULE
     fates.rules = [rule or other for rule, other in zip(fates.rules, _broken(curated.table, late), strict=True)]
     return fates
-
-
-def nearest_again(
-    curated: FinishedCuration, fates: Fates, rules: Mapping[str, Rule], stages: Mapping[str, Compares]
-) -> dict[str, Json]:
-    """See `nearest_pairs`, of the clips that are kept now."""
-    found: dict[str, Json] = {}
-    for name, stage in stages.items():
-        (column,) = stage.columns()
-        if column in curated.vectors:
-            records = _records(curated, _alive(curated, fates), column)
-            found[name] = nearest_pairs(records, {column: stage}, rules, curated.table)[column]
-    return found
 
 
 def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
@@ -132,18 +125,6 @@ def _alive(curated: FinishedCuration, fates: Fates) -> list[int]:
     """The places of the clips that are kept."""
     alive = curated.table.alive.tolist()
     return [place for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
-
-
-def _compare(curated: FinishedCuration, fates: Fates, name: str, rule: Rule, column: str, stage: Compares) -> None:
-    kept = _alive(curated, fates)
-    records = _records(curated, kept, column)
-    drop_duplicates(records, name, above(rule, curated.table), column, stage)
-    ids = curated.text_column("clip_id")
-    gone = {ids[place]: record.duplicate_of for place, record in zip(kept, records, strict=True) if record.rule}
-    for place, record in zip(kept, records, strict=True):
-        fates.rules[place], fates.duplicate_of[place] = record.rule, record.duplicate_of
-    # A keeper of an earlier comparison may have gone now: follow it to the one that stayed.
-    fates.duplicate_of = [gone.get(keeper, keeper) if keeper else None for keeper in fates.duplicate_of]
 
 
 def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> list[ClipRecord]:
@@ -184,7 +165,16 @@ def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]
     files = []
     for file in curated.files:
         clips = by_source.get(str(file["file"]), Counter()) if file["clips"] else Counter[Fate]()
-        decision, reason = _file_fate(file, clips)
+        # As `FileRecord.fate` says it, of a file whose clips are known by their fates.
+        rules = sorted({reason for side, reason in clips if side == "dropped"})
+        if not clips:
+            decision, reason = str(file["decision"]), str(file["reason"])
+        elif clips["kept", ""]:
+            decision, reason = "kept", ""
+        elif rules:
+            decision, reason = "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
+        else:
+            decision, reason = "failed", next(reason for side, reason in clips if side == "failed")
         _book_file(ledger, file, decision, reason)
         files.append({**file, "decision": decision, "reason": reason, "clips_kept": clips["kept", ""]})
     assert all(account.adds_up() for account in (ledger.files, ledger.clips, ledger.images)), (
@@ -232,18 +222,6 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
     ledger.microseconds.total += round(file["seconds"] * 1e6)
 
 
-def _file_fate(file: Json, clips: Counter[Fate]) -> Fate:
-    """As `FileRecord.fate` says it, of a file whose clips are known by their fates."""
-    if not clips:
-        return str(file["decision"]), str(file["reason"])
-    if clips["kept", ""]:
-        return "kept", ""
-    rules = sorted({reason for side, reason in clips if side == "dropped"})
-    if rules:
-        return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
-    return "failed", next(reason for side, reason in clips if side == "failed")
-
-
 @computes_nothing
 class Redecide:
     """Decides again on what an earlier curation measured, and decodes nothing.
@@ -286,7 +264,11 @@ class Redecide:
         """
         if run.folder.resolve() == self.curated.resolve():
             raise UserError(f"{run.folder} is the curation itself, which must not be written; choose another run_dir")
-        state, done = self._state(), run.folder / "made_of.json"
+        made_of = [(name, sha256_file(self.curated / name)) for name in _READ if (self.curated / name).is_file()]
+        state = fingerprint(
+            made_of, self.rules, self.comparisons, self.balance, self.with_shards, self.samples_per_shard
+        )
+        done = run.folder / "made_of.json"
         whole = not self.with_shards or (run.folder / "shards/shards.json").is_file()
         if whole and (known := finished(done, state)) is not None:
             return Outcome(known["summary"], known["figures"], did_nothing=True)
@@ -298,7 +280,13 @@ class Redecide:
         compared = [stage.columns()[0] for stage in self.comparisons.values()]
         write_json(run.folder / "rules.json", {name: rule.to_json(curated.table) for name, rule in self.rules.items()})
         write_json(run.folder / "survival.json", survival(curated.table, self.rules, compared=compared))
-        write_json(run.folder / NEAREST_PAIRS, nearest_again(curated, fates, self.rules, self.comparisons))
+        found: dict[str, Json] = {}
+        for name, stage in self.comparisons.items():
+            (column,) = stage.columns()
+            if column in curated.vectors:
+                records = _records(curated, _alive(curated, fates), column)
+                found[name] = nearest_pairs(records, {column: stage}, self.rules, curated.table)[column]
+        write_json(run.folder / NEAREST_PAIRS, found)
         write_json(run.folder / "files.json", files)
         write_json(run.folder / "ledger.json", ledger.to_json())
         if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too
@@ -313,12 +301,6 @@ class Redecide:
         figures = {"clips": ledger.clips.total, "clips_kept": ledger.clips.kept, "without_media": len(without)}
         write_json(done, {"made_of": state, "summary": summary, "figures": figures})
         return Outcome(summary, figures)
-
-    def _state(self) -> str:
-        """All that the outputs are made of."""
-        found = [(name, sha256_file(self.curated / name)) for name in _READ if (self.curated / name).is_file()]
-        parts = (self.rules, self.comparisons, self.balance, self.with_shards, self.samples_per_shard)
-        return fingerprint(found, *parts)
 
     def _read(self) -> FinishedCuration:
         table, others = read_table(self.curated / "scores.parquet")

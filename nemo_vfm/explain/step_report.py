@@ -8,6 +8,7 @@ sample is recomputed from the last weights saved before the step.
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
 from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
@@ -90,7 +90,10 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
     names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
     shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
-    report = StepReport(str(folder), step, _epoch(data, step), shapes, _recorded(folder, step), [])
+    epoch = None
+    with suppress(UserError):  # streamed tars that were never read to their end have none
+        epoch = epoch_of(data, step - 1)
+    report = StepReport(str(folder), step, epoch, shapes, _recorded(folder, step), [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
@@ -121,13 +124,6 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     if not isinstance(found, Train):
         raise UserError(f"{run} is not a training run, so it has no steps to explain")
     return found, run, composed.seed
-
-
-def _epoch(data: TrainingData, step: int) -> float | None:
-    try:
-        return epoch_of(data, step - 1)
-    except UserError:  # streamed tars that were never read to their end
-        return None
 
 
 def _recorded(folder: Path, step: int) -> dict[str, float]:
@@ -213,32 +209,25 @@ def write(paper: Terminal, report: StepReport) -> None:
     )
     epoch = "" if report.epoch is None else f"epoch {int(report.epoch)}, "
     paper.prose(f"{epoch}{len(report.samples)} samples: {shapes}", 2)
-    paper.prose(_recorded_words(report), 2)
+    line = report.recorded
+    parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
+    recorded = f"recorded: {', '.join(parts)}"
+    if not line:
+        recorded = "metrics.jsonl has no line for it: it was not reached yet, or its metrics were not stored"
+    elif line.get("skipped"):
+        recorded = "skipped as a whole (callbacks.skip.steps): no weights changed"
+    paper.prose(recorded, 2)
     if report.weights:
-        paper.prose(_computed(report), 2)
+        mean = "none counts" if report.loss is None else f"mean {report.loss:.6g}"
+        which = "which the step started from"
+        if not report.exact:
+            which = "the newest weights before the step, not those it started with"
+        paper.prose(f"losses recomputed from {report.weights}, {which}: {mean}", 2)
     paper.line()
     names = list(report.samples[0].numbers) if report.samples else []
     head = ["sample", "rank", *names, "weight", *(["loss", "share"] if report.weights else []), "caption"]
     rows = [tuple(head), *(_row(one, names, bool(report.weights)) for one in report.samples)]
     paper.table([(f"  {first}", *rest) for first, *rest in rows], {"sample": "bold"})
-
-
-def _recorded_words(report: StepReport) -> str:
-    line = report.recorded
-    if not line:
-        return "metrics.jsonl has no line for it: it was not reached yet, or its metrics were not stored"
-    if line.get("skipped"):
-        return "skipped as a whole (callbacks.skip.steps): no weights changed"
-    parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
-    return f"recorded: {', '.join(parts)}"
-
-
-def _computed(report: StepReport) -> str:
-    mean = "none counts" if report.loss is None else f"mean {report.loss:.6g}"
-    if report.exact:
-        return f"losses recomputed from {report.weights}, which the step started from: {mean}"
-    return (f"losses recomputed from {report.weights}, the newest weights before the step, not those it started with: "
-            f"{mean}")  # fmt: skip
 
 
 def _row(one: SampleReport, names: list[str], losses: bool) -> tuple[str, ...]:

@@ -102,21 +102,32 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
         OSError: the page cannot be written.
     """
     looks = _looks(len(runs))
-    settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
+    settings = _settings(runs)[:MAX_COLUMNS]
+    # Up to four figures that any run has, losses first; another that no two runs have otherwise tells nothing.
+    known = dict.fromkeys(name for run in runs for name in run.figures)
+    losses = [name for name in known if name.split("/")[-1] in ("val_loss", "loss")]
+    differing = [name for name in known if len({run.figures[name] for run in runs if name in run.figures}) > 1]
+    figures = list(dict.fromkeys(losses + differing))[:4]
+    pages = [run.folder / "report.html" for run in runs]
+    links = [f"./{quote(os.path.relpath(page, path.parent))}" if page.is_file() else "" for page in pages]
     rows = [
-        {"name": run.name, "look": look, "state": run.state, "link": _link(path, run),
+        {"name": run.name, "look": look, "state": run.state, "link": link,
          "settings": [run.settings.get(key, "") for key in settings],
          "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
-        for run, look in zip(runs, looks, strict=True)
+        for run, look, link in zip(runs, looks, links, strict=True)
     ]  # fmt: skip
     columns = [key.removeprefix("steps.") for key in settings]
     names = [words(name) for name in figures]
     sections = [
         Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names})),
-        *_differences(runs),
-        *_curves(runs, looks),
     ]
-    head = Head(title, f"{len(runs)} runs beside each other.", (), "")
+    if more := _settings(runs)[MAX_COLUMNS:]:
+        others = [(key, [run.settings.get(key, "") for run in runs]) for key in more]
+        body = fragment(_MORE, {"names": [run.name for run in runs], "rows": others})
+        lead = f"{len(more)} further keys of the recipes."
+        sections.append(Section("Other differences", body, lead, folded=True))
+    sections += _curves(runs, looks)
+    head = Head(title, f"{len(runs)} runs compared.", (), "")
     cards = [Card("best run", best, words(measure))] if best else []
     write_text(path, conceal(page_text(head, sections, cards, (), kind="comparison of runs")))
     return path
@@ -132,37 +143,20 @@ def _looks(count: int) -> list[Look]:
     return looks + [Look("other")] * (count - drawn)
 
 
-def _link(path: Path, run: Compared) -> str:
-    """To the run's own page, from where this one lies."""
-    page = run.folder / "report.html"
-    return f"./{quote(os.path.relpath(page, path.parent))}" if page.is_file() else ""
-
-
 def _settings(runs: Sequence[Compared]) -> list[str]:
     """Those that most runs have first: of recipes that have little in common, what can be compared."""
     count = Counter(key for run in runs for key, value in run.settings.items() if value)
     return sorted(count, key=lambda key: -count[key])
 
 
-def _figures(runs: Sequence[Compared]) -> list[str]:
-    """Up to four that any run has, losses first; another that no two runs have otherwise tells nothing."""
-    names = dict.fromkeys(name for run in runs for name in run.figures)
-    losses = [name for name in names if name.split("/")[-1] in ("val_loss", "loss")]
-    differing = [name for name in names if len({run.figures[name] for run in runs if name in run.figures}) > 1]
-    return list(dict.fromkeys(losses + differing))[:4]
-
-
-def _differences(runs: Sequence[Compared]) -> Iterator[Section]:
-    if more := _settings(runs)[MAX_COLUMNS:]:
-        rows = [(key, [run.settings.get(key, "") for run in runs]) for key in more]
-        body = fragment(_MORE, {"names": [run.name for run in runs], "rows": rows})
-        yield Section("What else differs", body, f"{len(more)} further keys of the recipes.", folded=True)
-
-
 def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section]:
     """A chart for each metric that a run logged, with a line for each run that did."""
     drawn = [(run, look, _logged(run)) for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]]
-    keys = sorted({key for _, _, curves in drawn for key in curves}, key=_place)
+    order = list(_TITLES)
+    keys = sorted(
+        {key for _, _, curves in drawn for key in curves},
+        key=lambda key: (order.index(key[1]) if key[1] in order else len(order), key[1], key[0]),
+    )
     shared = len(drawn) > MAX_OWN_LEGEND
     charts = [
         _chart(key, [(run.name, look, curves.get(key, [])) for run, look, curves in drawn], with_legend=not shared)
@@ -172,7 +166,7 @@ def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section
         body = grid(charts, NUM_OPEN)
         if shared:
             body = fragment(_LEGEND, {"keys": [(run.name, look) for run, look, _ in drawn], "charts": body})
-        left = f" The first {MAX_RUNS} of {len(runs)} runs are drawn." if len(runs) > MAX_RUNS else ""
+        left = f" The first {MAX_RUNS} of {len(runs)} runs are shown." if len(runs) > MAX_RUNS else ""
         yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
 
 
@@ -185,11 +179,6 @@ def _logged(run: Compared) -> Curves:
         values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
         found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
     return found
-
-
-def _place(key: tuple[str, str]) -> tuple[int, str, str]:
-    step, name = key
-    return (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name, step)
 
 
 def _chart(key: tuple[str, str], runs: Sequence[tuple[str, Look, Sequence[Point]]], *, with_legend: bool) -> Markup:

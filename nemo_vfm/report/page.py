@@ -2,6 +2,7 @@
 
 import pkgutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -75,14 +76,14 @@ def _guarded(name: str, module: Module, run: RunFolder, media: Media) -> Iterato
         for section in module.sections(run, media):
             if last:
                 yield last
-            last = section.with_notes(run.take_notes())
+            last = replace(section, notes=section.notes + run.take_notes())
     except Exception as error:  # a page that misses a part is better than no page; the part says what happened
         run.note(f"This section failed: {type(error).__name__}: {error}")
         last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
     notes = run.take_notes() + tuple(filter(None, [media.note()]))
     if last or notes:
         last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
-        yield last.with_notes(notes)
+        yield replace(last, notes=last.notes + notes)
 
 
 def _modules() -> list[tuple[str, Module]]:

@@ -3,11 +3,13 @@
 import threading
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nemo_vfm.curate.execute.ordered import finished
-from nemo_vfm.curate.output.encode_kept import _segments
+from nemo_vfm.curate.output.encode_kept import encode_missing
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, MediaInfo, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
@@ -42,7 +44,16 @@ def test_clips_are_encoded_with_the_same_neighbours_whatever_is_encoded_already(
     file = FileRecord(SourceFile(Path("a.mp4"), "a.mp4"), info=info)
     spans = [Clip("id", first, first + 100, first, first + 100, Fraction(1, 24)) for first in range(0, 14_400, 100)]
     clips = [ClipRecord(span, "a.mp4", (), 24.0, 640, 480, duration_us=1) for span in spans]
-    segments = list(_segments(file, clips))
-    assert len(segments) == 20 and [clip for segment in segments for clip in segment] == clips
-    half = list(_segments(file, clips[::2]))
-    assert [[clip for clip in segment if clip in clips[::2]] for segment in segments] == half
+
+    def segments(absent):
+        asked = []
+        hands = SimpleNamespace(limits=None, work=lambda _title, _total, _steps, items: asked.extend(items) or ())
+        media = SimpleNamespace(fact_of=lambda clip: None if clip in absent else {})
+        job = SimpleNamespace(transcode=Transcode(), restore={}, decode="cpu", ready=lambda: None)
+        encode_missing([file], job, media, hands)
+        return [[clip["id"] for clip in item.request["clips"]] for item in asked]
+
+    file.clips = clips
+    whole, half = segments(clips), [clip.clip.id for clip in clips[::2]]
+    assert len(whole) == 20 and [one for segment in whole for one in segment] == [clip.clip.id for clip in clips]
+    assert segments(clips[::2]) == [[one for one in segment if one in half] for segment in whole]

@@ -56,7 +56,7 @@ executors = {"inline": Inline(), "processes": Processes(workers=2), "ray": Ray(c
 stages = job(Path(films)).stages | {"brightest": Brightest()}
 job(Path(films), executor=executors[executor], stages=stages).run(Run(Path(folder)))
 """
-_JOB, _CACHE = "nemo_vfm.curate.job", "nemo_vfm.curate.examine.findings_cache"
+_JOB, _CACHE = "nemo_vfm.curate.job", "nemo_vfm.curate.examine.findings"
 _MEDIA = "nemo_vfm.curate.output.transcode"
 PLACES = [
     (_CACHE, "Cache.put", 1, "before"),

@@ -76,7 +76,7 @@ def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], lo
 @given(st.lists(FINITE, min_size=1, max_size=60), st.sampled_from(["<", ">"]), FINITE)
 @settings(max_examples=60)
 def test_every_value_of_a_histogram_is_in_some_bar_and_no_bar_straddles_the_threshold(values, side, at):
-    low, high = chart._aligned(*chart._inner_range(sorted(values), (side, at)), (side, at), 32)
+    low, high = chart._bar_range(sorted(values), (side, at), 32)
     assert sum(chart._count(values, low, high, 32)) == len(values)
     place = (at - low) / (high - low) * 32
     assert abs(place - round(place)) < 1e-3 and -1e-3 <= place <= 32.001
@@ -85,7 +85,7 @@ def test_every_value_of_a_histogram_is_in_some_bar_and_no_bar_straddles_the_thre
 
 @pytest.mark.parametrize(("side", "beside"), [(">", -1), ("<=", -1), ("<", 0), (">=", 0)])
 def test_a_value_that_is_the_threshold_stands_on_the_side_its_rule_puts_it_on(side: str, beside: int):
-    low, high = chart._aligned(*chart._inner_range([0.0, 0.5, 1.0], (side, 0.5)), (side, 0.5), 32)
+    low, high = chart._bar_range([0.0, 0.5, 1.0], (side, 0.5), 32)
     at = round((0.5 - low) / (high - low) * 32)
     counts = chart._count([0.5], low, high, 32, (side, 0.5))
     assert counts.index(1) == at + beside and sum(counts) == 1

@@ -79,7 +79,7 @@ def test_a_step_of_a_workflow_stands_beside_a_lone_training(tmp_path):
 def test_more_runs_than_colours_are_drawn_on_a_ramp_and_those_left_out_are_said(tmp_path):
     runs = [trained(tmp_path / f"r{n:02d}", n, [3.0, 2.0]) for n in range(18)]
     seen = read_page(page(tmp_path, *runs)).finish()
-    assert "The first 16 of 18 runs are drawn." in seen.text and len(seen.all("path")) == 32
+    assert "The first 16 of 18 runs are shown." in seen.text and len(seen.all("path")) == 32
 
 
 @pytest.mark.parametrize("count", [2, 5, 6, 8, 9, 13, 16])

@@ -73,7 +73,7 @@ def test_a_stage_says_its_threshold_where_it_comes_from_and_where_it_stands_on_t
 def test_likenesses_that_do_not_tell_suggest_nothing(tmp_path):
     stage = STAGE | {"how": "given", "above": 0.99, "proposed_by": "given"}
     html = shown(copies, tmp_path, "similarity.json", {"near": stage})
-    assert "0.99 given nothing: no clear threshold" in text(html) and "now from" not in html
+    assert "0.99 given none: no clear threshold" in text(html) and "now from" not in html
 
 
 @pytest.mark.parametrize("part", [buckets, copies])
@@ -174,7 +174,7 @@ def test_clips_that_were_encoded_or_not_are_counted_by_reason_on_one_scale(tmp_p
     told = {"clips": 9, "by_bucket": {"wide": 4, "tall": 2}, "unbinned": {"too short": 3}, "failed": {}, "made_of": "x"}
     html = shown(encoded, tmp_path, "encode.json", told)
     said = text(html)
-    assert "bucket clips wide 4 tall 2" in said and "fitted no bucket clips too short 3" in said
+    assert "bucket clips wide 4 tall 2" in said and "no bucket fits clips too short 3" in said
     assert re.findall(r"width:([\d.]+)%", html) == ["100.0", "50.0", "75.0"]
     assert "clips 9" in said and "made of" not in said
 
@@ -187,9 +187,9 @@ def test_a_text_made_of_a_clips_numbers_is_called_a_stand_in_wherever_it_is_show
     beside = shown(captions, tmp_path, "captions.json", {"by": {"description": 4, "vlm": 4}})
     pictures, mark, listed = sheets.partition("<details")
     for said, places in ((text(pictures), 6), (text(mark + listed), 8), (text(beside), 8)):
-        found = re.findall(r"(stand-in for a caption: )?text (\d)", said)
+        found = re.findall(r"(placeholder: )?text (\d)", said)
         assert len(found) == places and all(bool(told) == bool(int(place) % 2) for told, place in found)
-    assert "stand-ins made of numbers 4" in text(beside) and "by vlm 4" in text(beside)
+    assert "placeholders from numbers 4" in text(beside) and "by vlm 4" in text(beside)
 
 
 def test_the_text_of_a_dropped_clip_is_a_stand_in_where_nobody_wrote_captions(tmp_path):
@@ -197,7 +197,7 @@ def test_the_text_of_a_dropped_clip_is_a_stand_in_where_nobody_wrote_captions(tm
     parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "scores.parquet")
     for by, told in (({"description": 3, "nobody": 1}, True), ({"description": 3, "table": 1}, False), ({}, False)):
         said = shown(contact_sheet, tmp_path, "captions.json", {"by": by})
-        assert ("stand-in for a caption: text" in text(f"{said}")) == told, by
+        assert ("placeholder: text" in text(f"{said}")) == told, by
 
 
 def test_each_picture_stands_with_the_words_of_its_own_clip_and_a_duplicate_behind_its_keeper(tmp_path):
@@ -239,7 +239,7 @@ def test_kept_pairs_that_a_lower_threshold_would_drop_are_listed_with_their_like
     damaged = [{"stays": ["0"], "goes": {}}, 7, {"stays": f"{0:032x}"}]
     told = {"near": {"column": "similarity", "above": 0.9, "pairs": pairs + damaged}, "no": {"pairs": 5}, "odd": []}
     html = shown(contact_sheet, tmp_path, "nearest_pairs.json", told)
-    near = html[html.index("most alike by similarity") :]
+    near = html[html.index("Most similar kept clips by similarity") :]
     found = [text(one) for one in re.findall(r'<figure class="clip">.*?</figure>', near, re.DOTALL)]
     assert [re.findall(r"caption (\d)", one)[0] for one in found] == ["0", "1", "2", "3"]
     assert "0.86, below 0.9" in found[1] and "0.5, below 0.9" in found[3] and "kept" in found[0]

@@ -32,8 +32,8 @@ def layer(**of_input: float) -> dict[str, Any]:
 def test_layers_that_were_named_come_first_then_those_that_lose_most(tmp_path: Path):
     problem = {"layer": "good", "problem": "has a growing input", "to_bf16": True}
     section, said = shown(tmp_path, look(10, [problem], good=layer()), look(20, bad=layer(saturated=500), good=layer()))
-    assert not section.folded and "2 linears compute in FP8; the numbers are of step 20" in section.lead
-    assert said.index("has a growing input; it computes in bf16 since 10") < said.index("amax of input")
+    assert not section.folded and "2 linear layers compute in FP8; values are from step 20" in section.lead
+    assert said.index("has a growing input; now computed in BF16 10") < said.index("amax of input")
     assert "good 2.5 0.5 2.5 3 0 2 % 3" in said and "bad 2.5 0.5 2.5 3 50 % 2 % 3" in said
     assert said.rindex("good") < said.index("bad")
 

@@ -19,10 +19,10 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from tests.support import fake_run
 
 Reader = Callable[[Path], Any]
-SECTIONS = {"From files to clips", "Scores and thresholds", "What each threshold costs", "What counts as a duplicate",
-            "Contact sheets", "Captions", "Into which buckets", "What was repaired", "What was encoded", "Work",
-            "Training", "How training went", "While training", "Samples", "How it was made", "What it writes",
-            "What was written"}  # fmt: skip
+SECTIONS = {"From files to clips", "Scores and thresholds", "Effect of each threshold", "Duplicate thresholds",
+            "Contact sheets", "Captions", "Clips by bucket", "Repairs", "Encoded clips", "Throughput",
+            "Training", "Rates and norms", "Samples during training", "Samples", "Provenance", "Texts during training",
+            "Generated texts"}  # fmt: skip
 URLS = ("src", "href", "poster", "action", "data", "srcset", "xlink:href", "background", "formaction")
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}</style>\x00\x1b[31m\u202e"
 
@@ -133,8 +133,10 @@ def test_trained_stands_beside_untrained_with_what_was_measured(finished: Path, 
 
 def test_results_come_first_then_what_they_were_made_of_and_the_rest_is_folded(finished: Path, page: Reader):
     headings = re.findall(r'<h2 id="h\d+">(.*?)</h2>', render(finished))
-    assert headings[0] == "Samples" and headings[-1] == "How it was made"
-    places = [headings.index(name) for name in ("Samples", "Training", "While training", "From files to clips")]
+    assert headings[0] == "Samples" and headings[-1] == "Provenance"
+    places = [
+        headings.index(name) for name in ("Samples", "Training", "Samples during training", "From files to clips")
+    ]
     assert places == sorted(places)
     folded = {section.title for section in all_sections(RunFolder.open(finished)) if section.folded}
     assert set(headings[-len(folded) :]) == folded
@@ -250,14 +252,14 @@ def test_an_unfinished_run_says_which_steps_are_missing(folder: Path, page: Read
         shutil.rmtree(folder / step)
     fake_run.write_json(folder / "status.json", {"state": "running"})
     text = page(folder).text
-    assert "This run has not finished. Not ended: sample, baseline, evaluate." in text
+    assert "This run has not finished. Unfinished: sample, baseline, evaluate." in text
     assert "Samples Each" not in text and "Training" in text
 
 
 def test_a_failed_run_says_why(folder: Path, page: Reader):
     (folder / "train/done.json").unlink()
     fake_run.write_json(folder / "status.json", {"state": "failed", "error": "loss is not finite at step 17"})
-    assert "This run failed: loss is not finite at step 17 Not ended: train." in page(folder).text
+    assert "This run failed: loss is not finite at step 17 Unfinished: train." in page(folder).text
 
 
 def test_what_an_older_version_of_a_step_left_is_not_shown(folder: Path):
@@ -273,7 +275,7 @@ def test_of_a_very_long_table_the_beginning_is_shown_and_it_is_said(finished: Pa
 
 
 def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path, page: Reader):
-    assert "nothing to report on yet" in page(tmp_path).text
+    assert "nothing to report yet" in page(tmp_path).text
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
@@ -282,7 +284,8 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("step", "present"), [("curate", "From files to clips"), ("train", "While training"), ("sample", "Samples")]
+    ("step", "present"),
+    [("curate", "From files to clips"), ("train", "Samples during training"), ("sample", "Samples")],
 )
 def test_a_single_jobs_folder_has_its_sections(finished: Path, step: str, present: str):
     assert present in titles(finished / step)
@@ -316,7 +319,7 @@ def test_the_page_stays_under_15_mb_and_says_what_was_left_out(folder: Path, pag
     big = (folder / "sample/samples/000.mp4").read_bytes() + bytes(2_000_000)
     for path in (folder / "sample/samples").glob("*.mp4"):
         path.write_bytes(big)
-    assert "over this section's 5.0 MB" in page(folder).text
+    assert "over this section's limit of 5.0 MB" in page(folder).text
     assert write(folder).stat().st_size < 15e6
 
 

@@ -18,7 +18,7 @@ def written(folder: Path, *steps: int) -> None:
 def test_each_beginning_stands_once_with_what_the_first_a_middle_and_the_last_step_made_of_it(tmp_path: Path) -> None:
     written(tmp_path, 10, 20, 30, 40, 50)
     page = render(tmp_path)
-    assert page.count("<h3>Ada</h3>") == page.count("<h3>(from nothing)</h3>") == 1
+    assert page.count("<h3>Ada</h3>") == page.count("<h3>(no prompt)</h3>") == 1
     assert "Ada of &lt;b&gt;10&lt;/b&gt;" in page and "Ada of &lt;b&gt;50&lt;/b&gt;" in page
     assert page.count("Ada of") == 3
 

@@ -32,7 +32,7 @@ def test_texts_stand_beside_those_of_the_untrained_model_with_what_is_wrong(tmp_
     (tmp_path / "judge/judged.json").write_text(json.dumps(judged))
     found = shown(tmp_path)
     text = read_page(f"<div>{found.body}</div>").text
-    for word in ("Begin 0", "good <b>text</b>.", "agrees with", "'bad.': no", "no whole sentence", "xx", "untrained"):
+    for word in ("Begin 0", "good <b>text</b>.", "consistent", "'bad.': no", "no complete sentence", "xx", "untrained"):
         assert word in text, word
     assert [(card.value, card.note) for card in found.cards] == [("33%", "untrained 0%")]
 

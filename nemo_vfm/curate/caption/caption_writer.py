@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -47,18 +47,6 @@ class CaptionReport:
         }  # fmt: skip
 
 
-@contextmanager
-def caption_journal(folder: Path, name: str) -> Iterator[OpenJournal]:
-    """The journal `<name>.jsonl` of a folder; captions in the folder's other journals are known, too.
-
-    Parts of a job write at the same time, so each has a file of its own.
-    """
-    file = folder / f"{name}.jsonl"
-    others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
-    with Journal(file=file, others=others).open() as journal:
-        yield journal
-
-
 class KeptCaptions:
     """What one captioner said.
 
@@ -72,7 +60,17 @@ class KeptCaptions:
 
     def get(self, key: str) -> Caption | None:
         """What was said under this very key, or None."""
-        return None if self._journal is None else _caption(self._journal.get(f"{self._prefix} {key}"), key)
+        entry: Json = None if self._journal is None else self._journal.get(f"{self._prefix} {key}")
+        match entry:
+            case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
+                text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)
+                num_in, num_out = (value if isinstance(value := entry.get(name), int) else 0 for name in _NUMBERS)
+                return (
+                    Caption(key, text, status, None, by, model, revision, prompt_hash, num_in, num_out)
+                    if text
+                    else None
+                )
+        return None
 
     def put(self, caption: Caption) -> None:
         """Keep a success. A failure is never kept: it is tried again by the next run."""
@@ -83,17 +81,6 @@ class KeptCaptions:
         """As if it had never been said."""
         if self._journal is not None:
             self._journal.forget(f"{self._prefix} {key}")
-
-
-def _caption(entry: Json, key: str) -> Caption | None:
-    """The entry as a caption, where it is one and says that it belongs to this key."""
-    match entry:
-        case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
-            text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)
-            tokens_in, tokens_out = (value if isinstance(value := entry.get(name), int) else 0 for name in _NUMBERS)
-            caption = Caption(key, text, status, None, by, model, revision, prompt_hash, tokens_in, tokens_out)
-            return caption if text else None
-    return None
 
 
 def write_captions(
@@ -124,32 +111,30 @@ def write_captions(
         if text := clean(record.source_caption):
             record.caption, record.caption_by, record.caption_facts = text, "table", {"caption_status": "success"}
     keeps = any(isinstance(voice, Viewer | Editor) and voice.fingerprint() for voice in captioners.values())
-    with caption_journal(folder, journal_name) if keeps else nullcontext() as journal:
+    # Parts of a job write at the same time, so each has a journal of its own; what the others hold is known, too.
+    file = folder / f"{journal_name}.jsonl"
+    others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
+    with Journal(file=file, others=others).open() if keeps else nullcontext() as journal:
         _caption_all(records, captioners, media_path, journal, report)
-    for record in records:
-        if record.decision == "kept":
-            words = float(len(record.caption.split()))
-            status = record.caption_facts["caption_status"]
-            record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
+    kept = [record for record in records if record.decision == "kept"]
+    for record in kept:
+        words = float(len(record.caption.split()))
+        status = record.caption_facts["caption_status"]
+        record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
     report.by.update(record.caption_by for record in records)
-    _tell(records)
+    if kept:
+        # A text made of a clip's numbers is no caption.
+        numbers = sum(record.caption_by == DESCRIPTION for record in kept)
+        without = sum(not record.caption for record in kept) + numbers
+        instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
+        advice = ". rules=captioned drops them" if without else ""
+        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
     report.truncated = sum(record.caption_facts["caption_status"] == "truncated" for record in records)
     if report.truncated:
         warn(f"{report.truncated} of {len(records)} captions were cut at a limit (caption_status: truncated)")
     for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return report
-
-
-def _tell(records: Sequence[ClipRecord]) -> None:
-    """How many of the kept clips have no caption; a text made of a clip's numbers is none."""
-    kept = [record for record in records if record.decision == "kept"]
-    numbers = sum(record.caption_by == DESCRIPTION for record in kept)
-    without = sum(not record.caption for record in kept) + numbers
-    instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
-    advice = ". rules=captioned drops them" if without else ""
-    if kept:
-        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
 
 
 def _caption_all(
@@ -174,7 +159,17 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
     """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
     in_a_row = 0
     for record in records:
-        captions, failure = _captions_or_failure(captioner, record)
+        captions, failure = None, None
+        try:
+            captions = captioner.caption(record)
+            if captions is not None and not (
+                isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
+            ):
+                failure = f"it returned {type(captions).__name__} instead of a text and its author"
+        except NemoVfmError:  # it concerns every clip, such as a file that is missing
+            raise
+        except Exception as error:
+            failure = _plain(f"{type(error).__name__} ({error})")
         if failure is not None:
             in_a_row += 1
             failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
@@ -188,21 +183,6 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
 
 
-def _captions_or_failure(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | None, str | None]:
-    """Its answer, or why there is none. What concerns every clip, such as a file that is missing, is raised."""
-    try:
-        captions = captioner.caption(record)
-    except NemoVfmError:
-        raise
-    except Exception as error:
-        return None, _plain(f"{type(error).__name__} ({error})")
-    if captions is not None and not (
-        isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
-    ):
-        return None, f"it returned {type(captions).__name__} instead of a text and its author"
-    return captions, None
-
-
 class _Seeing:
     """One viewer at work on the clips that nobody spoke of yet."""
 
@@ -213,7 +193,11 @@ class _Seeing:
         """Caption them, and fill in what was said."""
         if not records:
             return
-        views = {record.clip.id: self._views(record, media_path(record)) for record in records}
+        views = {}
+        for record in records:
+            clip_id, media = record.clip.id, media_path(record)
+            spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
+            views[clip_id] = [View(f"{clip_id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
         kept = KeptCaptions(self._journal, self._viewer.fingerprint())
         known = {view.key: kept.get(view.key) for group in views.values() for view in group}
         missing = [view for group in views.values() for view in group if known[view.key] is None]
@@ -221,10 +205,6 @@ class _Seeing:
         for record in records:
             captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
             self._fill(record, captions, views[record.clip.id])
-
-    def _views(self, record: ClipRecord, media: Path) -> list[View]:
-        spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
-        return [View(f"{record.clip.id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
 
     def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
         """All windows or none: half a caption would say less than the next captioner."""

@@ -11,7 +11,6 @@ Shape letters: N clips, D width of a vector, T frames, H height, W width, C colo
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,9 +21,9 @@ from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.data.shards.sample_members import IMAGES
-from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.video.fit_to_bucket import decode_image
 
@@ -119,9 +118,18 @@ class CheckCaptions:
         Raises:
             CaptionsRefused: the captions do not belong to the clips, or too few have one.
         """
+        from nemo_vfm.data.video.decode import open_video
+
         samples = ShardSet(self.shards)
-        state = self._state()
-        done = _done(run.folder / FILE, state)
+        # All that the figures are made of; what judges them is not part of it.
+        index = folder_at(self.shards, None)
+        marker = index.read("shards.json", 1 << 30) if index.size("shards.json") is not None else b""
+        state = fingerprint(sha256(marker).hexdigest(), self.likeness, self.num_frames, self.at_most)
+        try:
+            known = read_json(run.folder / FILE)
+            done = Verdict(**known["verdict"]) if known["made_of"] == state else None
+        except (OSError, ValueError, KeyError, TypeError):
+            done = None
         if done is not None:
             return replace(self._judged(done), did_nothing=True)
         entries = [
@@ -133,31 +141,23 @@ class CheckCaptions:
             raise CaptionsRefused(
                 f"{len(chosen)} clips of {self.shards} have a caption; at least {MIN_CLIPS} are needed to judge"
             )
-        clips = np.stack([self._clip(samples, entry) for entry in track("compare captions", chosen)])
+        vectors = []
+        for entry in track("compare captions", chosen):
+            still = next((name for name in IMAGES if name in entry.members), None)
+            if still is not None:
+                frames_THWC = decode_image(samples.read(entry, still))[None]
+            else:
+                with open_video(samples.read(entry, "mp4")) as reader:
+                    last = reader.info().num_frames - 1
+                    numbers = sorted({int(number) for number in np.linspace(0, last, self.num_frames).round()})
+                    frames_THWC = reader.read(numbers)
+            vectors.append(self.likeness.of_frames(frames_THWC))
+        clips = np.stack(vectors)
         captions = self.likeness.of_texts([str(entry.index["caption"]) for entry in chosen])
         verdict = compare([entry.key for entry in chosen], captions, clips)
-        write_json(run.folder / FILE, {"verdict": asdict(verdict), "passed": self._passed(verdict), "made_of": state})
+        passed = verdict.deviations >= self.min_deviations
+        write_json(run.folder / FILE, {"verdict": asdict(verdict), "passed": passed, "made_of": state})
         return self._judged(verdict)
-
-    def _state(self) -> str:
-        """All that the figures are made of; what judges them is not part of it."""
-        index = folder_at(self.shards, None)
-        marker = index.read("shards.json", 1 << 30) if index.size("shards.json") is not None else b""
-        return fingerprint(sha256(marker).hexdigest(), self.likeness, self.num_frames, self.at_most)
-
-    def _clip(self, samples: ShardSet, entry: Entry) -> NDArray[np.float32]:
-        from nemo_vfm.data.video.decode import open_video
-
-        still = next((name for name in IMAGES if name in entry.members), None)
-        if still is not None:
-            return self.likeness.of_frames(decode_image(samples.read(entry, still))[None])
-        with open_video(samples.read(entry, "mp4")) as reader:
-            count = reader.info().num_frames
-            numbers = sorted({int(number) for number in np.linspace(0, count - 1, self.num_frames).round()})
-            return self.likeness.of_frames(reader.read(numbers))
-
-    def _passed(self, verdict: Verdict) -> bool:
-        return verdict.deviations >= self.min_deviations
 
     def _judged(self, verdict: Verdict) -> Outcome:
         summary = (
@@ -166,7 +166,7 @@ class CheckCaptions:
             f"pairs, {verdict.shuffled:.3f} of shuffled ones"
         )
         figures = {"mean_rank": verdict.mean_rank, "deviations": verdict.deviations}
-        if self._passed(verdict):
+        if verdict.deviations >= self.min_deviations:
             info(summary)
             return Outcome(summary, figures)
         trouble = f"captions do not belong to their clips, or the model cannot tell: {summary}. Caption the clips again"
@@ -174,15 +174,6 @@ class CheckCaptions:
             raise CaptionsRefused(trouble)
         warn(trouble)
         return Outcome(trouble, figures)
-
-
-def _done(path: Path, state: str) -> Verdict | None:
-    """The verdict of an earlier run on the same captions and pictures."""
-    try:
-        facts = read_json(path)
-        return Verdict(**facts["verdict"]) if facts["made_of"] == state else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def unit(vectors: Vectors) -> Vectors:

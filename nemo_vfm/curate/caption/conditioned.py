@@ -54,14 +54,13 @@ class ScoreConditioned:
             warn_once(f"captions do not mention {', '.join(missing)}: some clips have no such score")
         if not present:
             return draft.text
-        listed = ", ".join(f"{name}: {self._value(value)}" for name, value in present.items())
+        shown = {
+            name: value if isinstance(value, str) else f"{float(f'{value:.{self.digits}g}'):.12g}"  # 540, not 5.4e+02
+            for name, value in present.items()
+        }
+        listed = ", ".join(f"{name}: {value}" for name, value in shown.items())
         # Piece by piece: a caption that holds "{facts}" is text and no template.
         first, *pieces = self.template.split("{caption}")
         if draft.text.endswith(_ENDS):
             pieces = [piece.removeprefix(".") for piece in pieces]
         return draft.text.join(piece.replace("{facts}", listed) for piece in (first, *pieces))
-
-    def _value(self, value: float | str) -> str:
-        if isinstance(value, str):
-            return value
-        return f"{float(f'{value:.{self.digits}g}'):.12g}"  # 540, and not 5.4e+02

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Literal
 
 import cv2
-import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.pace import Pace
@@ -100,24 +98,19 @@ class EndpointCaptioner:
         return json.dumps(["endpoint/1", self.chat.identity(), self.revision, prompt_hash(self.prompt), sent])
 
     def _messages(self, view: View) -> list[Json]:
-        return [{"role": "user", "content": [{"type": "text", "text": self.prompt}, *self._shown(view)]}]
-
-    def _shown(self, view: View) -> list[Json]:
+        content: list[Json] = [{"type": "text", "text": self.prompt}]
         if self.send == "video" and not view.is_image:
             data = view.mp4()
             if len(data) > MAX_VIDEO_BYTES:
                 raise DataError(f"the window is {len(data):,} bytes, more than {MAX_VIDEO_BYTES:,}; use send: frames")
-            return [{"type": "video_url", "video_url": {"url": _data_url("video/mp4", data)}}]
-        frames_THWC = view.pictures(self.num_frames, self.longest_px)
-        return [{"type": "image_url", "image_url": {"url": _data_url("image/jpeg", _jpeg(f))}} for f in frames_THWC]
-
-
-def _jpeg(frame_HWC: NDArray[np.uint8]) -> bytes:
-    done, data = cv2.imencode(".jpg", cv2.cvtColor(frame_HWC, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 90])
-    if not done:
-        raise DataError(f"a frame of {frame_HWC.shape} could not be written as JPEG")
-    return data.tobytes()
-
-
-def _data_url(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+            url = f"data:video/mp4;base64,{base64.b64encode(data).decode()}"
+            content.append({"type": "video_url", "video_url": {"url": url}})
+        else:
+            for frame_HWC in view.pictures(self.num_frames, self.longest_px):
+                bgr_HWC = cv2.cvtColor(frame_HWC, cv2.COLOR_RGB2BGR)
+                done, jpeg = cv2.imencode(".jpg", bgr_HWC, [cv2.IMWRITE_JPEG_QUALITY, 90])
+                if not done:
+                    raise DataError(f"a frame of {frame_HWC.shape} could not be written as JPEG")
+                url = f"data:image/jpeg;base64,{base64.b64encode(jpeg.tobytes()).decode()}"
+                content.append({"type": "image_url", "image_url": {"url": url}})
+        return [{"role": "user", "content": content}]

@@ -18,8 +18,6 @@ from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 
 I = TypeVar("I")  # noqa: E741 (an item)
 Kind = Literal["sees", "reads"]
-_WHOLE: Literal["success"] = "success"
-_CUT: Literal["truncated"] = "truncated"
 _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most so many
 
 
@@ -57,7 +55,13 @@ class LocalModel:
 
         model, processor = _loaded(self.folder, self.kind, self.precision)
         tokenizer = getattr(processor, "tokenizer", processor)
-        inputs = _inputs(processor, self.kind, list(conversations)).to(model.device)
+        usual = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
+        if self.kind == "sees":
+            inputs = processor.apply_chat_template(list(conversations), **usual, processor_kwargs={"padding": True})
+        else:  # what is read was written by others: tokens that end a message are no such tokens in it
+            safe = {"padding": True, "sanitize_control_tokens": True}
+            inputs = processor.apply_chat_template(list(conversations), **usual, **safe)
+        inputs = inputs.to(model.device)
         for name, value in inputs.items():
             if torch.is_floating_point(value):
                 inputs[name] = value.to(model.dtype)
@@ -72,9 +76,16 @@ class LocalModel:
         known = model.generation_config.eos_token_id
         ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
         counts = mask_BL.sum(1).tolist()
-        new_tokens = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
         is_open = opens_thought(tokenizer.decode(asked_BL[0, -_TAG_TOKENS:]))  # of all: they are filled up on the left
-        return [_spoken(tokenizer, row, ends, count, is_open) for row, count in zip(new_tokens, counts, strict=True)]
+        found = []
+        for row_L, tokens_in in zip(out_BL, counts, strict=True):
+            # Up to the first token that ends; what follows it is padding to the longest answer of the batch.
+            tokens = row_L[asked_BL.shape[1] :].tolist()
+            stop = next((place for place, token in enumerate(tokens) if token in ends), None)
+            own = tokens[:stop]
+            _, text = ThoughtSplit(is_open=is_open).whole(tokenizer.decode(own, skip_special_tokens=True))
+            found.append(Spoken(text, "truncated" if stop is None else "success", tokens_in, len(own)))
+        return found
 
 
 def groups(items: Iterable[I], size: int) -> Iterator[list[I]]:
@@ -112,19 +123,3 @@ def _loaded(folder: Path, kind: Kind, precision: Precision) -> Json:
     if not getattr(processor, "chat_template", None):
         raise UserError(f"{folder} has no chat template, so it cannot be prompted; use an instruction-tuned model")
     return model.to(device()).eval(), processor
-
-
-def _inputs(processor: Json, kind: Kind, conversations: list[Json]) -> Json:
-    usual = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
-    if kind == "sees":
-        return processor.apply_chat_template(conversations, **usual, processor_kwargs={"padding": True})
-    # What is read was written by others: tokens that end a message are no such tokens in it.
-    return processor.apply_chat_template(conversations, **usual, padding=True, sanitize_control_tokens=True)
-
-
-def _spoken(tokenizer: Json, tokens: list[int], ends: set[int], tokens_in: int, is_open: bool) -> Spoken:
-    """Up to the first token that ends; what follows it is padding to the longest answer of the batch."""
-    stop = next((place for place, token in enumerate(tokens) if token in ends), None)
-    own, status = (tokens, _CUT) if stop is None else (tokens[:stop], _WHOLE)
-    _, text = ThoughtSplit(is_open=is_open).whole(tokenizer.decode(own, skip_special_tokens=True))
-    return Spoken(text, status, tokens_in, len(own))

@@ -5,7 +5,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.data.shards.sample_members import caption_in
 from nemo_vfm.data.sources.file_set import texts_beside
@@ -45,21 +44,20 @@ def _read(path: Path) -> str | tuple[tuple[int, int, str], ...]:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
         data = path.read_bytes()
-        return caption_in(path.name, data) or (_shots(json.loads(data)) if path.suffix.lower() == ".json" else "")
+        if (caption := caption_in(path.name, data)) or path.suffix.lower() != ".json":
+            return caption
+        content = json.loads(data)
+        shots = content.get("captions", []) if isinstance(content, dict) else []
+        if not isinstance(shots, list):
+            raise ValueError(f'its "captions" is not a list but {str(shots)[:100]}')
+        found = []
+        for shot in shots:
+            match shot:
+                case {"first_frame": int(first), "last_frame": int(last), "caption": str(text)} if first < last:
+                    found.append((first, last, text.strip()))
+                case _:
+                    raise ValueError(f"an entry needs first_frame < last_frame and a caption, got {str(shot)[:100]}")
+        return tuple(found)
     except (OSError, ValueError, RecursionError) as error:
         warn_once(f"{path} is not used for captions: {error}")
         return ""
-
-
-def _shots(content: Json) -> tuple[tuple[int, int, str], ...]:
-    shots = content.get("captions", []) if isinstance(content, dict) else []
-    if not isinstance(shots, list):
-        raise ValueError(f'its "captions" is not a list but {str(shots)[:100]}')
-    found = []
-    for shot in shots:
-        match shot:
-            case {"first_frame": int(first), "last_frame": int(last), "caption": str(text)} if first < last:
-                found.append((first, last, text.strip()))
-            case _:
-                raise ValueError(f"an entry needs first_frame < last_frame and a caption, got {str(shot)[:100]}")
-    return tuple(found)

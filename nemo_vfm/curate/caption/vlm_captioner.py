@@ -5,7 +5,6 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
@@ -54,8 +53,25 @@ class HuggingFaceCaptioner:
 
     def describe(self, views: Iterable[View]) -> Iterator[Caption]:
         """Captions, a batch at a time."""
+        from PIL import Image
+
+        revision, prompt = fingerprint_of(self.folder), prompt_hash(self.prompt)
         for group in groups(views, self.batch_size):
-            yield from self._group(group)
+            conversations: dict[str, Json] = {}
+            for view in group:
+                try:
+                    frames_THWC = view.pictures(self.num_frames, self.longest_px)
+                    pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames_THWC]
+                    content = [*pictures, {"type": "text", "text": self.prompt}]
+                    conversations[view.key] = [{"role": "user", "content": content}]
+                except DataError as error:
+                    yield Caption(view.key, "", "error", str(error), "hugging_face", self.folder.name, revision, prompt)
+            answers = self._model().speak(list(conversations.values())) if conversations else []
+            for key, spoken in zip(conversations, answers, strict=True):
+                yield Caption(
+                    key, spoken.text, spoken.status, None, "hugging_face", self.folder.name, revision, prompt,
+                    spoken.tokens_in, spoken.tokens_out,
+                )  # fmt: skip
 
     def fingerprint(self) -> str:
         """The bytes of the model, the prompt and the pictures; with larger batches also their size."""
@@ -64,26 +80,3 @@ class HuggingFaceCaptioner:
 
     def _model(self) -> LocalModel:
         return LocalModel(self.folder, "sees", Precision(self.precision), self.max_tokens)
-
-    def _group(self, views: Sequence[View]) -> Iterator[Caption]:
-        from PIL import Image
-
-        conversations: dict[str, Json] = {}
-        for view in views:
-            try:
-                frames_THWC = view.pictures(self.num_frames, self.longest_px)
-                pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames_THWC]
-                conversations[view.key] = [
-                    {"role": "user", "content": [*pictures, {"type": "text", "text": self.prompt}]}
-                ]
-            except DataError as error:
-                yield replace(self._blank(view.key), status="error", failure=str(error))
-        answers = self._model().speak(list(conversations.values())) if conversations else []
-        for key, spoken in zip(conversations, answers, strict=True):
-            blank = self._blank(key)
-            tokens_in, tokens_out = spoken.tokens_in, spoken.tokens_out
-            yield replace(blank, text=spoken.text, status=spoken.status, tokens_in=tokens_in, tokens_out=tokens_out)
-
-    def _blank(self, key: str) -> Caption:
-        revision, prompt = fingerprint_of(self.folder), prompt_hash(self.prompt)
-        return Caption(key, by="hugging_face", model=self.folder.name, revision=revision, prompt_hash=prompt)

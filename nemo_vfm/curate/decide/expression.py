@@ -184,7 +184,14 @@ def truth(part: Truth, table: Table) -> Verdict:
     """What an expression says of every clip."""
     match part:
         case Compared(_, op, left, right):
-            return _compared(op, number(left, table), number(right, table), len(table))
+            one, other = number(left, table), number(right, table)
+            if op in _OPPOSITE:  # with NaN both are false
+                true, false = _COMPARE[op](one, other), _COMPARE[_OPPOSITE[op]](one, other)
+            else:
+                true = np.equal(one, other)
+                false = ~true & ~np.isnan(one) & ~np.isnan(other)
+                true, false = (true, false) if op == "==" else (false, true)
+            return Verdict(np.broadcast_to(true, len(table)), np.broadcast_to(false, len(table)))
         case OneOf(_, column, words):
             labels, wanted = table.labels(column.name), {word.text for word in words}
             # The last place stands for -1, a clip without the label.
@@ -231,16 +238,6 @@ def number(part: Numeric, table: Table) -> Numbers:
             return first
 
 
-def _compared(op: str, left: Numbers, right: Numbers, length: int) -> Verdict:
-    if op in _OPPOSITE:  # with NaN both are false
-        true, false = _COMPARE[op](left, right), _COMPARE[_OPPOSITE[op]](left, right)
-    else:
-        equal = np.equal(left, right)
-        other = ~equal & ~np.isnan(left) & ~np.isnan(right)
-        true, false = (equal, other) if op == "==" else (other, equal)
-    return Verdict(np.broadcast_to(true, length), np.broadcast_to(false, length))
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One threshold."""
@@ -267,8 +264,20 @@ class Limit:
 
 def limits(part: Truth, table: Table, *, keeps: bool) -> list[Limit]:
     """The limits of an expression that says what is kept, or else what is dropped."""
-    found = [_limit(each, table, keeps) for each in _parts(part, keeps) if isinstance(each, Compared)]
-    return [limit for limit in found if limit is not None]
+    found = []
+    for each in _parts(part, keeps):
+        if not isinstance(each, Compared):
+            continue
+        op, left, right = each.op, each.left, each.right
+        if not isinstance(left, Column):
+            op, left, right = _MIRROR.get(op, op), right, left  # type: ignore[assignment]
+        if not isinstance(left, Column) or op not in _MIRROR or _reads_column(right):
+            continue
+        dropped, threshold = _OPPOSITE[op] if keeps else op, float(number(right, table))
+        if math.isfinite(threshold):
+            side: Literal["<", ">"] = "<" if dropped[0] == "<" else ">"
+            found.append(Limit(left.name, side, threshold, dropped.endswith("="), keeps, each.at))
+    return found
 
 
 def passes_without(part: Truth, limit: Limit, table: Table, *, keeps: bool) -> Flags:
@@ -289,25 +298,11 @@ def _parts(part: Truth, keeps: bool) -> Iterator[Truth]:
         yield part
 
 
-def _limit(part: Compared, table: Table, keeps: bool) -> Limit | None:
-    op, left, right = part.op, part.left, part.right
-    if not isinstance(left, Column):
-        op, left, right = _MIRROR.get(op, op), right, left  # type: ignore[assignment]
-    if not isinstance(left, Column) or op not in _MIRROR or any(isinstance(each, Column) for each in _walk(right)):
-        return None
-    dropped = _OPPOSITE[op] if keeps else op
-    threshold = float(number(right, table))
-    if not math.isfinite(threshold):
-        return None
-    side: Literal["<", ">"] = "<" if dropped[0] == "<" else ">"
-    return Limit(left.name, side, threshold, dropped.endswith("="), keeps, part.at)
-
-
-def _walk(part: Numeric) -> Iterator[Numeric]:
-    yield part
-    if isinstance(part, Arithmetic):
-        yield from _walk(part.left)
-        yield from _walk(part.right)
-    elif isinstance(part, Function):
-        for each in part.arguments:
-            yield from _walk(each)
+def _reads_column(part: Numeric) -> bool:
+    """Whether its value is another for every clip; a percentile is one number for all."""
+    match part:
+        case Arithmetic(_, _, left, right):
+            return _reads_column(left) or _reads_column(right)
+        case Function(_, _, arguments):
+            return any(map(_reads_column, arguments))
+    return isinstance(part, Column)

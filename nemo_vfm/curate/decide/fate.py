@@ -5,10 +5,8 @@ It reads numbers only, so deciding again is quick.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
@@ -37,7 +35,7 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
 
     The first rule broken, in the recipe's order, is the one that is named. Comparisons come last and only among
     what the other rules keep: else a clip could go for being like one that went for being blurred. Rules that read
-    captions are left out, see `decide_by_captions`.
+    captions are left out: they are applied once there are captions.
     """
     table, compared = table_of(records), comparisons(stages)
     rules = {name: rule for name, rule in rules.items() if not reads_captions(rule)}
@@ -48,15 +46,6 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
     for name, rule in rules.items():
         if name not in single:
             drop_duplicates(records, name, above(rule, table), *compared[rule.uses()[0].name])
-
-
-def decide_by_captions(records: Sequence[ClipRecord], rules: Mapping[str, Rule]) -> None:
-    """Set `rule` of kept clips that break a rule which reads captions; what went for being like them stays away."""
-    chosen = {name: rule for name, rule in rules.items() if reads_captions(rule)}
-    names = [*chosen, None]  # the last place stands for -1
-    for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
-        if record.decision == "kept":
-            record.rule = names[place]
 
 
 def above(rule: Rule, table: Table) -> float:
@@ -136,36 +125,21 @@ def _curve(table: Table, rule: Rule, limit: Limit, others: Flags) -> Json:
     # Evenly many clips lie between two places; one more is where the threshold stands.
     spread = np.quantile(values, np.linspace(0, 1, _POINTS)) if len(values) else values
     places = np.unique(np.append(spread, limit.threshold))
-    clips, seconds = _survivors(values, table.microseconds[known], places, limit)
+    order = np.argsort(values)
+    total_us = np.concatenate([np.zeros(1, np.int64), np.cumsum(table.microseconds[known][order])])
+    # Below `cut` lie the values that are lower than the place, and those equal to it where they go the same way.
+    side = "right" if limit.inclusive == (limit.op == "<") else "left"
+    cut = np.searchsorted(values[order], places, side=side)  # type: ignore[call-overload]
+    clips, lasts_us = cut, total_us[cut]
+    if limit.op == "<":
+        clips, lasts_us = len(values) - cut, total_us[-1] - total_us[cut]
     base = _amount(table, always)
     return {
         **limit.to_json(),
         "thresholds": places.tolist(),
         "clips": (clips + base["clips"]).tolist(),
-        "seconds": (seconds / 1e6 + base["seconds"]).tolist(),
+        "seconds": (lasts_us / 1e6 + base["seconds"]).tolist(),
     }
-
-
-def _survivors(
-    values: NDArray[np.float64], microseconds: NDArray[np.int64], places: NDArray[np.float64], limit: Limit
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    order = np.argsort(values)
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(microseconds[order])])
-    # Below `cut` lie the values that are lower than the place, and those equal to it where they go the same way.
-    side = "right" if limit.inclusive == (limit.op == "<") else "left"
-    cut = np.searchsorted(values[order], places, side=side)  # type: ignore[call-overload]
-    if limit.op == "<":
-        return len(values) - cut, total[-1] - total[cut]
-    return cut, total[cut]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A clip that would stay and one that would go, and how alike they are."""
-
-    stays: str
-    goes: str
-    likeness: float
 
 
 def nearest_pairs(
@@ -181,28 +155,24 @@ def nearest_pairs(
     found: dict[str, Json] = {}
     for column, (name, stage) in comparisons(stages).items():
         kept = [record for record in records if record.decision == "kept" and name in record.vectors]
-        pairs = [pair for group in by_kind(kept) for pair in _pairs(group, column, name, stage)]
-        best = sorted(pairs, key=lambda pair: (-pair.likeness, pair.stays, pair.goes))[:_SHOWN]
+        pairs = []  # -likeness, and the ids of a clip that would stay and of one that would go
+        for group in by_kind(kept):
+            clips = sorted(group, key=lambda record: -float(record.scores[column]))[:_COMPARED]
+            vectors = [record.vectors[name] for record in clips]
+            # What would go, and for which clip, as the threshold falls from one likeness to the next.
+            stays_for: dict[int, int] = {}
+            for likeness in sorted({one for one in stage.likeness(vectors) if one > 0}, reverse=True)[: 2 * _SHOWN]:
+                # Just below, also for a stage that computes in float32. Lower at once, one clip would stand for all.
+                for goes, stays in stage.duplicates(clips, vectors, likeness - 1e-6).items():
+                    stays_for.setdefault(goes, stays)
+                if len(stays_for) >= _SHOWN:
+                    break
+            for goes, stays in stays_for.items():
+                alike = stage.likeness([vectors[stays], vectors[goes]])[0]
+                pairs.append((-alike, clips[stays].clip.id, clips[goes].clip.id))
         limit = next((above(rule, table) for rule in rules.values() if rule.uses()[0].name == column), None)
         found[name] = {
             "column": column, "above": limit if limit is not None and math.isfinite(limit) else None,
-            "pairs": [{"stays": pair.stays, "goes": pair.goes, "likeness": pair.likeness} for pair in best],
+            "pairs": [{"stays": s, "goes": g, "likeness": -less} for less, s, g in sorted(pairs)[:_SHOWN]],
         }  # fmt: skip
     return found
-
-
-def _pairs(group: Sequence[ClipRecord], column: str, name: str, stage: Compares) -> list[_Pair]:
-    """What would go, and for which clip, as the threshold falls from one likeness to the next."""
-    clips = sorted(group, key=lambda record: -float(record.scores[column]))[:_COMPARED]
-    vectors = [record.vectors[name] for record in clips]
-    stays_for: dict[int, int] = {}
-    for likeness in sorted({one for one in stage.likeness(vectors) if one > 0}, reverse=True)[: 2 * _SHOWN]:
-        # Just below, also for a stage that computes in float32. Lower at once, one clip would stand for all.
-        for goes, stays in stage.duplicates(clips, vectors, likeness - 1e-6).items():
-            stays_for.setdefault(goes, stays)
-        if len(stays_for) >= _SHOWN:
-            break
-    return [
-        _Pair(clips[stays].clip.id, clips[goes].clip.id, stage.likeness([vectors[stays], vectors[goes]])[0])
-        for goes, stays in stays_for.items()
-    ]

@@ -255,17 +255,13 @@ class _Parser:
         return left
 
     def _sign(self) -> Truth | _Operand:
-        sign = self._take("-")
-        if sign is None:
-            return self._atom()
-        self._deeper(sign.at)
-        part = self._number(self._sign())
-        self._depth -= 1
-        if isinstance(part, Number):
-            return Number(sign.at, -part.value)
-        return Arithmetic(sign.at, "-", Number(sign.at, 0.0), part)
-
-    def _atom(self) -> Truth | _Operand:
+        if sign := self._take("-"):
+            self._deeper(sign.at)
+            negated = self._number(self._sign())
+            self._depth -= 1
+            if isinstance(negated, Number):
+                return Number(sign.at, -negated.value)
+            return Arithmetic(sign.at, "-", Number(sign.at, 0.0), negated)
         token = self._next
         if token.kind == "number":
             self._place += 1
@@ -299,16 +295,13 @@ class _Parser:
         self._expect(")")
         self._depth -= 1
         if name.text == _PCT:
-            return self._pct(name, arguments)
+            percent = arguments[-1]
+            if len(arguments) > 2 or not isinstance(percent, Number) or not 0 <= percent.value <= 100:
+                raise self._wrong(name.at, "pct takes a number from 0 to 100, or a column and such a number")
+            if len(arguments) == 1:
+                return _OpenPercentile(name.at, percent.value)
+            column = self._column(arguments[0], "only a column has percentiles")
+            return Percentile(name.at, column.name, percent.value)
         if (len(arguments) == 1) != (name.text == "abs"):
             raise self._wrong(name.at, f"{name.text} takes {'one number' if name.text == 'abs' else 'two or more'}")
         return Function(name.at, cast(FunctionName, name.text), tuple(self._number(each) for each in arguments))
-
-    def _pct(self, name: _Token, arguments: list[_Operand]) -> _Operand:
-        percent = arguments[-1]
-        if len(arguments) > 2 or not isinstance(percent, Number) or not 0 <= percent.value <= 100:
-            raise self._wrong(name.at, "pct takes a number from 0 to 100, or a column and such a number")
-        if len(arguments) == 1:
-            return _OpenPercentile(name.at, percent.value)
-        column = self._column(arguments[0], "only a column has percentiles")
-        return Percentile(name.at, column.name, percent.value)

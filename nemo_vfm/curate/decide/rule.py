@@ -148,7 +148,13 @@ def check_rules(
             given[column] = f"the stage {name!r}"
     known = dict.fromkeys(given) | label_columns(stages) | dict(CAPTION_COLUMNS) | dict(of_source or {})
     check_columns(known, rules, is_all=of_source is not None)
-    _check_comparisons(stages, rules)
+    for column, (stage_name, _) in comparisons(stages).items():
+        for name, rule in rules.items():
+            if any(use.name == column for use in rule.uses()) and not _says_above(rule, column):
+                raise PartRefused(
+                    f"a rule on {column!r} of the stage {stage_name!r} must have the form above: NUMBER or drop: "
+                    f"{column} > NUMBER, so that it drops similar clips; rule {name!r} says {rule.text}", "rules", name,
+                )  # fmt: skip
 
 
 def label_columns(stages: Mapping[str, Stage]) -> dict[str, Sequence[str]]:
@@ -173,48 +179,35 @@ def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = Tru
         try:
             for use in rule.uses():
                 if use.name in known:
-                    _check_kind(name, rule, use, known[use.name])
+                    words = known[use.name]
+                    if words is not None and use.kind == "number":
+                        some = ", ".join(list(words)[:4])
+                        raise rule.complaint(
+                            use.at,
+                            f"rule {name!r} uses {use.name!r} as a number, but it holds words"
+                            + (f" such as {some}" if some else ""),
+                        )
+                    if words is None and use.kind == "label":
+                        raise rule.complaint(
+                            use.at, f"rule {name!r} compares {use.name!r} with a word, but it holds numbers"
+                        )
+                    for word in use.words:
+                        if words and word.text not in words:
+                            near = get_close_matches(word.text, words, n=1, cutoff=0.6)
+                            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
+                            raise rule.complaint(word.at, f"rule {name!r}: {use.name!r} is never {word.text!r}; {hint}")
                 elif is_all:
-                    raise rule.complaint(use.at, _unknown(name, use.name, known))
+                    near = get_close_matches(use.name, known, n=1, cutoff=0.6)
+                    hint, others = f"did you mean {near[0]!r}? Remove" if near else "remove", ""
+                    if not near:  # the list comes last: with all stages it is so long that what follows is cut off
+                        others = f". There are {', '.join(sorted(known))}"
+                    raise rule.complaint(
+                        use.at,
+                        f"rule {name!r} reads the score {use.name!r}, which no stage gives; {hint} the rule too "
+                        f"(~rules.{name}) if you removed its stage{others}",
+                    )
         except ValueError as error:
             raise PartRefused(str(error), "rules", name) from None
-
-
-def _unknown(rule: str, column: str, known: Known) -> str:
-    near = get_close_matches(column, known, n=1, cutoff=0.6)
-    message = f"rule {rule!r} reads the score {column!r}, which no stage gives; "
-    if near:
-        return f"{message}did you mean {near[0]!r}? Remove the rule too (~rules.{rule}) if you removed its stage"
-    # The list comes last: with all stages it is so long that what follows is cut off.
-    return (
-        f"{message}remove the rule too (~rules.{rule}) if you removed its stage. There are {', '.join(sorted(known))}"
-    )
-
-
-def _check_kind(name: str, rule: Rule, use: Use, words: Collection[str] | None) -> None:
-    if words is not None and use.kind == "number":
-        some = ", ".join(list(words)[:4])
-        raise rule.complaint(
-            use.at,
-            f"rule {name!r} uses {use.name!r} as a number, but it holds words" + (f" such as {some}" if some else ""),
-        )
-    if words is None and use.kind == "label":
-        raise rule.complaint(use.at, f"rule {name!r} compares {use.name!r} with a word, but it holds numbers")
-    for word in use.words:
-        if words and word.text not in words:
-            near = get_close_matches(word.text, words, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
-            raise rule.complaint(word.at, f"rule {name!r}: {use.name!r} is never {word.text!r}; {hint}")
-
-
-def _check_comparisons(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
-    for column, (stage, _) in comparisons(stages).items():
-        for name, rule in rules.items():
-            if any(use.name == column for use in rule.uses()) and not _says_above(rule, column):
-                raise PartRefused(
-                    f"a rule on {column!r} of the stage {stage!r} must have the form above: NUMBER or drop: "
-                    f"{column} > NUMBER, so that it drops similar clips; rule {name!r} says {rule.text}", "rules", name,
-                )  # fmt: skip
 
 
 def _says_above(rule: Rule, column: str) -> bool:

@@ -122,7 +122,18 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
         found = pq.read_table(path)
         others = {name: found[name].to_pylist() for name in sorted(NOT_SCORES)}
         names = [name for name in found.column_names if name not in NOT_SCORES]
-        columns = {name: _read(found[name].combine_chunks()) for name in names if _is_score(found[name].type)}
+        columns: dict[str, Numbers | Labels] = {}
+        numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+        for name in names:
+            column, kind = found[name].combine_chunks(), found[name].type
+            if pa.types.is_string(kind):
+                encoded = column.dictionary_encode()
+                codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+                columns[name] = Labels(tuple(encoded.dictionary.to_pylist()), codes.astype(np.int32))
+            elif any(is_kind(kind) for is_kind in numeric):
+                numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+                columns[name] = np.where(np.isfinite(numbers), numbers, np.nan)
+            # Lists and the like say other things of a clip, which rules cannot read.
         frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
         seconds = np.asarray(found["duration_s"], np.float64)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
@@ -131,23 +142,3 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
     images = np.isnan(seconds)  # an image has no duration
     columns["num_frames"] = np.where(images, np.nan, frames)
     return Table(columns, alive, np.round(np.nan_to_num(seconds) * 1e6).astype(np.int64), images), others
-
-
-def _is_score(kind: object) -> bool:
-    """Whether rules can read a column of this type: lists and the like say other things of a clip."""
-    import pyarrow.types as types
-
-    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    return bool(numeric or types.is_string(kind) or types.is_null(kind))
-
-
-def _read(column: object) -> Numbers | Labels:
-    import pyarrow as pa
-
-    assert isinstance(column, pa.Array)
-    if pa.types.is_string(column.type):
-        encoded = column.dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return Labels(tuple(encoded.dictionary.to_pylist()), codes.astype(np.int32))
-    numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return np.where(np.isfinite(numbers), numbers, np.nan)

@@ -18,8 +18,7 @@ from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.examine.examine_file import Examine, finite
-from nemo_vfm.curate.examine.findings import Findings, Missing
-from nemo_vfm.curate.examine.findings_cache import Cache
+from nemo_vfm.curate.examine.findings import Cache, Findings, Missing
 from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_probed, state_of
 from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
 from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker, megapixels
@@ -135,7 +134,16 @@ class ExamineJob:
         if isinstance(replies, Lost) or "failed" in replies[-1].fact:
             film.broken = True
         else:
-            self._note(replies)
+            *looks, end = replies
+            if self.spans is None:
+                film.glances[self.stretch[0]], film.holes = end.fact["glances"], end.fact["holes"]
+                if self.stretch[1] == film.info.num_frames:
+                    film.end = end.fact["end"]
+            wanted = None if self.spans is None else {tuple(span) for span in self.spans}
+            for reply in looks:
+                seen = (reply.fact["span"][0], reply.fact["span"][1])
+                if wanted is None or seen in wanted:
+                    film.looks[seen] = reply
         if film.open_jobs:
             return None, []
         if film.broken:
@@ -152,19 +160,6 @@ class ExamineJob:
             film.open_jobs = len(jobs)
             return None, jobs
         return [*(film.looks[span] for span in spans), Reply({"end": film.end})], []
-
-    def _note(self, replies: list[Reply]) -> None:
-        assert self.stretch is not None
-        *looks, end = replies
-        if self.spans is None:
-            self.film.glances[self.stretch[0]], self.film.holes = end.fact["glances"], end.fact["holes"]
-            if self.stretch[1] == self.film.info.num_frames:
-                self.film.end = end.fact["end"]
-        wanted = None if self.spans is None else {tuple(span) for span in self.spans}
-        for reply in looks:
-            span = (reply.fact["span"][0], reply.fact["span"][1])
-            if wanted is None or span in wanted:
-                self.film.looks[span] = reply
 
 
 def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[ExamineJob]:
@@ -226,10 +221,17 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     """A record of each file; those that have not changed since they were probed last are not opened."""
     operation, known = Probe(max_frames), Cache(folder)
     files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
-    keys = {file.found.name: _probe_key(file, max_frames) for file in files}
+    keys, new = {}, []
     for file in files:
-        file.rule = file.found.passed_over
-    new = [file for file in files if file.rule is None and not _read(file, known.get(keys[file.found.name]))]
+        # A name for what was found out about this very state of a file; empty where its state cannot be told.
+        state = file.found.identity or file.state
+        key = sha256_text(f"{PROBED}\0{file.found.name}\0{state}\0{max_frames}")[:32] if state else ""
+        keys[file.found.name], file.rule = key, file.found.passed_over
+        if file.rule is None:
+            try:
+                read_probed(file, known.get(key))
+            except (KeyError, TypeError, ValueError):  # never probed, or damaged
+                new.append(file)
     requests = [
         {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image} for file in new
     ]
@@ -248,22 +250,6 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     if deep := sum(file.info is not None and file.info.is_deep for file in files):
         warn(said_of_deep(deep))
     return files
-
-
-def _probe_key(file: FileRecord, max_frames: int) -> str:
-    """A name for what was found out about this very state of a file; empty where its state cannot be told."""
-    identity = file.found.identity or file.state
-    return sha256_text(f"{PROBED}\0{file.found.name}\0{identity}\0{max_frames}")[:32] if identity else ""
-
-
-def _read(file: FileRecord, known: Json) -> bool:
-    if known is None:
-        return False
-    try:
-        read_probed(file, known)
-    except (KeyError, TypeError, ValueError):
-        return False
-    return True
 
 
 def examine_all(

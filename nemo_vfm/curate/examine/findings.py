@@ -4,16 +4,18 @@ A file's shots are stored under the fingerprint of the splitter, each stage's nu
 stage.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
-from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
@@ -24,6 +26,73 @@ from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
 #: Changed when frames that stages see are others, or are kept in another form: findings under another number are not
 #: read. What one stage or splitter alone computes has a number of its own, its class's `results_revision`.
 FRAMES = 8
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """Something whose settings do not say all: the bytes of weights matter, and not where they lie."""
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same input would give another result."""
+        ...
+
+
+def settings(value: object) -> Json:
+    """A component's class and constructor arguments, as plain JSON values, all the way down.
+
+    A class whose results have changed says so by its attribute `results_revision`, a number above 1.
+    """
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): settings(value[key]) for key in value}
+    if isinstance(value, list | tuple):
+        return [settings(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    revision = getattr(type(value), "results_revision", 1)
+    name: dict[str, Json] = {"class": f"{type(value).__module__}.{type(value).__qualname__}"}
+    if revision != 1:
+        name["results_revision"] = revision
+    if isinstance(value, Fingerprinted):
+        return {**name, "fingerprint": value.fingerprint()}
+    slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
+    arguments = vars(value) if hasattr(value, "__dict__") else {slot: getattr(value, slot) for slot in slots}
+    # What begins with an underscore is what a component made of its settings, or loaded.
+    return name | {key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}
+
+
+def fingerprint(*parts: object) -> str:
+    """Changes whenever a setting of any part changes."""
+    return sha256_text(json.dumps([settings(part) for part in parts], sort_keys=True))[:16]
+
+
+def in_names(decode: str) -> tuple[str, ...]:
+    """What a place to decode adds to fingerprints: nothing for the CPU, whose pixels are equal everywhere."""
+    return () if decode == "cpu" else (decode,)
+
+
+class Cache:
+    """One JSON file a key. A damaged entry is as if absent.
+
+    Args:
+        folder: where the files lie; its name is the fingerprint of all that an entry depends on besides its key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, key: str) -> Json:
+        """What was put, or None."""
+        try:
+            entry = read_json(self._folder / f"{key}.json")
+        except (OSError, ValueError, RecursionError):
+            return None
+        return entry["value"] if isinstance(entry, dict) and entry.get("key") == key else None
+
+    def put(self, key: str, value: Json) -> None:
+        """Keep it; whole or not at all."""
+        write_json(self._folder / f"{key}.json", {"key": key, "value": value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +129,18 @@ class Findings:
 
     def missing(self, file: FileRecord) -> Missing:
         """What an examination of the file has to find out."""
-        source_id, key = file.source_id, file.findings_key
+        key = file.findings_key
         shots = self._shots.get(key)
         if shots is None:
             return Missing(None, list(self._stages), nothing=False)
-        absent = [name for name, cache in self._stages.items() if _length(cache.get(key)) != len(shots["clips"])]
-        seen = all((self._thumbnails / f"{_id(source_id, clip['span'])}.jpg").is_file() for clip in shots["clips"])
+        absent = []
+        for name, cache in self._stages.items():
+            known = cache.get(key)
+            if not isinstance(known, list) or len(known) != len(shots["clips"]):
+                absent.append(name)
         spans = [clip["span"] for clip in shots["clips"]]
+        ids = (Clip(file.source_id, first, last, 0, 0, Fraction(1)).id for first, last in spans)
+        seen = all((self._thumbnails / f"{clip_id}.jpg").is_file() for clip_id in ids)
         return Missing(spans, absent, nothing=not absent and (seen or not spans))
 
     def put(self, file: FileRecord, missing: Missing, replies: Sequence[Reply]) -> str | None:
@@ -107,12 +181,15 @@ class Findings:
                 if "vector" in found:
                     record.vectors[name] = found["vector"]
             if name in self._of_files:
-                for size in _sizes(records):
-                    mine = [pair for pair in zip(records, findings, strict=True) if _size(pair[0]) == size]
-                    _agree(mine, name, self._of_files[name])
-        if not file.found.is_image:
-            for size in _sizes(records):
-                _set_pictures([pair for pair in zip(records, clips, strict=True) if _size(pair[0]) == size], size)
+                for _, same_size in _by_size(records, findings):
+                    _agree(same_size, name, self._of_files[name])
+        if not file.found.is_image:  # all clips of a file get the boxes that they agree on
+            for size, same_size in _by_size(records, clips):
+                corners = [clip["picture"] for _, clip in same_size]
+                pictures = [Picture(*(Box(*box) if box else None for box in boxes)) for boxes in corners]
+                agreed = agreed_boxes(pictures, [record.duration_s for record, _ in same_size], *size)
+                for (record, _), box in zip(same_size, agreed, strict=True):
+                    record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
         if shots["end"] is not None:
             rest = _record(file, shots["end"], paths)
             rest.message = shots["end"]["message"]
@@ -150,14 +227,6 @@ def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json
     file.duration_us = sum(record.duration_us for record in records)
 
 
-def _length(value: Json) -> int:
-    return len(value) if isinstance(value, list) else -1
-
-
-def _id(source_id: str, span: Sequence[int]) -> str:
-    return Clip(source_id, span[0], span[1], 0, 0, Fraction(1)).id
-
-
 def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord:
     assert file.info is not None
     first, last = clip["span"]
@@ -176,22 +245,14 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
     )
 
 
-def _size(record: ClipRecord) -> tuple[int, int]:
-    return record.width, record.height
-
-
-def _sizes(records: Sequence[ClipRecord]) -> list[tuple[int, int]]:
-    """The sizes of a file's clips: those of one size are compared with each other."""
-    return sorted({_size(record) for record in records})
-
-
-def _set_pictures(clips: Sequence[tuple[ClipRecord, Json]], size: tuple[int, int]) -> None:
-    """Give all clips of a file the boxes that they agree on."""
-    corners = [clip["picture"] for _, clip in clips]
-    pictures = [Picture(*(Box(*box) if box else None for box in boxes)) for boxes in corners]
-    boxes = agreed_boxes(pictures, [record.duration_s for record, _ in clips], *size)
-    for (record, _), box in zip(clips, boxes, strict=True):
-        record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
+def _by_size(
+    records: Sequence[ClipRecord], found: Sequence[Json]
+) -> list[tuple[tuple[int, int], list[tuple[ClipRecord, Json]]]]:
+    """A file's clips and what was found of them: those of one size are compared with each other."""
+    groups: dict[tuple[int, int], list[tuple[ClipRecord, Json]]] = {}
+    for record, one in zip(records, found, strict=True):
+        groups.setdefault((record.width, record.height), []).append((record, one))
+    return sorted(groups.items(), key=lambda group: group[0])
 
 
 def _agree(clips: Sequence[tuple[ClipRecord, Json]], name: str, stage: FileScore) -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import av
 import cv2
@@ -104,7 +104,11 @@ class Walk:
             DataError: at the first frame that cannot be decoded.
         """
         stop = self.info.num_frames if stop is None else stop
-        numbers = range(self._start, stop) if spans is None else _covered(spans)
+        numbers: Sequence[int] = range(self._start, stop)
+        if spans is not None:  # the frames of all of them, each once
+            numbers = found = list[int]()
+            for first, last in spans:
+                found += range(max(first, found[-1] + 1) if found else first, last)
         for number, frame in self._reader.decoded(numbers, past_losses=True):
             stored = frame.width, frame.height
             if not self._sizes or self._sizes[-1][1] != stored:
@@ -141,7 +145,14 @@ class Walk:
         while self._held and self._first < span[0]:
             self._forget()
         if self._first > span[0]:
-            return self._again(span)
+
+            def decode_again(numbers: Sequence[int]) -> list[_Held]:
+                """When it is asked for; by a second decoder, since the first is in the middle."""
+                with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
+                    wanted = [span[0] + number for number in numbers]
+                    return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
+
+            return self._footage(span, decode_again)
         held = [self._held[place] for place in range(span[1] - span[0])]
         return self._footage(span, lambda numbers: [held[number] for number in numbers])
 
@@ -174,35 +185,15 @@ class Walk:
         self.held_bytes -= self._held.popleft().num_bytes
         self._first += 1
 
-    def _again(self, span: Span) -> ClipFrames:
-        """Footage that is decoded when it is asked for; a second decoder, since the first is in the middle."""
-
-        def pick(numbers: Sequence[int]) -> list[_Held]:
-            with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
-                wanted = [span[0] + number for number in numbers]
-                return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
-
-        return self._footage(span, pick)
-
     def _remembered(self, frame: av.VideoFrame) -> "_Held":
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
         return _Held(self._small.of(frame), vectors)
 
 
-def _covered(spans: Sequence[Span]) -> list[int]:
-    """The numbers of all frames of some spans, each once."""
-    found: list[int] = []
-    for first, last in spans:
-        found += range(max(first, found[-1] + 1) if found else first, last)
-    return found
-
-
-class _Held:
-    __slots__ = ("small", "vectors")
-
-    def __init__(self, small: Frame, vectors: MotionVectors) -> None:
-        self.small, self.vectors = small, vectors
+class _Held(NamedTuple):
+    small: Frame
+    vectors: MotionVectors
 
     @property
     def num_bytes(self) -> int:

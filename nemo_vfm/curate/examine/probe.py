@@ -29,11 +29,27 @@ class Probe:
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""
+        from nemo_vfm.data.video.decode import open_video
+        from nemo_vfm.data.video.image_file import is_deep, open_image
+
         path, name = Path(request["path"]), request["name"]
         known: dict[str, Json] = {"source_id": ""}
         try:
             known["source_id"] = source_id(path)
-            known |= self._open_image(path) if request.get("image") else self._open(path)
+            if request.get("image"):
+                image = open_image(path)
+                known |= {
+                    "num_frames": 1, "fps": 1.0, "width": image.width, "height": image.height, "codec": image.format,
+                    "time_base": [1, 1], "duration_us": 0, "is_deep": is_deep(image.data),
+                }  # fmt: skip
+            else:
+                with open_video(path, "pyav") as reader:
+                    info = reader.info()
+                known |= {
+                    "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
+                    "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
+                    "duration_us": elapsed_us(info, info.stamp(info.num_frames + info.missing_frames)),
+                }  # fmt: skip
             if known["num_frames"] > self.max_frames:
                 known["message"] = (
                     f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"
@@ -43,33 +59,9 @@ class Probe:
         except OSError as error:  # of the disk or its rights, not of the bytes: another day it may be read
             yield Reply({"failed": reason_of(error, path, name)})
             return
-        except (
-            Exception
-        ) as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others
+        except Exception as error:  # a decoder may raise anything on damaged bytes: one file must not stop the others
             known["message"] = reason_of(error, path, name)
         yield Reply(known)
-
-    @staticmethod
-    def _open_image(path: Path) -> dict[str, Json]:
-        from nemo_vfm.data.video.image_file import is_deep, open_image
-
-        image = open_image(path)
-        return {
-            "num_frames": 1, "fps": 1.0, "width": image.width, "height": image.height, "codec": image.format,
-            "time_base": [1, 1], "duration_us": 0, "is_deep": is_deep(image.data),
-        }  # fmt: skip
-
-    @staticmethod
-    def _open(path: Path) -> dict[str, Json]:
-        from nemo_vfm.data.video.decode import open_video
-
-        with open_video(path, "pyav") as reader:
-            info = reader.info()
-        return {
-            "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
-            "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
-            "duration_us": elapsed_us(info, info.stamp(info.num_frames + info.missing_frames)),
-        }  # fmt: skip
 
 
 def read_probed(file: FileRecord, known: Json) -> None:
@@ -108,15 +100,13 @@ def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
             if (spans_s := file.found.spans_s) is None:
                 continue
             theirs_s = original.found.spans_s
-            file.duration_us = sum(_length_us(file, *span) for span in spans_s if theirs_s is None or span in theirs_s)
+            file_us, file.duration_us = file.duration_us, 0
+            for start_s, end_s in spans_s:
+                if theirs_s is None or (start_s, end_s) in theirs_s:
+                    file.duration_us += max(0, min(file_us, round(min(end_s, 1e9) * 1e6)) - round(start_s * 1e6))
             if theirs_s is not None:
                 rows = {row.seconds: row for row in (*file.found.rows, *original.found.rows)}
                 original.found = replace(original.found, rows=tuple(rows.values()))
-
-
-def _length_us(file: FileRecord, start_s: float, end_s: float) -> int:
-    """How long a span of a film is."""
-    return max(0, min(file.duration_us, round(min(end_s, 1e9) * 1e6)) - round(start_s * 1e6))
 
 
 def elapsed_us(info: VideoInfo, pts: int) -> int:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -136,8 +136,16 @@ class Child:
         self._ours, theirs = _context().Pipe()
         # Not a fork: it would take over open files, locks that other threads hold, and a CUDA context that cannot live.
         self._process = _context().Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
-        with _without_main(self._operation):
-            self._process.start()
+        with _STARTING:
+            # The child does not import this program's main module anew, unless a stage is written in that script: one
+            # that imports torch cost every child 1.5 s, and two processes were 1.3 times as quick as one, not 1.6.
+            main = sys.modules["__main__"]
+            if b"__main__" not in bytes(ForkingPickler.dumps(self._operation)):
+                sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                self._process.start()
+            finally:
+                sys.modules["__main__"] = main
         theirs.close()
         return self._ours
 
@@ -221,23 +229,6 @@ class InProcess:
         """There is nothing to end."""
 
 
-@contextmanager
-def _without_main(operation: Operation) -> Iterator[None]:
-    """Start a child that does not import this program's main module anew, unless it is needed.
-
-    A main module that imports torch cost every child 1.5 s, and two processes were 1.3 times as quick as one, not 1.6.
-    """
-    with _STARTING:
-        main = sys.modules["__main__"]
-        # Unless a stage is written in the script itself.
-        if b"__main__" not in bytes(ForkingPickler.dumps(operation)):
-            sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
 def _context() -> SpawnContext | ForkServerContext:
     """Forks of a small server that has imported what children need, and nothing else: 20 ms a child, not 1 s."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -249,7 +240,16 @@ def _context() -> SpawnContext | ForkServerContext:
 
 def _serve(connection: Connection, operation: Operation, limits: Limits) -> None:
     """The child: until nobody listens any more."""
-    confine(limits)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
+    # RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
+    _at_most(resource.RLIMIT_DATA, int(limits.memory_gb * 1e9))
+    _at_most(resource.RLIMIT_FSIZE, int(limits.file_gb * 1e9))
+    _at_most(resource.RLIMIT_CORE, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent died before we said that
+        os._exit(1)
     # Sums over stripes of a picture depend, in their last digits, on how many threads share them.
     cv2.setNumThreads(0)
     with suppress(EOFError, OSError, KeyboardInterrupt):
@@ -314,22 +314,6 @@ class Pulse:
 
 def _send(connection: Connection, value: Json) -> None:
     connection.send_bytes(json.dumps(value, allow_nan=False).encode())
-
-
-def confine(limits: Limits) -> None:
-    """Put this process within limits, for good; it dies with its parent.
-
-    RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
-    _at_most(resource.RLIMIT_DATA, int(limits.memory_gb * 1e9))
-    _at_most(resource.RLIMIT_FSIZE, int(limits.file_gb * 1e9))
-    _at_most(resource.RLIMIT_CORE, 0)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent died before we said that
-        os._exit(1)
 
 
 def _at_most(kind: int, value: int) -> None:

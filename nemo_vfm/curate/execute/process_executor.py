@@ -55,8 +55,12 @@ class _StepPools:
         yield from finished(self._one, items, workers=self._count, give_up=self.stop)
 
     def _one(self, item: Item) -> list[object] | Lost:
+        def tick(frames: int) -> None:
+            with self._lock:
+                self._watch.tick(frames)
+
         worker = self._free.get()
-        own = Watch(self._tick, [Throughput(step.step) for step in self._watch.steps])
+        own = Watch(tick, [Throughput(step.step) for step in self._watch.steps])
         try:
             with present(item) as lost:
                 return lost or list(self._parts(worker, item, own))
@@ -73,10 +77,6 @@ class _StepPools:
                 with self._model:  # one clip at a time
                     (part,) = timed(later.do(part), took, own)
             yield part
-
-    def _tick(self, frames: int) -> None:
-        with self._lock:
-            self._watch.tick(frames)
 
     def stop(self) -> None:
         """End all children."""

@@ -70,10 +70,6 @@ class Crew:
                 self._idle.append(actor)
             self._changed.notify()
 
-    def stop(self) -> None:
-        """End those that are idle; the others end with the cluster, or with their work."""
-        self.want(0)
-
     def _begin(self) -> Any:
         ray = ray_module()
         actor = ray.remote(_Actor).options(num_cpus=self.step.cpus, num_gpus=self.gpus, max_restarts=0)
@@ -184,16 +180,14 @@ class _Pipeline:
         self._settings, self._watch = settings, watch
         there = self._ray.cluster_resources()
         self._cpus, self._gpus = float(there.get("CPU", 1)), float(there.get("GPU", 0))
-        self._crews = [self._start_actors(step) for step in steps]
+        self._crews = []
+        for step in steps:  # one that would like a GPU does without where the cluster has none
+            cpus = min(step.cpus * settings.cpus_per_actor, self._cpus)
+            self._crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
         watch.steps = [Throughput(step.name) for step in steps]
         self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
         self._most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
         self._balance()
-
-    def _start_actors(self, step: Step) -> Crew:
-        """Its actors; a step that would like a GPU does without where the cluster has none."""
-        cpus = min(step.cpus * self._settings.cpus_per_actor, self._cpus)
-        return Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus))
 
     def _balance(self) -> None:
         """As many actors a step as it needs; what a step costs is known from what it did until now."""
@@ -284,9 +278,9 @@ class _Pipeline:
             self._watch.steps[place].parts += parts
 
     def stop(self) -> None:
-        """End the actors."""
+        """End the actors that are idle; the others end with the cluster, or with their work."""
         for actors in self._crews:
-            actors.stop()
+            actors.want(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,28 +15,6 @@ from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage,
 from nemo_vfm.curate.record.stage import Finding
 
 
-def classes_in(folder: Path, names: Sequence[str]) -> None:
-    """Compare; an order that differs would put every clip under a wrong name in silence.
-
-    Raises:
-        UserError: the file is absent, names no classes, or names others.
-    """
-    try:
-        content = read_json(folder / "config.json")
-        class_names = content.get("classes") or [
-            content["id2label"][key] for key in sorted(content["id2label"], key=int)
-        ]
-        found = [str(name) for name in class_names]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{folder / 'config.json'} names no classes ({error!r}); expected id2label or classes in it"
-        ) from error
-    if found != list(names):
-        raise UserError(
-            f"{folder / 'config.json'} names the classes {found}, but the task names {list(names)}; make them the same"
-        )
-
-
 @runtime_checkable
 class Sorts(Predicts, Protocol):
     """A task that puts clips into named classes."""
@@ -88,7 +66,19 @@ class VideoType:
             UserError: the folder's classes are not the task's.
         """
         if self.classes is not None:
-            classes_in(self.classes, self.names)
+            path = self.classes / "config.json"
+            try:
+                content = read_json(path)
+                names = content.get("classes") or [
+                    content["id2label"][key] for key in sorted(content["id2label"], key=int)
+                ]
+                found = [str(name) for name in names]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise UserError(f"{path} names no classes ({error!r}); expected id2label or classes in it") from error
+            if found != list(self.names):  # another order would put every clip under a wrong name in silence
+                raise UserError(
+                    f"{path} names the classes {found}, but the task names {list(self.names)}; make them the same"
+                )
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:

@@ -1,7 +1,6 @@
 """Encodes every kept clip in `work/`, and marks those that cannot be as failed; tries the codecs first."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nemo_vfm.core.device import gpus
@@ -9,7 +8,7 @@ from nemo_vfm.core.log import info, warn_once
 from nemo_vfm.curate.examine.examine_pipeline import GPU_SLICE, WorkContext
 from nemo_vfm.curate.examine.sandbox import MediaWork, Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, Step, megapixels
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode, set_fact
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, Restorer
 from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
@@ -43,49 +42,45 @@ def encode_kept(
         encode_missing(files, job, media, hands)
     for record in records:
         if record.decision == "kept":
-            set_fact(record, media.fact_of(record))
+            fact = media.fact_of(record)
+            record.width, record.height = fact["width"], fact["height"]
+            record.audio, record.audio_failure = fact["audio"], fact["audio_failure"]
+            record.scores |= fact["facts"]
+            record.restored = tuple(fact["restored"])
 
 
 def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: WorkContext) -> None:
     """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
-    work = []
+    work, items = [], []
     for file in files:
         absent = [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
-        work += [(file, missing) for missing in _segments(file, absent)]
+        # One worker encodes the clips that begin in one stretch of the file, whatever else of it is encoded already. A
+        # long film has few stretches, since a container is read from end to end before its first frame is decoded.
+        info = file.info
+        stretch = max(_SEGMENT_S * info.fps, info.num_frames / _MOST_SEGMENTS) if info else float("inf")
+        by_stretch: dict[int, list[ClipRecord]] = {}
+        for clip in absent:
+            by_stretch.setdefault(int(clip.clip.first_frame / stretch), []).append(clip)
+        for missing in by_stretch.values():
+            clips = [
+                {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
+                for r in missing
+            ]
+            request = {
+                "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
+                "state": file.state, "clips": clips, "image": file.found.is_image,
+            }  # fmt: skip
+            pixels = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
+            items.append(Item(request, pixels, file.found.here))
+            work.append((file, missing))
     if work:
         job.ready()
     encode = Encode(job.transcode, job.restore, media, job.decode)
     gpus = GPU_SLICE if job.decode == "nvdec" or job.transcode.encoder == "nvenc" else 0.0
     steps = [Step("transcode", MediaWork(encode, hands.limits, task="its encoding"), gpus=gpus)]
     total = sum(record.clip.num_frames for _, missing in work for record in missing)
-    items = [_item(file, missing) for file, missing in work]
     for number, replies in hands.work("transcode", total, steps, items):
         _note(*work[number], replies, media)
-
-
-def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[ClipRecord]]:
-    """Clips that one worker encodes one after the other: a long film is as many pieces of work.
-
-    They begin in the same stretch of the file, whatever else of it is encoded already. There are few, since a container
-    is read from end to end before the first frame of it is decoded.
-    """
-    info = file.info
-    stretch = max(_SEGMENT_S * info.fps, info.num_frames / _MOST_SEGMENTS) if info else float("inf")
-    for _, clips in groupby(missing, key=lambda record: int(record.clip.first_frame / stretch)):
-        yield list(clips)
-
-
-def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
-    clips = [
-        {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
-        for r in missing
-    ]
-    request = {
-        "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
-        "state": file.state, "clips": clips, "image": file.found.is_image,
-    }  # fmt: skip
-    work = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
-    return Item(request, work, file.found.here)
 
 
 def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:

@@ -26,7 +26,7 @@ from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_j
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
+from nemo_vfm.curate.examine.findings import fingerprint, in_names
 from nemo_vfm.curate.examine.probe import Unchanged, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
@@ -386,11 +386,3 @@ def _by(name: str) -> Iterator[None]:
             raise
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__} ({error})"
         raise ValueError(f"restorer {name}: {what}") from error
-
-
-def set_fact(record: ClipRecord, fact: Json) -> None:
-    """Note a clip's size as encoded, its sound, and what was mended, in its record."""
-    record.width, record.height = fact["width"], fact["height"]
-    record.audio, record.audio_failure = fact["audio"], fact["audio_failure"]
-    record.scores |= fact["facts"]
-    record.restored = tuple(fact["restored"])

@@ -154,16 +154,12 @@ def write_shards(
     replace_folder(folder, fill)
 
 
-def remove_others(folder: Path, wanted: set[str]) -> None:
-    """Delete files that an earlier run with other settings left behind."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name not in wanted and path.is_file():
-            path.unlink()
-
-
 def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
     """Make a folder hold these files of another one, `{name there: name here}`, and no more; linked where it can be."""
-    remove_others(target, set(wanted.values()))
+    names = set(wanted.values())
+    for path in target.iterdir() if target.is_dir() else ():  # of an earlier run with other settings
+        if path.name not in names and path.is_file():
+            path.unlink()
     for theirs, ours in sorted(wanted.items()):
         if (source / theirs).is_file() and not _same(source / theirs, target / ours):
             with atomic_path(target / ours) as temporary:

@@ -119,15 +119,12 @@ class LedgerColumn:
 
     def to_json(self, unit: int = 1) -> ColumnJson:
         """As ledger.json has it; `unit` turns microseconds into seconds."""
-
-        def show(amount: int) -> float:
-            return amount if unit == 1 else amount / unit
-
-        sides = {
-            name: {reason: show(amount) for reason, amount in sorted(side.items())}
-            for name, side in (("dropped", self.dropped), ("failed", self.failed))
-        }
-        return {"in": show(self.total), "kept": show(self.kept), "dropped": sides["dropped"], "failed": sides["failed"]}
+        total, kept = (amount if unit == 1 else amount / unit for amount in (self.total, self.kept))
+        dropped, failed = (
+            {reason: amount if unit == 1 else amount / unit for reason, amount in sorted(side.items())}
+            for side in (self.dropped, self.failed)
+        )
+        return {"in": total, "kept": kept, "dropped": dropped, "failed": failed}
 
 
 @dataclass(slots=True)
@@ -140,17 +137,6 @@ class Ledger:
     microseconds: LedgerColumn = field(default_factory=LedgerColumn)
     audio: LedgerColumn = field(default_factory=LedgerColumn)
     audio_kept_as: Counter[str] = field(default_factory=Counter)
-
-    def book_audio(self, clip: ClipRecord, name: str) -> None:
-        """Book what became of the sound of a clip that was encoded."""
-        self.audio.total += 1
-        if clip.audio in ("copied", "flac"):
-            self.audio_kept_as[clip.audio] += 1
-            self.audio.book("kept", "", 1)
-        elif clip.audio_failure is not None:
-            self.audio.book("failed", kind_of(clip.audio_failure, name), 1)
-        else:
-            self.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
 
     @property
     def kept(self) -> int:
@@ -192,7 +178,14 @@ def count(files: Iterable[FileRecord]) -> Ledger:
             ledger.clips.book(clip.decision, why, 1)
             ledger.microseconds.book(clip.decision, why, clip.duration_us)
             if clip.decision == "kept" and clip.audio:
-                ledger.book_audio(clip, name)
+                ledger.audio.total += 1
+                if clip.audio in ("copied", "flac"):
+                    ledger.audio_kept_as[clip.audio] += 1
+                    ledger.audio.book("kept", "", 1)
+                elif clip.audio_failure is not None:
+                    ledger.audio.book("failed", kind_of(clip.audio_failure, name), 1)
+                else:
+                    ledger.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
         for reason_between, between_us in ((TRANSITION, file.trimmed_us), (NO_FRAMES, file.hole_us)):
             if between_us:
                 ledger.microseconds.book("dropped", reason_between, between_us)

@@ -3,8 +3,7 @@
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import cv2
@@ -60,22 +59,19 @@ class Destripe:
         luma_THW = luma(frames_THWC)
         excess = StripeExcess.of(luma_THW)
         if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is not None:
-            return self._destriped(frames_THWC, *found, excess)
+            theta, bands = found
+            exact = refine_deg(luma_THW, theta) if self.theta_deg == "auto" else theta
+            recovery = Recovery(self, exact, frames_THWC.shape[1:3], bands)
+            restoration = Destriped(recovery, self._still(recovery, frames_THWC))
+            after = StripeExcess.of(luma(restoration.apply(frames_THWC)))
+            before_db, after_db = (one.of_stripes_db(theta, bands) for one in (excess, after))
+            restoration.found = {"stripe_excess_db": before_db, "stripe_excess_after_db": after_db,
+                                 "stripe_theta_deg": round(theta) % 180}  # fmt: skip
+            return restoration
         if self.theta_deg not in ("auto", 0, 180) or (scratches := find_scratches(luma_THW)) is None:
             return None
         restoration = Destriped(None, scratches.added_HW[..., None])
         restoration.found = {"scratches": scratches.count}
-        return restoration
-
-    def _destriped(self, frames_THWC: NDArray[np.uint8], theta: float, bands: int, before: StripeExcess) -> "Destriped":
-        exact = refine_deg(luma(frames_THWC), theta) if self.theta_deg == "auto" else theta
-        recovery = Recovery(self, exact, frames_THWC.shape[1:3], bands)
-        restoration = Destriped(recovery, self._still(recovery, frames_THWC))
-        after = StripeExcess.of(luma(restoration.apply(frames_THWC)))
-        before_db, after_db = (one.of_stripes_db(theta, bands) for one in (before, after))
-        restoration.found = {
-            "stripe_excess_db": before_db, "stripe_excess_after_db": after_db, "stripe_theta_deg": round(theta) % 180,
-        }  # fmt: skip
         return restoration
 
     def _still(self, recovery: "Recovery", frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32] | None:
@@ -129,7 +125,10 @@ class Recovery:
 
         planes_HWC = luma(frame_HWC[None])[0, :, :, None] if self._settings.channels == "luma" else frame_HWC
         found = []
-        with _one_thread():
+        # A process a core does this work, so more threads stand in each other's way; the bits are the same.
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
             for plane_HW in planes_HWC.transpose(2, 0, 1):
                 striped_HW = torch.from_numpy(plane_HW.astype(np.float32))
                 stripes_HW = stripes(
@@ -138,20 +137,9 @@ class Recovery:
                 )  # fmt: skip
                 filled_HW = without(striped_HW, stripes_HW, black=0, white=255) if fill else None
                 found.append((stripes_HW if filled_HW is None else striped_HW - filled_HW).numpy())
+        finally:
+            torch.set_num_threads(num_threads)
         return np.stack(found, axis=-1)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A process a core does this work, so more threads stand in each other's way; the bits are the same."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Destriped:

@@ -20,7 +20,7 @@ from nemo_vfm.core.storage.files import atomic_path, is_full, read_json, sha256_
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken, text_name
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished
 from nemo_vfm.curate.restore.image_pages import (
     PNG_SUFFIX,
@@ -105,7 +105,18 @@ class DestripeImages:
                 line.advance(1)
         if all("failed" in record for record in records):
             raise NothingKept(f"no image could be destriped: {records[0]['name']}: {records[0]['failed']}")
-        _report(run.folder, records)
+        # The report shows the files with the strongest stripes.
+        striped = sorted(
+            (one for one in records if one.get("destriped")), key=lambda one: (-one["excess_db"], one["name"])
+        )
+        images: dict[str, Json] = {}
+        for record in striped:
+            key = sha256_text(record["name"])[:16]
+            if len(images) < _SHOWN:
+                write_bytes(run.folder / "restored" / f"{key}.jpg", (run.folder / "work" / f"{key}.jpg").read_bytes())
+            facts = {name: value for name, value in record.items() if name not in ("name", "made_of")}
+            images[key] = {"restored": ["destripe"], "facts": facts, "source": record["name"]}
+        write_json(run.folder / "restored.json", {"restorers": ["destripe"], "images": images})
         write_json(done, {"made_of": state, "files": records})
         shutil.rmtree(work)
         return _outcome(records)
@@ -165,7 +176,22 @@ class DestripeImages:
                         "excess_after_db": after_db,
                         "theta_deg": round(found.theta_deg, 2),
                     }
-                    write_bytes(picture, _side_by_side(before_HW, after_HW))
+                    # The middle before, after, and the difference, in which grey is none.
+                    top, left = (max(0, (length - _SHOWN_PX) // 2) for length in before_HW.shape)
+                    before, after = (
+                        np.nan_to_num(one[top : top + _SHOWN_PX, left : left + _SHOWN_PX].astype(np.float32))
+                        for one in (before_HW, after_HW)
+                    )
+                    low, high = np.percentile(after, (0.5, 99.5))
+                    shown = [(one - low) / (high - low or 1) for one in (before, after)]
+                    difference = before - after
+                    spread = 6 * float(difference.std()) or 1.0
+                    sheet = np.hstack([*shown, difference / spread + 0.5])
+                    done, data = cv2.imencode(
+                        ".jpg", (sheet.clip(0, 1) * 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 90]
+                    )
+                    assert done
+                    write_bytes(picture, data.tobytes())
             if not np.array_equal(clean, stored, equal_nan=stored.dtype.kind == "f"):
                 pages.write(place, clean)
                 destriped += 1
@@ -213,36 +239,6 @@ def _pages_of(files: Iterable[Path]) -> Iterator[list[NDArray[Any]]]:
 def _planes(page: NDArray[Any]) -> list[NDArray[Any]]:
     """Views of a page, a sample each."""
     return [page] if page.ndim == 2 else [page[..., sample] for sample in range(page.shape[2])]
-
-
-def _side_by_side(before_HW: NDArray[Any], after_HW: NDArray[Any]) -> bytes:
-    """The middle before, after, and the difference as a JPEG; grey is no difference."""
-    top, left = (max(0, (length - _SHOWN_PX) // 2) for length in before_HW.shape)
-    before, after = (
-        np.nan_to_num(one[top : top + _SHOWN_PX, left : left + _SHOWN_PX].astype(np.float32))
-        for one in (before_HW, after_HW)
-    )
-    low, high = np.percentile(after, (0.5, 99.5))
-    shown = [(one - low) / (high - low or 1) for one in (before, after)]
-    difference = before - after
-    spread = 6 * float(difference.std()) or 1.0
-    sheet = np.hstack([*shown, difference / spread + 0.5])
-    done, data = cv2.imencode(".jpg", (sheet.clip(0, 1) * 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 90])
-    assert done
-    return data.tobytes()
-
-
-def _report(folder: Path, records: list[Record]) -> None:
-    """What the report shows: the files with the strongest stripes."""
-    striped = sorted((one for one in records if one.get("destriped")), key=lambda one: (-one["excess_db"], one["name"]))
-    images: dict[str, Json] = {}
-    for record in striped:
-        key = sha256_text(record["name"])[:16]
-        if len(images) < _SHOWN:
-            write_bytes(folder / "restored" / f"{key}.jpg", (folder / "work" / f"{key}.jpg").read_bytes())
-        facts = {name: value for name, value in record.items() if name not in ("name", "made_of")}
-        images[key] = {"restored": ["destripe"], "facts": facts, "source": record["name"]}
-    write_json(folder / "restored.json", {"restorers": ["destripe"], "images": images})
 
 
 def _outcome(records: list[Record], *, did_nothing: bool = False) -> Outcome:

@@ -94,7 +94,9 @@ class CameraMotion:
             return {**dict.fromkeys((f"camera.{name}" for name in _NUMBERS), 0.0), "camera": "unknown"}
         pan_x, pan_y, zoom, roll, residual, total = np.mean(steps, axis=0).tolist()
         speeds = 100 * footage.fps * np.array([step.edge_speed() for step in steps])
-        shake = 100 * footage.fps * _shake(tracks)
+        # The median change of speed from one frame to the next, in parts of a side a frame.
+        changes = [np.subtract(track[1].edge_speed(), track[0].edge_speed()) for track in tracks if len(track) == 2]
+        shake = 100 * footage.fps * (float(np.median(np.linalg.norm(changes, axis=1))) if changes else 0.0)
         return {
             "camera.pan_x": 100 * footage.fps * pan_x,
             "camera.pan_y": 100 * footage.fps * pan_y,
@@ -111,22 +113,18 @@ class CameraMotion:
         for before, after in pairwise(luma_THW):
             if corners is None or len(corners) < _FEWEST_POINTS:
                 break
-            at_PD, to_PD = _moved(before, after, np.asarray(corners, dtype=np.float32))
+            # Where those corners lie in both frames that were found again (pyramidal Lucas-Kanade).
+            corners = np.asarray(corners, dtype=np.float32)
+            moved, found, _ = cv2.calcOpticalFlowPyrLK(  # type: ignore[call-overload]
+                before, after, corners, None, winSize=(15, 15), maxLevel=3, criteria=_ENOUGH
+            )
+            at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
             step = _fit(at_PD, to_PD, before.shape)
             if step is None:
                 break
             steps.append(step)
             corners = to_PD.reshape(-1, 1, 2)
         return steps
-
-
-def _moved(before: Luma, after: Luma, corners: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Where those corners lie in both frames that were found again (pyramidal Lucas-Kanade)."""
-    moved, found, _ = cv2.calcOpticalFlowPyrLK(  # type: ignore[call-overload]
-        before, after, corners, None, winSize=(15, 15), maxLevel=3, criteria=_ENOUGH
-    )
-    at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
-    return at_PD, to_PD
 
 
 def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> Step | None:
@@ -144,12 +142,6 @@ def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[in
     zoom, turn = np.log(np.hypot(matrix[0, 0], matrix[1, 0])), np.arctan2(matrix[1, 0], matrix[0, 0])
     way = float(np.linalg.norm(to_PD - at_PD, axis=1).mean())
     return Step(-matrix[0, 2] / width, -matrix[1, 2] / height, float(zoom), -float(turn), float(off_P.mean()), way)
-
-
-def _shake(tracks: Sequence[Sequence[Step]]) -> float:
-    """Median change of speed from one frame to the next, in parts of a side a frame."""
-    changes = [np.subtract(track[1].edge_speed(), track[0].edge_speed()) for track in tracks if len(track) == 2]
-    return float(np.median(np.linalg.norm(changes, axis=1))) if changes else 0.0
 
 
 def _word(speeds: NDArray[np.float64], shake: float, still: float) -> str:

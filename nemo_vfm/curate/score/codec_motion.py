@@ -117,7 +117,9 @@ class CodecMotion:
         """Both numbers; None where vectors tell nothing of most frames."""
         pairs = footage.pairs(self.num_frames)
         numbers = sorted({after for before, after in zip(pairs[::2], pairs[1::2], strict=True) if after > before})
-        vectors = _vectors_near(footage, numbers)
+        # The frames and those that they may refer to.
+        near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
+        vectors = dict(zip(near, _vectors(footage, near), strict=False))
         if not vectors:
             return None
         grids = [grid for number in numbers if (grid := _per_frame(footage, number, vectors)) is not None]
@@ -157,27 +159,20 @@ class CodecMotion:
             found += [v for v in _vectors(footage, sampled[start : start + wanted]) if len(v.blocks_B)]
             if len(found) >= wanted:
                 break
-        return _cosmos_numbers(found[:wanted]) if found else None
-
-
-def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
-    width, height = found[0].width, found[0].height
-    if min(width, height) < _COSMOS_SIDE_PX:
-        raise ValueError(
-            f"the picture is {width}x{height}, but cosmos-curate gives no value for sides below "
-            f"{_COSMOS_SIDE_PX} pixels; leave compat out for such videos"
-        )
-    mean_HW = np.zeros((height, width), np.float32)
-    for vectors in found:
-        mean_HW += cosmos_lengths(vectors) / len(found)
-    parts = cv2.resize(mean_HW, None, fx=1 / _COSMOS_SIDE_PX, fy=1 / _COSMOS_SIDE_PX)
-    return float(mean_HW.mean() / (width + height)), float(parts.min() / (width + height))
-
-
-def _vectors_near(footage: ClipFrames, numbers: Sequence[int]) -> dict[int, MotionVectors]:
-    """The vectors of these frames and of those that they may refer to, by number; empty where there are none."""
-    near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
-    return dict(zip(near, _vectors(footage, near), strict=False))
+        if not found:
+            return None
+        found = found[:wanted]
+        width, height = found[0].width, found[0].height
+        if min(width, height) < _COSMOS_SIDE_PX:
+            raise ValueError(
+                f"the picture is {width}x{height}, but cosmos-curate gives no value for sides below "
+                f"{_COSMOS_SIDE_PX} pixels; leave compat out for such videos"
+            )
+        mean_HW = np.zeros((height, width), np.float32)
+        for vectors in found:
+            mean_HW += cosmos_lengths(vectors) / len(found)
+        parts = cv2.resize(mean_HW, None, fx=1 / _COSMOS_SIDE_PX, fy=1 / _COSMOS_SIDE_PX)
+        return float(mean_HW.mean() / (width + height)), float(parts.min() / (width + height))
 
 
 def _vectors(footage: ClipFrames, numbers: Sequence[int]) -> list[MotionVectors]:
@@ -197,17 +192,13 @@ def _per_frame(footage: ClipFrames, number: int, vectors: Mapping[int, MotionVec
     if not len(here.blocks_B):  # coded by itself, or left out by the encoder because nothing changed
         before, after = footage.luma([number - 1, number])
         return np.zeros_like(cell_areas(here.width, here.height)) if np.array_equal(before, after) else None
-    moved_RC = cell_lengths(here) / np.float32(_frames_back(number, vectors))
-    return None if np.isnan(moved_RC).all() else moved_RC
-
-
-def _frames_back(number: int, vectors: Mapping[int, MotionVectors]) -> int:
-    """How far the last frame lies back that is no B frame, which is what vectors mostly refer to.
-
-    FFmpeg tells only the direction. Undivided, P frames behind B frames move 1.9 times as far as flow says, divided 0.8
-    times (crush_027.mp4, 2026-11); in a film without B frames it is 0.97 (flipping_a_pancake.mkv).
-    """
+    # How far the last frame lies back that is no B frame, which is what vectors mostly refer to. FFmpeg tells only the
+    # direction. Undivided, P frames behind B frames move 1.9 times as far as flow says, divided 0.8 times
+    # (crush_027.mp4, 2026-11); in a film without B frames it is 0.97 (flipping_a_pancake.mkv).
+    frames_back = _FURTHEST
     for back in range(1, _FURTHEST):
         if number - back < 0 or not (vectors[number - back].blocks_B["source"] > 0).any():
-            return back
-    return _FURTHEST
+            frames_back = back
+            break
+    moved_RC = cell_lengths(here) / np.float32(frames_back)
+    return None if np.isnan(moved_RC).all() else moved_RC

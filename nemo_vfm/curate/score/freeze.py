@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.curate.record.footage import ClipFrames
 
@@ -36,13 +35,9 @@ class Freeze:
         if footage.is_image:
             return {}
         luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
-        changes = [_largest_change(before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)]
+        blocks = max(1, luma_THW.shape[2] // 8), max(1, luma_THW.shape[1] // 8)
+        changes = []
+        for before_HW, after_HW in zip(luma_THW[::2], luma_THW[1::2], strict=True):
+            change_HW = cv2.subtract(after_HW, before_HW, dtype=cv2.CV_32F)
+            changes.append(cv2.norm(cv2.resize(change_HW, blocks, interpolation=cv2.INTER_AREA), cv2.NORM_INF))
         return {"freeze_ratio": float(np.mean(np.array(changes) <= self.tolerance))}
-
-
-def _largest_change(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> float:
-    """Of the mean luma of any block."""
-    height, width = before_HW.shape
-    change_HW = cv2.subtract(after_HW, before_HW, dtype=cv2.CV_32F)
-    blocks = cv2.resize(change_HW, (max(1, width // 8), max(1, height // 8)), interpolation=cv2.INTER_AREA)
-    return cv2.norm(blocks, cv2.NORM_INF)

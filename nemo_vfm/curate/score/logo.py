@@ -67,16 +67,6 @@ def edge_field(picture_HW: Luma) -> EdgeField:
     return np.asarray(steps_DHW / (np.linalg.norm(steps_DHW, axis=0) + _FAINT), np.float32)
 
 
-def different_scenes(fields: Sequence[EdgeField], at_most: int) -> list[EdgeField]:
-    """One shot of each scene: those that differ from all before them; a picture without edges differs from none."""
-    scenes: list[EdgeField] = []
-    for field in fields:
-        has_edges = np.count_nonzero(_in_blocks(np.square(field).sum(axis=0)) >= _BLANK) >= _FEWEST_BLOCKS
-        if len(scenes) < at_most and has_edges and all(_differ(field, other) for other in scenes):
-            scenes.append(field)
-    return scenes
-
-
 def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[Mark]:
     """What different scenes have in common, but for bars, what reaches the border, and all where that is too much.
 
@@ -92,8 +82,18 @@ def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[Mark]:
     direction_DHW = sum_DHW / np.maximum(np.linalg.norm(sum_DHW, axis=0), 1e-6)
     near_HW = cv2.dilate(edges_HW.astype(np.uint8), np.ones(_NEAR_PX[::-1], np.uint8))
     count, labels_HW = cv2.connectedComponents(near_HW)
-    found = [_mark(edges_HW & (labels_HW == label), direction_DHW) for label in range(1, count)]
-    marks = [mark for mark in found if _is_mark(mark, fewest_px)]
+    height, width = edges_HW.shape
+    marks = []
+    for label in range(1, count):
+        own_HW = edges_HW & (labels_HW == label)
+        rows, columns = (np.flatnonzero(own_HW.any(axis=axis)) for axis in (1, 0))
+        left, top, right, bottom = int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+        own_DHW = np.asarray(direction_DHW * own_HW, np.float32)
+        across = int((np.abs(own_DHW[0]) > np.abs(own_DHW[1])).sum())
+        down = int(own_HW.sum()) - across
+        is_inside = min(left, top, width - right, height - bottom) >= 2
+        if is_inside and min(across + down, 3 * min(across, down)) >= fewest_px:
+            marks.append(Mark(left, top, right, bottom, own_HW, own_DHW))
     area = sum((mark.right - mark.left) * (mark.bottom - mark.top) for mark in marks)
     return marks if area <= _LARGEST * edges_HW.size else []
 
@@ -118,20 +118,6 @@ def _lines(edges_HW: NDArray[np.bool_], least: float) -> NDArray[np.bool_]:
     """Rows and columns of which so much is edges, as where bars end, and their blur."""
     rows_H, columns_W = (np.convolve(edges_HW.mean(axis=axis) >= least, np.ones(5), "same") > 0 for axis in (1, 0))
     return np.asarray(rows_H[:, None] | columns_W)
-
-
-def _mark(edges_HW: NDArray[np.bool_], direction_DHW: EdgeField) -> Mark:
-    rows, columns = (np.flatnonzero(edges_HW.any(axis=axis)) for axis in (1, 0))
-    direction = np.asarray(direction_DHW * edges_HW, np.float32)
-    return Mark(int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1, edges_HW, direction)
-
-
-def _is_mark(mark: Mark, fewest_px: float) -> bool:
-    height, width = mark.edges_HW.shape
-    across = int((np.abs(mark.direction_DHW[0]) > np.abs(mark.direction_DHW[1])).sum())
-    down = int(mark.edges_HW.sum()) - across
-    is_inside = min(mark.left, mark.top, width - mark.right, height - mark.bottom) >= 2
-    return is_inside and min(across + down, 3 * min(across, down)) >= fewest_px
 
 
 class Logo:
@@ -164,7 +150,10 @@ class Logo:
         for luma_HW in footage.luma(numbers):
             cv2.accumulate(luma_HW, mean_HW)
         # Height, width and base64; differences of neighbours take four fifths of the room.
-        picture_HW = _small((mean_HW / len(numbers)).round().astype(np.uint8))
+        picture_HW = (mean_HW / len(numbers)).round().astype(np.uint8)
+        if (ratio := _SIDE_PX / min(picture_HW.shape)) < 1:
+            size = round(picture_HW.shape[1] * ratio), round(picture_HW.shape[0] * ratio)
+            picture_HW = np.asarray(cv2.resize(picture_HW, size, interpolation=cv2.INTER_AREA), np.uint8)
         differences_HW = np.diff(picture_HW, axis=0, prepend=np.zeros_like(picture_HW[:1]))
         packed = base64.b64encode(zlib.compress(differences_HW.tobytes(), 3)).decode()
         return f"{picture_HW.shape[0]} {picture_HW.shape[1]} {packed}"
@@ -172,7 +161,13 @@ class Logo:
     def agree(self, memories: Sequence[str]) -> list[Mapping[str, float]]:
         """The scores of each clip of a file; none where the file shows fewer than three scenes."""
         some = memories[:: ceil(len(memories) / _MOST_SHOTS) or 1]
-        scenes = different_scenes([edge_field(_as_picture(text)) for text in some], _MOST_SCENES)
+        fields = [edge_field(_as_picture(text)) for text in some]
+        # One shot of each scene: those that differ from all before them; a picture without edges differs from none.
+        scenes: list[EdgeField] = []
+        for field in fields:
+            has_edges = np.count_nonzero(_in_blocks(np.square(field).sum(axis=0)) >= _BLANK) >= _FEWEST_BLOCKS
+            if len(scenes) < _MOST_SCENES and has_edges and all(_differ(field, other) for other in scenes):
+                scenes.append(field)
         if len(scenes) < _FEWEST_SCENES:
             return [{} for _ in memories]
         marks = find_marks(scenes, max(_FEWEST_PX, _CHANCE_PX / len(scenes)))
@@ -181,31 +176,14 @@ class Logo:
     def _scores(self, marks: Sequence[Mark], field: EdgeField | None) -> Mapping[str, float]:
         found = [] if field is None else [(mark.likeness(field), mark) for mark in marks]
         best = max((likeness for likeness, _ in found), default=0.0)
-        area, corner = _covered([mark for likeness, mark in found if likeness >= self.likeness])
-        return {
-            "logo.overlay": float(best >= self.likeness),
-            "logo.likeness": max(0.0, best),
-            "logo.area": area,
-            "logo.corner": corner,
-        }
-
-
-def _covered(marks: Sequence[Mark]) -> tuple[float, float]:
-    """The parts of the picture and of its corners that boxes cover."""
-    if not marks:
-        return 0.0, 0.0
-    mask_HW = np.zeros_like(marks[0].edges_HW)
-    for mark in marks:
-        mask_HW[mark.top : mark.bottom, mark.left : mark.right] = True
-    return float(mask_HW.mean()), corner_share(mask_HW)
-
-
-def _small(picture_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    ratio = _SIDE_PX / min(picture_HW.shape)
-    if ratio >= 1:
-        return picture_HW
-    size = round(picture_HW.shape[1] * ratio), round(picture_HW.shape[0] * ratio)
-    return np.asarray(cv2.resize(picture_HW, size, interpolation=cv2.INTER_AREA), np.uint8)
+        area = corner = 0.0
+        if shown := [mark for likeness, mark in found if likeness >= self.likeness]:
+            mask_HW = np.zeros_like(shown[0].edges_HW)
+            for mark in shown:
+                mask_HW[mark.top : mark.bottom, mark.left : mark.right] = True
+            area, corner = float(mask_HW.mean()), corner_share(mask_HW)
+        return {"logo.overlay": float(best >= self.likeness), "logo.likeness": max(0.0, best), "logo.area": area,
+                "logo.corner": corner}  # fmt: skip
 
 
 def _as_picture(text: str) -> NDArray[np.uint8]:

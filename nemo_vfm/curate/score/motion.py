@@ -29,11 +29,18 @@ def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> list[L
     known = _known.setdefault(footage, {})
     if (num_pairs, side_px) not in known:
         size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
-        luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
+        luma_THW = list(footage.luma(footage.pairs(num_pairs)))
+        if luma_THW[0].shape != size[::-1]:
+            luma_THW = [np.asarray(cv2.resize(one, size, interpolation=cv2.INTER_AREA), np.uint8) for one in luma_THW]
         flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-        known[num_pairs, side_px] = [
-            _lengths(flow, before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)
-        ]
+        found: list[Lengths | None] = []
+        for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True):
+            if np.array_equal(before, after):
+                found.append(None)
+                continue
+            flow_HWD = flow.calc(_padded(before), _padded(after), None)  # type: ignore[call-overload]
+            found.append(lengths(flow_HWD[: size[1], : size[0]]))
+        known[num_pairs, side_px] = found
     return known[num_pairs, side_px]
 
 
@@ -48,14 +55,6 @@ def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int
     return round(width * ratio), round(height * ratio)
 
 
-def _lengths(flow: cv2.DISOpticalFlow, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> Lengths | None:
-    if np.array_equal(before, after):
-        return None
-    height, width = before.shape
-    flow_HWD = flow.calc(_padded(before), _padded(after), None)[:height, :width]  # type: ignore[call-overload]
-    return lengths(flow_HWD)
-
-
 def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
     """How long each vector is.
 
@@ -68,12 +67,6 @@ def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
 def _padded(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     down, right = (max(0, _PADDED_PX - side) for side in luma_HW.shape)
     return np.pad(luma_HW, ((0, down), (0, right)), mode="edge") if down or right else luma_HW
-
-
-def _shrunk(luma_HW: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    if luma_HW.shape == size[::-1]:
-        return luma_HW
-    return np.asarray(cv2.resize(luma_HW, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 class Motion:
@@ -106,16 +99,15 @@ class Motion:
         size = flow_size(footage, num_pairs=self.num_pairs, side_px=self.side_px)
         percent_per_s = 100 * footage.fps / float(np.hypot(*size))
         flows = flow_lengths(footage, num_pairs=self.num_pairs, side_px=self.side_px)
-        means, peaks = zip(*(_speed(lengths_HW) for lengths_HW in flows), strict=True)
+        means, peaks = [], []  # of the flow's length, in pixels a frame: the mean and the 99th percentile
+        for lengths_HW in flows:
+            mean = peak = 0.0
+            if lengths_HW is not None:
+                # Not cv2.mean: of floats its last digits depend on where in memory the picture happens to lie.
+                below, part = divmod(0.99 * (lengths_HW.size - 1), 1)
+                two = (int(below), min(int(below) + 1, lengths_HW.size - 1))
+                low, high = np.partition(lengths_HW, two, axis=None)[list(two)]
+                mean, peak = float(lengths_HW.mean(dtype=np.float64)), float(low + part * (high - low))
+            means.append(mean)
+            peaks.append(peak)
         return {"motion": percent_per_s * float(np.mean(means)), "motion_peak": percent_per_s * float(np.mean(peaks))}
-
-
-def _speed(lengths_HW: Lengths | None) -> tuple[float, float]:
-    """Mean and 99th percentile of the flow's length, in pixels a frame."""
-    if lengths_HW is None:
-        return 0.0, 0.0
-    # Not cv2.mean: of floats its last digits depend on where in memory the picture happens to lie.
-    below, part = divmod(0.99 * (lengths_HW.size - 1), 1)
-    two = (int(below), min(int(below) + 1, lengths_HW.size - 1))
-    low, high = np.partition(lengths_HW, two, axis=None)[list(two)]
-    return float(lengths_HW.mean(dtype=np.float64)), float(low + part * (high - low))

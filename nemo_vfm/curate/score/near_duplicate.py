@@ -89,11 +89,9 @@ def _compared(vectors: tuple[str, ...], above: float) -> list[Pair]:
     for place, text in enumerate(vectors):
         equal[text.partition(":")[0]].append(place)
     exact = {pair for places in equal.values() for pair in combinations(places, 2)}
-    aligned = [pair for pair in alike([_signatures(text) for text in vectors], above) if (pair.a, pair.b) not in exact]
+    signatures: list[Kept] = []
+    for text in vectors:
+        _, width, data = text.split(":")
+        signatures.append(np.frombuffer(base64.b64decode(data), dtype="<f2").reshape(-1, int(width)))
+    aligned = [pair for pair in alike(signatures, above) if (pair.a, pair.b) not in exact]
     return [*(Pair(a, b, 1.0) for a, b in sorted(exact)), *aligned]
-
-
-def _signatures(text: str) -> Kept:
-    _, width, data = text.split(":")
-    kept: Kept = np.frombuffer(base64.b64decode(data), dtype="<f2").reshape(-1, int(width))
-    return kept

@@ -70,21 +70,14 @@ def semantic_duplicates(
     """See `SemanticDuplicate.duplicates`."""
     if not clips:
         return {}
-    order, matches = preferred(clips, vectors, quality, seed)
-    return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
-
-
-def preferred(
-    clips: Sequence[ClipRecord], vectors: Sequence[str], quality: str, seed: int
-) -> tuple[list[int], Matches]:
-    """The clips' positions, the one to keep first, and who is like whom in that order."""
 
     def preference(place: int) -> tuple[float, float, float, str]:
         clip = clips[place]
         return float(clip.width * clip.height), number(clip, quality), clip.duration_s, clip.clip.id
 
-    order = sorted(range(len(clips)), key=preference, reverse=True)
-    return order, _matched(tuple(vectors[place] for place in order), seed)
+    order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
+    matches = _matched(tuple(vectors[place] for place in order), seed)
+    return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
 
 
 @lru_cache(maxsize=2)

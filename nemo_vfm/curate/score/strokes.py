@@ -43,8 +43,8 @@ def upright_edges(luma_THW: Sequence[Luma]) -> Edges:
     least, most = np.asarray(steps[0]), np.asarray(steps[0])
     for step in steps[1:]:  # with their sign: in writing that moves, one letter's left edge meets another's right edge
         least, most = np.minimum(least, step), np.maximum(most, step)
-    weakest = _halved(np.maximum(np.maximum(least, -most), 0))
-    strongest = _halved(np.maximum(most, -least))
+    weakest = cv2.convertScaleAbs(np.maximum(np.maximum(least, -most), 0), alpha=0.5)
+    strongest = cv2.convertScaleAbs(np.maximum(most, -least), alpha=0.5)
     steady = cv2.compare(weakest, cv2.convertScaleAbs(strongest, alpha=_STEADY), cv2.CMP_GT)
     steady = cv2.bitwise_and(steady, _above_edge(weakest))
     return Edges(np.asarray(steady, dtype=np.uint8), np.asarray(_above_edge(strongest), dtype=np.uint8))
@@ -77,10 +77,6 @@ def steady_lines(steady_HW: NDArray[np.uint8]) -> list[Line]:
         if is_shaped and is_inked and 0.6 <= strokes * height / width <= 2.5:
             lines.append(Line(left, top, width, height, strokes))
     return lines
-
-
-def _halved(steps_HW: NDArray[np.int16]) -> cv2.typing.MatLike:
-    return cv2.convertScaleAbs(steps_HW, alpha=0.5)
 
 
 def _above_edge(image: cv2.typing.MatLike) -> cv2.typing.MatLike:

@@ -46,7 +46,15 @@ def blockiness(luma_THW: Sequence[Frames]) -> float:
     for luma_HW in luma_THW:
         across += _steps(luma_HW[:, 1:], luma_HW[:, :-1], axis=0)
         down += _steps(luma_HW[1:], luma_HW[:-1], axis=1)
-    return _strongest(np.minimum(_spectrum(across), _spectrum(down)))
+    amplitudes_F = np.minimum(_spectrum(across), _spectrum(down))
+    # The largest mean amplitude of a frequency and those of its harmonics that can be told.
+    near_F = np.maximum.reduce([np.roll(amplitudes_F, shift) for shift in (-1, 0, 1)])
+    tones = np.arange(int(_LENGTH / _LONGEST), int(_LENGTH / _SHORTEST))
+    places = tones[:, None] * np.arange(1, 5)
+    known = places < _LENGTH // 2 - 4
+    total = (near_F[np.minimum(places, _LENGTH // 2)] * known).sum(axis=1)
+    # A tone without harmonics is easily the picture's own, so it counts less.
+    return float((total / known.sum(axis=1) * np.where(known.sum(axis=1) == 1, 0.7, 1.0)).max())
 
 
 def _steps(one_HW: Frames, other_HW: Frames, axis: int) -> NDArray[np.float64]:
@@ -65,17 +73,6 @@ def _spectrum(steps: NDArray[np.float64]) -> NDArray[np.float64]:
     relative = np.clip((steps - around) / np.maximum(around, _FAINT), -3, 3)
     window = np.hanning(len(steps))
     return np.asarray(np.abs(np.fft.rfft(relative * window, _LENGTH)) * 2 / window.sum())
-
-
-def _strongest(amplitudes_F: NDArray[np.float64]) -> float:
-    """The largest mean amplitude of a frequency and those of its harmonics that can be told."""
-    near_F = np.maximum.reduce([np.roll(amplitudes_F, shift) for shift in (-1, 0, 1)])
-    tones = np.arange(int(_LENGTH / _LONGEST), int(_LENGTH / _SHORTEST))
-    places = tones[:, None] * np.arange(1, 5)
-    known = places < _LENGTH // 2 - 4
-    total = (near_F[np.minimum(places, _LENGTH // 2)] * known).sum(axis=1)
-    # A tone without harmonics is easily the picture's own, so it counts less.
-    return float((total / known.sum(axis=1) * np.where(known.sum(axis=1) == 1, 0.7, 1.0)).max())
 
 
 class TechnicalQuality:
@@ -117,15 +114,24 @@ class TechnicalQuality:
         parts_T256 = np.stack([np.asarray(count, np.float64).ravel() for count in counts]) / luma_THW[0].size
         mean_T = parts_T256 @ _LEVELS
         levels_T: dict[str, Sequence[float] | NDArray[np.float64]] = {
-            "laplacian": [_laplacian(luma_HW) for luma_HW in luma_THW],
+            "laplacian": [
+                float(cv2.meanStdDev(cv2.Laplacian(luma_HW, cv2.CV_16S))[1][0, 0]) ** 2 for luma_HW in luma_THW
+            ],
             "tenengrad": [_tenengrad(luma_HW) for luma_HW in luma_THW],
             "contrast": np.asarray(np.sqrt(np.maximum(0, parts_T256 @ _LEVELS**2 - mean_T**2))),
-            "noise": [_noise(luma_HW) for luma_HW in luma_THW],
+            "noise": [  # Immerkaer 1996
+                float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest_HW, cv2.NORM_L1) / rest_HW.size
+                for rest_HW in (cv2.sepFilter2D(luma_HW, cv2.CV_16S, _NOISE, _NOISE) for luma_HW in luma_THW)
+            ],
             "colourfulness": [_colourfulness(rgb_HWC) for rgb_HWC in rgb_THWC],
-            "entropy": _entropy(parts_T256),
+            "entropy": -(parts_T256 * np.log2(np.where(parts_T256 > 0, parts_T256, 1))).sum(axis=1) + 0.0,
         }
+        scores: dict[str, float] = {}
+        for column, of_T in levels_T.items():
+            values = {"mean": np.mean(of_T), "min": np.min(of_T), "p10": np.percentile(of_T, 10)}
+            scores |= {f"quality.{column}.{part}": float(value) for part, value in values.items()}
         return {
-            **{name: value for column, of in levels_T.items() for name, value in _spread(column, of).items()},
+            **scores,
             "quality.dark": float(parts_T256[:, :16].sum(axis=1).mean()),
             "quality.bright": float(parts_T256[:, 236:].sum(axis=1).mean()),
             "quality.blockiness": blockiness(luma_THW),
@@ -133,27 +139,9 @@ class TechnicalQuality:
         }
 
 
-def _spread(column: str, of_T: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-    mean, least, low = np.mean(of_T), np.min(of_T), np.percentile(of_T, 10)
-    return {f"quality.{column}.{part}": float(value) for part, value in (("mean", mean), ("min", least), ("p10", low))}
-
-
-def _entropy(parts_T256: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(-(parts_T256 * np.log2(np.where(parts_T256 > 0, parts_T256, 1))).sum(axis=1)) + 0.0
-
-
-def _laplacian(luma_HW: Frames) -> float:
-    return float(cv2.meanStdDev(cv2.Laplacian(luma_HW, cv2.CV_16S))[1][0, 0]) ** 2
-
-
 def _tenengrad(luma_HW: Frames) -> float:
     gradients = (cv2.Sobel(luma_HW, cv2.CV_16S, 1, 0), cv2.Sobel(luma_HW, cv2.CV_16S, 0, 1))
     return sum(cv2.norm(gradient, cv2.NORM_L2SQR) for gradient in gradients) / luma_HW.size
-
-
-def _noise(luma_HW: Frames) -> float:
-    rest = cv2.sepFilter2D(luma_HW, cv2.CV_16S, _NOISE, _NOISE)
-    return float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest, cv2.NORM_L1) / luma_HW.size
 
 
 def _colourfulness(rgb_HWC: Frames) -> float:

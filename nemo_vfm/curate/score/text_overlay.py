@@ -30,15 +30,6 @@ _STEP_S = 0.1
 _STEPS = (0, 1, 3, 4)  # of a moment's frames: uneven, or what moves by the distance of its letters seems to stand still
 
 
-def detect_lines(weights: Path, frames_THWC: NDArray[np.uint8]) -> list[Line]:
-    """Boxes that stay where they are through all frames."""
-    kept = _boxes(weights, frames_THWC[0])
-    for frame_HWC in frames_THWC[1:]:
-        here = _boxes(weights, frame_HWC)
-        kept = [box for box in kept if any(overlap(box, other) >= _SAME for other in here)]
-    return [Line(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
-
-
 def overlap(one: Box, other: Box) -> float:
     """Area of what both cover over the area of what either covers."""
     width = min(one[2], other[2]) - max(one[0], other[0])
@@ -137,9 +128,13 @@ class TextOverlay:
         if min(height, width) < 16:
             raise ValueError(f"the picture is {width}x{height}, too small for text; at least 16 are needed")
         moments = [self._look(footage, few) for few in numbers]
-        covered = [_covered(lines, width, height) for lines, _ in moments]
-        area, bottom, corner = (max(parts) for parts in zip(*covered, strict=True))
-        scores = {"text.area": area, "text.bottom": bottom, "text.corner": corner}
+        scores = {"text.area": 0.0, "text.bottom": 0.0, "text.corner": 0.0}
+        for lines, _ in moments:
+            mask_HW = np.zeros((height, width), bool)
+            for line in lines:
+                mask_HW[line.top : line.top + line.height, line.left : line.left + line.width] = True
+            shares = float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), corner_share(mask_HW)
+            scores = {name: max(scores[name], share) for name, share in zip(scores, shares, strict=True)}
         if footage.is_image:
             return scores
         evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
@@ -151,16 +146,13 @@ class TextOverlay:
         if self.weights is None:
             lines = steady_lines(edges.steady)
         else:
-            lines = detect_lines(self.weights, footage.frames(numbers))
+            frames_THWC = footage.frames(numbers)  # a line's box stays where it is through all of them
+            kept = _boxes(self.weights, frames_THWC[0])
+            for frame_HWC in frames_THWC[1:]:
+                here = _boxes(self.weights, frame_HWC)
+                kept = [box for box in kept if any(overlap(box, other) >= _SAME for other in here)]
+            lines = [Line(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
         return lines, moving(edges, lines)
-
-
-def _covered(lines: Sequence[Line], width: int, height: int) -> tuple[float, float, float]:
-    """The parts of the picture, of its lower third and of its corners that lines cover."""
-    mask_HW = np.zeros((height, width), bool)
-    for line in lines:
-        mask_HW[line.top : line.top + line.height, line.left : line.left + line.width] = True
-    return float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), corner_share(mask_HW)
 
 
 def corner_share(mask_HW: NDArray[np.bool_]) -> float:

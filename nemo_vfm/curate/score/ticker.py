@@ -45,7 +45,18 @@ class Ticker:
         """The scores of one clip; an image has none."""
         if footage.is_image:
             return {}
-        likeness = _likeness([_moved(footage, pair) for pair in _pairs(footage)])
+        gap = max(1, round(_GAP_S * footage.fps))
+        room = footage.num_frames - 1 - gap  # a clip that is too short has no pairs
+        starts = sorted({(2 * k + 1) * room // (2 * _PAIRS) for k in range(_PAIRS)}) if room >= 1 else []
+        moved, likeness = [_moved(footage, [start, start + gap]) for start in starts], 0.0
+        if moved:
+            shift_PK, likeness_PK, written_PK = (np.stack(part) for part in zip(*moved, strict=True))
+            shift_K = np.median(shift_PK, axis=0)
+            agree_K = (np.abs(shift_PK - shift_K) <= _SPREAD_PX).mean(axis=0)
+            pans_K = (np.abs(shift_PK[:, -1:] - shift_K) <= _SPREAD_PX).mean(axis=0) > 0.5
+            is_written_K = written_PK.mean(axis=0) >= _AGREE
+            runs_K = (agree_K >= _AGREE) & (np.abs(shift_K) >= _LEAST_PX) & is_written_K & ~pans_K
+            likeness = float((np.median(likeness_PK, axis=0) * runs_K)[:-1].max())  # of the band most like a ticker
         return {"ticker.overlay": float(likeness >= self.likeness), "ticker.likeness": likeness}
 
 
@@ -57,19 +68,18 @@ class _Moved(NamedTuple):
     is_written_K: NDArray[np.bool_]
 
 
-def _pairs(footage: ClipFrames) -> list[list[int]]:
-    """Numbers of the frames of each pair; a clip that is too short has none."""
-    gap = max(1, round(_GAP_S * footage.fps))
-    room = footage.num_frames - 1 - gap
-    starts = sorted({(2 * k + 1) * room // (2 * _PAIRS) for k in range(_PAIRS)}) if room >= 1 else []
-    return [[start, start + gap] for start in starts]
-
-
 def _moved(footage: ClipFrames, pair: Sequence[int]) -> _Moved:
     steps = [cv2.Sobel(luma_HW, cv2.CV_32F, 1, 0) for luma_HW in footage.luma(pair)]
     height, width = steps[0].shape
-    bands = _bands(height)
-    written_K = np.array([_is_written(steps[0][first:stop]) for first, stop in bands])
+    # First and last row, exclusive, of overlapping bands at top and bottom, and of the middle.
+    high, margin = max(4, int(height * _BAND)), int(height * _MARGIN)
+    upper = [(top, top + high) for top in range(0, max(1, margin - high + 1), max(1, high // 2))]
+    bands = [*upper, *((height - stop, height - first) for first, stop in upper), (margin, height - margin)]
+    written = []  # whether strokes fill a band from one side to the other
+    for first, stop in bands:
+        strokes_W = (np.abs(steps[0][first:stop]) >= _EDGE).mean(axis=0)
+        written.append(all(float(part.mean()) >= _STROKES for part in np.array_split(strokes_W, 8)))
+    written_K = np.array(written)
     if not written_K[:-1].any():  # nothing to follow, as in most clips
         return _Moved(np.zeros(len(bands), np.int64), np.zeros(len(bands)), written_K)
     here_HF, there_HF = (np.fft.rfft(step_HW, axis=1) for step_HW in steps)
@@ -81,29 +91,3 @@ def _moved(footage: ClipFrames, pair: Sequence[int]) -> _Moved:
     farthest = max(1, int(width * _FARTHEST))
     near_KW = np.concatenate([alike_KW[:, -farthest:], alike_KW[:, : farthest + 1]], axis=1)
     return _Moved(near_KW.argmax(axis=1) - farthest, near_KW.max(axis=1), written_K)
-
-
-def _bands(height: int) -> list[tuple[int, int]]:
-    """First and last row, exclusive, of overlapping bands at top and bottom, and of the middle."""
-    high, margin = max(4, int(height * _BAND)), int(height * _MARGIN)
-    tops = range(0, max(1, margin - high + 1), max(1, high // 2))
-    upper = [(top, top + high) for top in tops]
-    return [*upper, *((height - stop, height - first) for first, stop in upper), (margin, height - margin)]
-
-
-def _is_written(step_HW: NDArray[np.float32]) -> bool:
-    """Whether strokes fill a band from one side to the other."""
-    strokes_W = (np.abs(step_HW) >= _EDGE).mean(axis=0)
-    return all(float(part.mean()) >= _STROKES for part in np.array_split(strokes_W, 8))
-
-
-def _likeness(moved: Sequence[_Moved]) -> float:
-    """Of the band that is most like a ticker."""
-    if not moved:
-        return 0.0
-    shift_PK, likeness_PK, written_PK = (np.stack(part) for part in zip(*moved, strict=True))
-    shift_K = np.median(shift_PK, axis=0)
-    agree_K = (np.abs(shift_PK - shift_K) <= _SPREAD_PX).mean(axis=0)
-    pans_K = (np.abs(shift_PK[:, -1:] - shift_K) <= _SPREAD_PX).mean(axis=0) > 0.5
-    runs_K = (agree_K >= _AGREE) & (np.abs(shift_K) >= _LEAST_PX) & (written_PK.mean(axis=0) >= _AGREE) & ~pans_K
-    return float((np.median(likeness_PK, axis=0) * runs_K)[:-1].max())

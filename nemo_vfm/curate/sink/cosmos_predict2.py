@@ -48,14 +48,12 @@ class CosmosPredict2:
         command = _COMMAND.format(folder=at.absolute())
         written.notes.append(f"its loader sees no clip before its own script has made t5_xxl/*.pickle: {command}")
         note_captions(written, silent, "they are trained on without text")
-        write_text(folder / "README.txt", self._readme(command))
-        return written
-
-    def _readme(self, command: str) -> str:
-        return (
+        write_text(
+            folder / "README.txt",
             f"videos/ and metas/ are what Cosmos-Predict2 asks for. Its loader skips every clip that has no\n"
             f"t5_xxl/NAME.pickle. In a checkout of cosmos-predict2, with its T5 weights downloaded, run\n\n"
             f"    {command}\n\n"
             f"and then train with dataset_dir set to this folder and num_frames={self.num_frames}. Where t5_xxl/\n"
-            f"holds .safetensors files, these are the embeddings of our shards; its loader does not read them.\n"
+            f"holds .safetensors files, these are the embeddings of our shards; its loader does not read them.\n",
         )
+        return written

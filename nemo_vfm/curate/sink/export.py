@@ -8,7 +8,7 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import finished, replace_folder, shards_digest
 from nemo_vfm.curate.sink.sink_layout import Sink, Written
 from nemo_vfm.data.shards.shard_files import ShardSet

@@ -6,7 +6,7 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -73,7 +73,11 @@ class ShardClip:
         Args:
             facts: num_frames, fps, width and height, as they are or were found when it was decoded.
         """
-        own, fps = self._json(), float(facts["fps"])
+        own, fps = self.entry.index, float(facts["fps"])
+        if (name := json_among(self.entry.members)) is not None:
+            with suppress(ValueError, RecursionError, DataError):  # what is damaged says nothing
+                content = json.loads(self.shards.read(self.entry, name))
+                own = {**content, **self.entry.index} if isinstance(content, dict) else own
         first, count = own.get("first_frame"), int(facts["num_frames"])
         first = first if type(first) is int and first >= 0 else 0
         source = str(own.get("source_id") or self.entry.key)
@@ -92,52 +96,36 @@ class ShardClip:
         record.caption = caption_of(self.shards, self.entry)
         return record
 
-    def _json(self) -> Mapping[str, Json]:
-        if (name := json_among(self.entry.members)) is None:
-            return self.entry.index
-        try:
-            content = json.loads(self.shards.read(self.entry, name))
-        except (ValueError, RecursionError, DataError):
-            return self.entry.index
-        return {**content, **self.entry.index} if isinstance(content, dict) else self.entry.index
-
 
 @contextmanager
 def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[ClipFrames, dict[str, Json]]]:
     """The clip's frames, small, while the block runs, and its num_frames, fps, width and height."""
     if is_picture:
         picture = decode_image(data)
-        yield ClipFrames.of(_shrunk(picture[None]), 1.0), _facts(1, 1.0, picture.shape[1], picture.shape[0])
+        facts = {"num_frames": 1, "fps": 1.0, "width": picture.shape[1], "height": picture.shape[0]}
+        yield ClipFrames.of(_shrunk(picture[None]), 1.0), facts
         return
     with open_video(data) as reader:
         info = reader.info()
         footage = ClipFrames(info.num_frames, info.fps, lambda numbers: _shrunk(reader.read(list(numbers))))
-        yield footage, _facts(info.num_frames, info.fps, info.width, info.height)
-
-
-def _facts(num_frames: int, fps: float, width: int, height: int) -> dict[str, Json]:
-    return {"num_frames": num_frames, "fps": fps, "width": width, "height": height}
+        facts = {"num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height}
+        yield footage, facts
 
 
 def open_all(folders: Sequence[Place]) -> list[ShardClip]:
     """Every sample of every folder, in order."""
     opened = [ShardSet(folder) for folder in folders]
     counts = Counter(entry.key for shards in opened for entry in shards.entries)
-    clips = [
-        ShardClip(shards, entry, _key(shards, entry, number, counts))
-        for number, shards in enumerate(opened)
-        for entry in shards.entries
-    ]
+    clips = []
+    for number, shards in enumerate(opened):
+        for entry in shards.entries:
+            # Its own, which our index vouches for; of tars of others a new one, where it is odd or in several folders.
+            own = shards.is_indexed or (counts[entry.key] == 1 and is_key(entry.key))
+            key = entry.key if own else key_of(entry.key, f"{number}/{entry.shard}/{entry.key}")
+            clips.append(ShardClip(shards, entry, key))
     if not clips:
         raise UserError(f"{', '.join(map(str, folders))} hold no samples; give folders of clip shards")
     return clips
-
-
-def _key(shards: ShardSet, entry: Entry, number: int, counts: Mapping[str, int]) -> str:
-    """Its own, which our index vouches for; of tars of others a new one, where that is odd or in several folders."""
-    if shards.is_indexed or (counts[entry.key] == 1 and is_key(entry.key)):
-        return entry.key
-    return key_of(entry.key, f"{number}/{entry.shard}/{entry.key}")
 
 
 def stamp_of(shards: ShardSet) -> Json:

@@ -91,12 +91,7 @@ class TableSource:
         own = [self.start, self.end, *([self.caption] if self.caption else [])]
         rows = list(rows_of(self.path, [self.video], None if self.scores is None else [*own, *self.scores]))
         names = dict.fromkeys(name for row in rows for name in row.values)
-        self._check_columns(rows, list(names))
-        inside, kinds = self.root.resolve(), self._kinds(rows, list(names))
-        return kinds, [(row.path(self.video, inside), self._span(row, kinds)) for row in rows]
-
-    def _check_columns(self, rows: Sequence[Row], names: Sequence[str]) -> None:
-        """Refuse rows of JSON without a column that others have, and columns that are asked for and in no row."""
+        # Refuse rows of JSON without a column that others have, and columns that are asked for and in no row.
         for name in (self.start, self.end, self.caption):
             if name in names and (without := next((row for row in rows if name not in row.values), None)):
                 raise DataError(f"{without.place} has no column {name}, which other rows have; write null for no value")
@@ -104,14 +99,11 @@ class TableSource:
         asked = [*(one for one in (self.start, self.end, self.caption) if one not in defaults), *(self.scores or ())]
         if rows and (absent := [name for name in asked if name not in names]):
             raise UserError(f"{self.path} has no column {absent[0]}; it has {', '.join(names)[:500]}")
-
-    def _kinds(self, rows: Sequence[Row], names: Sequence[str]) -> dict[str, Kind]:
-        """Which columns are scores, and whether each holds numbers or words."""
-        own = {self.video, self.start, self.end, self.caption}
-        columns = [name for name in names if name not in own] if self.scores is None else list(self.scores)
+        columns = [name for name in names if name not in {self.video, *own}] if self.scores is None else self.scores
         if taken := [name for name in columns if name in _TAKEN and name]:
             warn(f"{self.path}: the columns {', '.join(taken)} are not read, since they are computed for every clip")
-        return {name: self._kind(rows, name) for name in columns if name not in _TAKEN}
+        inside, kinds = self.root.resolve(), {name: self._kind(rows, name) for name in columns if name not in _TAKEN}
+        return kinds, [(row.path(self.video, inside), self._span(row, kinds)) for row in rows]
 
     def _kind(self, rows: Sequence[Row], name: str) -> Kind:
         first: Kind | None = None

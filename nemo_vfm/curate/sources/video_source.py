@@ -123,7 +123,14 @@ class Folder:
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a file; give the folder that holds the videos or images")
         names: list[PurePath] = []
-        found = sorted(_media(root, _SUFFIXES[self.take], names), key=lambda f: f.name)
+
+        def wanted(name: PurePath) -> bool:
+            names.append(name)
+            return is_taken(name, _SUFFIXES[self.take])
+
+        listed = walk(root, wanted)
+        files = [SourceFile(path, text_name(path, root), root=root, passed_over=why) for path, why in listed]
+        found = sorted(files, key=lambda file: file.name)
         say_passed_over(root, names, _SUFFIXES["both"])
         if all(one.passed_over for one in found):
             others = sum(is_taken(name, _SUFFIXES["both"]) for name in names) - len(found)
@@ -164,17 +171,6 @@ class Folder:
         ]
 
 
-def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Iterator[SourceFile]:
-    """The files with one of these endings; `names` receives those of all files."""
-
-    def wanted(name: PurePath) -> bool:
-        names.append(name)
-        return is_taken(name, suffixes)
-
-    for path, why in walk(root, wanted):
-        yield SourceFile(path, text_name(path, root), root=root, passed_over=why)
-
-
 @no_component
 class FetchedFile:
     """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
@@ -197,7 +193,11 @@ class FetchedFile:
 
     def path(self, item: object_store.Item) -> Path:
         """Where a file will lie: another version of an object is another file."""
-        name = "/".join(map(_short, item.name.split("/")))
+        parts = item.name.split("/")
+        for number, part in enumerate(parts):  # a file's name may not be as long as an object's
+            if len(part.encode()) > _LONG_NAME:
+                parts[number] = f"{sha256_text(part)[:32]}{PurePosixPath(part).suffix[:16]}"
+        name = "/".join(parts)
         return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / name
 
     def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
@@ -212,14 +212,11 @@ class FetchedFile:
             for name, here in zip(texts_beside_media(video.name), texts_beside_media(path.name), strict=True):
                 items = by_name.get(name, [])[:1]
                 wanted += [(item, path.with_name(here).with_suffix(Path(item.name).suffix)) for item in items]
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
-            list(threads.map(lambda pair: self._sidecar(*pair), wanted))
-
-    def _sidecar(self, item: object_store.Item, path: Path) -> None:
-        if item.size > _MAX_SIDECAR_BYTES:
+        for item in (item for item, _ in wanted if item.size > _MAX_SIDECAR_BYTES):
             warn(f"{self._address / item.name} is not used for captions: it has {item.size:,} bytes")
-        else:
-            object_store.download(self._address / item.name, path)
+        small = [(self._address / item.name, path) for item, path in wanted if item.size <= _MAX_SIDECAR_BYTES]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
+            list(threads.map(lambda pair: object_store.download(*pair), small))
 
     @contextmanager
     def held(self, item: object_store.Item) -> Iterator[Path]:
@@ -254,8 +251,3 @@ class FetchedFile:
                 path.unlink(missing_ok=True)
                 del self._sizes[path]
         return sum(self._sizes.values()) + size <= self._max_bytes
-
-
-def _short(part: str) -> str:
-    """A part of an object's name as the name of a file, which may not be as long."""
-    return part if len(part.encode()) <= _LONG_NAME else f"{sha256_text(part)[:32]}{PurePosixPath(part).suffix[:16]}"

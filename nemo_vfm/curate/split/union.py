@@ -73,14 +73,12 @@ class UnionSplit:
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
             min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
         )  # fmt: skip
-        return self._finder(fps, lengths.min_frames), lengths
-
-    def _finder(self, fps: float, min_frames: int) -> Finder:
+        min_frames = lengths.min_frames
         peaks: Finder = Peaks(self.ratio, self.window, self.min_content)
         if flash := round(self.flash_s * fps):
             peaks = WithoutFlashes(peaks, flash)
         found: Finder = Joined(Spaced(peaks, min_frames), Black(self.black, min_frames), min_frames)
         if self.dissolve is None:
-            return found
+            return found, lengths
         gradual = Dissolves(fps, Limits(jump=self.dissolve), WipeLimits() if self.wipes else None)
-        return Joined(found, gradual, max(min_frames, round(APART_S * fps)))
+        return Joined(found, gradual, max(min_frames, round(APART_S * fps))), lengths

@@ -76,22 +76,19 @@ def sweep_of(glances: Sequence[Glance]) -> Sweep:
     spread = _mean((time_N - _mean(time_N, weight_N)) ** 2, weight_N)
     if spread < 1e-6:
         return Sweep(0.0, 0.0, 0.0)
-    fits = [_fitted(way_NK, time_N, weight_N) for way_NK in _WAYS]
+    fits = []  # the times that each way says
+    for way_NK in _WAYS:
+        scaled_N = weight_N
+        for _ in range(2):  # cells far from it, where something else moved, count less the second time
+            scaled_KN = way_NK.T * scaled_N
+            way_N: Times = way_NK @ np.linalg.solve(scaled_KN @ way_NK, scaled_KN @ time_N)
+            left_N = np.abs(time_N - way_N)
+            scaled_N = weight_N / (1 + (left_N / max(1.0, 1.5 * _mean(left_N, scaled_N))) ** 2)
+        fits.append(way_N)
     left, fitted_N = min(((_mean((time_N - one_N) ** 2, weight_N), one_N) for one_N in fits), key=lambda fit: fit[0])
     is_near_N = np.abs(time_N - fitted_N) <= _NEAR * len(change_TN)
     middle = (float(fitted_N.mean()) + 1.5) / (len(chosen) - 1) - 0.5
     return Sweep(_mean(is_near_N, most_N), 1 - left / spread, middle)
-
-
-def _fitted(way_NK: Times, time_N: Times, weight_N: Times) -> Times:
-    """The times that a way says; cells far from it, where something else moved, count less the second time."""
-    scaled_N = weight_N
-    for _ in range(2):
-        scaled_KN = way_NK.T * scaled_N
-        fitted_N: Times = way_NK @ np.linalg.solve(scaled_KN @ way_NK, scaled_KN @ time_N)
-        left_N = np.abs(time_N - fitted_N)
-        scaled_N = weight_N / (1 + (left_N / max(1.0, 1.5 * _mean(left_N, scaled_N))) ** 2)
-    return fitted_N
 
 
 def _mean(values_N: NDArray[Any], weight_N: NDArray[Any]) -> float:

@@ -1,6 +1,7 @@
 """Finds where a clip's bytes lie, what its record says, what was encoded of it, and the pictures of all that."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -63,25 +64,20 @@ class Opened:
             return {}
 
 
-def lies_in(curation: Curation, clip: str) -> Opened | None:
-    """The clip's sample in the shards beside the table; None where it has no media."""
-    found = _opened(curation.folder / "shards", lambda entry: entry.key == clip)
-    return found[0] if found else None
-
-
 def encodings(curation: Curation, clip: str) -> tuple[list[Encoding], list[Opened]]:
     """What each encode step of the run made of the clip, and all of its latents."""
     resolved, opened = [], []
     for folder in curation.encodings():
         report = read_plain(folder / "encode.json")
-        found = _opened(folder / "shards", lambda entry: entry.index.get("clip") == clip)
+        found = opened_in(folder / "shards", lambda entry: entry.index.get("clip") == clip)
         opened += found
         left = {} if found else _reasons(report, "unbinned") | _reasons(report, "failed")
         resolved.append(Encoding(str(folder), [one.resolved() for one in found], str(report.get("codec", "")), left))
     return resolved, opened
 
 
-def _opened(folder: Path, wanted: Callable[[Entry], bool]) -> list[Opened]:
+def opened_in(folder: Path, wanted: Callable[[Entry], bool]) -> list[Opened]:
+    """The samples in a folder of shards that are wanted; none where it holds no shards, or they are damaged."""
     if not (folder / "shards.json").is_file():
         return []
     try:
@@ -118,13 +114,7 @@ def sheet_frames(curation: Curation, clip: str, opened: Opened | None, latents: 
         (opened, _FILM, "encoded"),
         *((one, _LATENTS, one.entry.key.rpartition("-")[2]) for one in latents[:4]),
     ]:
-        if one is not None:
-            found += [replace(frame, label=f"{what}, {frame.label}") for frame in _frames(one, most)]
+        with suppress(DataError):
+            frames = [] if one is None else frames_of(one.shards, one.entry, most)
+            found += [replace(frame, label=f"{what}, {frame.label}") for frame in frames]
     return found
-
-
-def _frames(one: Opened, most: int) -> list[Frame]:
-    try:
-        return frames_of(one.shards, one.entry, most)
-    except DataError:
-        return []

@@ -1,6 +1,5 @@
 """Collects all that the run folder of a curation knows about one clip."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import Labels
 from nemo_vfm.curate.record.stage import FACTS
-from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodings, lies_in
+from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodings, opened_in
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
 
@@ -107,7 +106,8 @@ class Story:
 def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Opened]]:
     """The story, and the shards that hold the encoded clip and its latents."""
     clip = curation.texts("clip_id")[place]
-    opened = lies_in(curation, clip)
+    in_shards = opened_in(curation.folder / "shards", lambda entry: entry.key == clip)
+    opened = in_shards[0] if in_shards else None
     encoded, latents = encodings(curation, clip)
     record = opened.record() if opened else {}
     first, last = curation.span(place)
@@ -117,6 +117,13 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
     mended = curation.read("restored.json").get("clips")
     found = mended.get(clip) if isinstance(mended, dict) else None
     facts = {str(name): value for name, value in record.items() if str(name).startswith("caption_")}
+    # As its latents say it; else, of a clip that nearly fits one, what it lacks.
+    bucket = str(latents[0].entry.index.get("bucket", "")) if latents else ""
+    misses = curation.read("buckets.json").get("nearest_misses")
+    for miss in misses if isinstance(misses, list) and not latents else ():
+        if isinstance(miss, dict) and miss.get("clip_id") == clip:
+            bucket = f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
+            break
     story = Story(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
@@ -128,7 +135,7 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
         restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
         caption=curation.text("caption", place) or "",
-        caption_by=str(record.get("caption_by") or ""), bucket=_bucket(curation, clip, latents),
+        caption_by=str(record.get("caption_by") or ""), bucket=bucket,
         caption_facts={name: value for name, value in facts.items() if name != "caption_by"},
         bytes=opened.resolved() if opened else None, encodings=encoded,
     )  # fmt: skip
@@ -160,17 +167,6 @@ def _alike(curation: Curation, place: int, dropped: int) -> Alike:
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]
     return Alike(*names, *curation.span(place), likeness.value if likeness else None)
-
-
-def _bucket(curation: Curation, clip: str, latents: Sequence[Opened]) -> str:
-    """As its latents say it; else, of a clip that nearly fits one, what it lacks."""
-    if latents:
-        return str(latents[0].entry.index.get("bucket", ""))
-    misses = curation.read("buckets.json").get("nearest_misses")
-    for miss in misses if isinstance(misses, list) else ():
-        if isinstance(miss, dict) and miss.get("clip_id") == clip:
-            return f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
-    return ""
 
 
 def unit(column: str) -> str:

@@ -8,7 +8,7 @@ from typing import cast
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_bytes
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.score_table import Table, read_table
+from nemo_vfm.curate.decide.score_table import Table
 
 _MOST_BYTES = 256 << 20
 
@@ -64,14 +64,6 @@ def curation_folder(run: Path) -> Path | None:
         listed = ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "")
         raise UserError(f"{run} decided on clips in several steps; name one: {listed}")
     return found[0] if found else None
-
-
-def open_curation(folder: Path) -> Curation:
-    """Read the table."""
-    table, others = read_table(folder / "scores.parquet")
-    if not len(table):
-        raise UserError(f"{folder} has no clips: no file could be cut into any; its files.json says why")
-    return Curation(folder, table, others)
 
 
 def read_plain(path: Path, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:

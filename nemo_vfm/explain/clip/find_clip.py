@@ -31,8 +31,17 @@ def place_of(curation: Curation, word: str) -> int:
     if found and len(word) < _LEAST:
         raise UserError(f"{printable(word, 40)} is too short for a clip's id: give at least {_LEAST} characters of it")
     if not found:
-        raise UserError(f"there is no clip {printable(word, 80)} among {len(ids):,}{_nearest(word, ids)}")
+        # An id is often copied with a letter too few or too many at its end.
+        near = max(ids, key=lambda clip: _num_shared(word, clip))
+        hint = f"; did you mean {near[:12]}?" if _num_shared(word, near) >= 4 else ""
+        hint = hint or did_you_mean(word, ids) or f"; give an id such as {ids[0][:12]}, FILE:FRAME or FILE@SECONDS"
+        raise UserError(f"there is no clip {printable(word, 80)} among {len(ids):,}{hint}")
     return _only(curation, found, f"begin with {printable(word, 80)}")
+
+
+def _num_shared(word: str, clip: str) -> int:
+    """How many characters both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(word, clip, strict=False)) if a != b), min(len(word), len(clip)))
 
 
 def label(curation: Curation, place: int) -> str:
@@ -48,19 +57,6 @@ def _only(curation: Curation, found: Sequence[int], what: str) -> int:
     shown = "".join(f"\n  {label(curation, place)}" for place in found[:_SHOWN])
     more = f"\n  and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
     raise UserError(f"{len(found):,} clips {what}; name one by its id:{shown}{more}")
-
-
-def _nearest(word: str, ids: Sequence[str]) -> str:
-    """What was meant: an id is often copied with a letter too few or too many at its end."""
-    near = max(ids, key=lambda clip: _shared(word, clip))
-    if _shared(word, near) >= 4:
-        return f"; did you mean {near[:12]}?"
-    guess = did_you_mean(word, ids)
-    return guess or f"; give an id such as {ids[0][:12]}, FILE:FRAME or FILE@SECONDS"
-
-
-def _shared(word: str, clip: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(word, clip, strict=False)) if a != b), min(len(word), len(clip)))
 
 
 def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
@@ -101,16 +97,10 @@ def _source(curation: Curation, file: str) -> str:
     shown = printable(file, 80)
     if close:
         raise UserError(f"{len(close)} files end in {shown}, such as {printable(close[0], 80)}; give more of its path")
-    raise UserError(_why_none(curation, file) or f"no clip comes from {shown}{did_you_mean(file, sources)}")
-
-
-def _why_none(curation: Curation, file: str) -> str:
-    """Of a file that gave no clip, what became of it."""
-    files = read_plain(curation.folder / "files.json", list)
-    for found in files:
+    for found in read_plain(curation.folder / "files.json", list):
         if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
-            return f"{printable(file, 80)} gave no clip ({what_became(found)})"
-    return ""
+            raise UserError(f"{shown} gave no clip ({what_became(found)})")
+    raise UserError(f"no clip comes from {shown}{did_you_mean(file, sources)}")
 
 
 def file_named(folder: Path, word: str) -> Json:

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.expression import Limit
 from nemo_vfm.curate.decide.rule import Rule, reads_captions
 from nemo_vfm.curate.decide.score_table import Labels
 from nemo_vfm.explain.clip.curation_folder import Curation
@@ -46,7 +46,13 @@ class Verdict:
 
 def verdicts(curation: Curation, place: int) -> list[Verdict]:
     """Of every rule, in the order of the recipe, what it says of the clip."""
-    compared = _compared(curation)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    compared = {"similarity"}  # columns that compare clips with each other: those that something is remembered for
+    with suppress(pa.ArrowException, OSError, KeyError, ValueError):
+        column = pq.read_table(curation.folder / "vectors.parquet", columns=["column"])["column"]
+        compared = set(column.unique().to_pylist())
     return [
         _verdict(curation, place, name, rule_values, compared)
         for name, rule_values in curation.read("rules.json").items()
@@ -76,25 +82,29 @@ def spares_at(value: float, op: str, *, inclusive: bool) -> float:
 
 def _verdict(curation: Curation, place: int, name: str, rule_values: Json, compared: set[str]) -> Verdict:
     try:
-        rule = _rule(rule_values)
+        if "keep" in rule_values or "drop" in rule_values:
+            rule = Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
+        else:
+            threshold, is_below = float(rule_values["threshold"]), rule_values["op"] == "<"
+            above, below = (None, threshold) if is_below else (threshold, None)
+            rule = Rule(score=rule_values["score"], below=below, above=above)
         drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
     except (ValueError, TypeError, KeyError, AttributeError):
         return Verdict(name, str(rule_values), "drop", "unknown", why="rules.json cannot be read here")
     decided = curation.text("rule", place) == name
     columns = dict.fromkeys(use.name for use in rule.uses())
     says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()), reads_captions(rule))
+    margins = []
+    for limit in limits:
+        value, is_over = curation.number(limit.score, place), bool(limit.drops(curation.table)[place])
+        spares = spares_at(value, limit.op, inclusive=limit.inclusive) if is_over and value is not None else None
+        by = None if value is None else abs(value - limit.threshold)
+        margins.append(Margin(limit.score, value, limit.op, limit.threshold, is_over, by, spares))
     return Verdict(
         name, rule.text, "keep" if rule.keep is not None else "drop", says, decided,
         {column: value_of(curation, column, place) for column in columns},
-        tuple(_margin(curation, place, limit) for limit in limits), why,
+        tuple(margins), why,
     )  # fmt: skip
-
-
-def _rule(rule_values: Json) -> Rule:
-    if "keep" in rule_values or "drop" in rule_values:
-        return Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
-    threshold, below = float(rule_values["threshold"]), rule_values["op"] == "<"
-    return Rule(score=rule_values["score"], below=threshold if below else None, above=None if below else threshold)
 
 
 def _says(
@@ -114,22 +124,3 @@ def _says(
     if curation.texts("clip_id")[place] in curation.others["duplicate_of"]:
         return "passes", "it is the one kept among its duplicates"
     return "passes", "its duplicates were dropped by other rules"
-
-
-def _margin(curation: Curation, place: int, limit: Limit) -> Margin:
-    value, drops = curation.number(limit.score, place), bool(limit.drops(curation.table)[place])
-    spares = spares_at(value, limit.op, inclusive=limit.inclusive) if drops and value is not None else None
-    by = None if value is None else abs(value - limit.threshold)
-    return Margin(limit.score, value, limit.op, limit.threshold, drops, by, spares)
-
-
-def _compared(curation: Curation) -> set[str]:
-    """Columns that compare clips with each other: those that something is remembered for."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        column = pq.read_table(curation.folder / "vectors.parquet", columns=["column"])["column"]
-        return set(column.unique().to_pylist())
-    except (pa.ArrowException, OSError, KeyError, ValueError):
-        return {"similarity"}

@@ -8,9 +8,10 @@ from pathlib import Path
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.explain.clip.clip_locations import Bytes, sheet_frames, thumbnail_frames
 from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell
-from nemo_vfm.explain.clip.curation_folder import curation_folder, open_curation
+from nemo_vfm.explain.clip.curation_folder import Curation, curation_folder
 from nemo_vfm.explain.clip.find_clip import file_named, label, place_of, write_file
 from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
 from nemo_vfm.explain.shards.sample_pictures import blocks, write_sheet
@@ -30,7 +31,10 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
         else:
             write_file(Terminal(), row)
         return 0
-    curation = open_curation(folder)
+    table, others = read_table(folder / "scores.parquet")
+    if not len(table):
+        raise UserError(f"{folder} has no clips: no file could be cut into any; its files.json says why")
+    curation = Curation(folder, table, others)
     if clip is None:
         raise UserError(
             f"{run} is a run folder of {len(curation.table):,} clips: name one by its id, the start of its id, "
@@ -64,7 +68,14 @@ def _write_json(value: Json) -> None:
 def write(paper: Terminal, story: Story) -> None:
     """The whole story, as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
-    _write_origin(paper, story)
+    paper.line(f"  {printable(story.source, 200)}")
+    if story.fps:
+        end_s, frames = story.start_s + story.duration_s, story.last_frame - story.first_frame
+        paper.line(f"  frames {story.first_frame:,} to {story.last_frame - 1:,}, {story.start_s:.2f} to {end_s:.2f} s: "
+                   f"{frames:,} frames, {story.duration_s:.2f} s")  # fmt: skip
+        paper.line(f"  {story.width}x{story.height}, {story.fps:.4g} frames per second")
+    else:
+        paper.line(f"  an image, {story.width}x{story.height}")
     paper.line("\nDecision", "bold")
     paper.prose(_decision(story), 2)
     if story.duplicate_of is not None:
@@ -88,20 +99,16 @@ def write(paper: Terminal, story: Story) -> None:
         paper.line(f"  {', '.join(printable(str(name), 60) for name in names or ())}")
         for name, value in (facts if isinstance(facts, dict) else {}).items():
             paper.line(f"  {printable(str(name), 60)} {_value(value)}")
-    _write_caption(paper, story)
+    paper.line("\nCaption", "bold")
+    paper.prose(printable(story.caption, 10_000) or "none", 2)
+    facts = {"caption_by": story.caption_by, **story.caption_facts}
+    for name, value in facts.items():
+        if value not in ("", None):
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            paper.prose(
+                f"{printable(name.removeprefix('caption_').replace('_', ' '), 60)}: {printable(shown, 2000)}", 4
+            )
     _write_bytes(paper, story)
-
-
-def _write_origin(paper: Terminal, story: Story) -> None:
-    paper.line(f"  {printable(story.source, 200)}")
-    if not story.fps:
-        paper.line(f"  an image, {story.width}x{story.height}")
-        return
-    end_s = story.start_s + story.duration_s
-    frames = story.last_frame - story.first_frame
-    paper.line(f"  frames {story.first_frame:,} to {story.last_frame - 1:,}, {story.start_s:.2f} to {end_s:.2f} s: "
-               f"{frames:,} frames, {story.duration_s:.2f} s")  # fmt: skip
-    paper.line(f"  {story.width}x{story.height}, {story.fps:.4g} frames per second")
 
 
 def _decision(story: Story) -> str:
@@ -170,18 +177,6 @@ def _standing(one: Standing) -> str:
     return f"above {one.percentile:.0f} % of {one.among:,}"
 
 
-def _write_caption(paper: Terminal, story: Story) -> None:
-    paper.line("\nCaption", "bold")
-    paper.prose(printable(story.caption, 10_000) or "none", 2)
-    facts = {"caption_by": story.caption_by, **story.caption_facts}
-    for name, value in facts.items():
-        if value not in ("", None):
-            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            paper.prose(
-                f"{printable(name.removeprefix('caption_').replace('_', ' '), 60)}: {printable(shown, 2000)}", 4
-            )
-
-
 def _write_bytes(paper: Terminal, story: Story) -> None:
     paper.line("\nWhere it is", "bold")
     if story.bytes is None:
@@ -203,14 +198,12 @@ def _write_bytes(paper: Terminal, story: Story) -> None:
 
 def _write_sample(paper: Terminal, sample: Bytes) -> None:
     paper.line(f"  {printable(f'{sample.folder}/{sample.shard}', 300)}, key {printable(sample.key, 100)}")
-    rows = [(f"    {printable(name, 60)}", f"{size:>13,} bytes", f"at {offset:,}", _shape(sample, name))
-            for name, (offset, size) in sample.members.items()]  # fmt: skip
+    rows, shape = [], sample.index.get("latent_shape")
+    for name, (offset, size) in sample.members.items():
+        has_shape = name.startswith("latents") and isinstance(shape, list)
+        text = "x".join(map(str, shape)) if has_shape else ""
+        rows.append((f"    {printable(name, 60)}", f"{size:>13,} bytes", f"at {offset:,}", text))
     paper.table(rows, {})
-
-
-def _shape(sample: Bytes, name: str) -> str:
-    shape = sample.index.get("latent_shape")
-    return "x".join(map(str, shape)) if name.startswith("latents") and isinstance(shape, list) else ""
 
 
 def _value(value: object) -> str:

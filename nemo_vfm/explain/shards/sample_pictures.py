@@ -51,7 +51,22 @@ def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
             for number, pixels in zip(numbers, frames_THWC, strict=True)
         ]
     if LATENTS in entry.members:
-        return _latents(samples, entry, most)
+        stored = stored_tensors(samples.read(entry, LATENTS)).get("latents")
+        if stored is None or len(stored.shape) != 4 or not stored.is_finite():
+            raise DataError(f"sample {entry.key} has no latents of four axes that are all finite")
+        latents_CTHW = (
+            (stored.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            if str(stored.dtype) == "torch.bfloat16"
+            else stored.data.view(f"f{stored.dtype.itemsize}").astype(np.float32)
+        ).reshape(stored.shape)
+        coloured_THWC = np.moveaxis(latents_CTHW[[0, 1, 2] if len(latents_CTHW) > 2 else [0, 0, 0]], 0, -1)
+        low, high = np.percentile(coloured_THWC, (1, 99), axis=(0, 1, 2))
+        pixels_THWC = np.clip((coloured_THWC - low) / np.maximum(high - low, 1e-6) * 255, 0, 255).astype(np.uint8)
+        try:
+            rate = f"{float(facts_of(samples, entry)['fps']):.4g} fps"
+        except (DataError, KeyError, TypeError, ValueError):
+            rate = "rate unknown"
+        return [Frame(pixels_THWC[t], f"latent {t}, {rate}") for t in dict.fromkeys(_spread(len(pixels_THWC), most))]
     return []
 
 
@@ -108,25 +123,6 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
         " ".join(_characters(picture, row) if row < len(picture) else " " * width for picture in pictures).rstrip()
         for row in range(0, height, 2)
     ]
-
-
-def _latents(samples: Samples, entry: Entry, most: int) -> list[Frame]:
-    stored = stored_tensors(samples.read(entry, LATENTS)).get("latents")
-    if stored is None or len(stored.shape) != 4 or not stored.is_finite():
-        raise DataError(f"sample {entry.key} has no latents of four axes that are all finite")
-    latents_CTHW = (
-        (stored.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        if str(stored.dtype) == "torch.bfloat16"
-        else stored.data.view(f"f{stored.dtype.itemsize}").astype(np.float32)
-    ).reshape(stored.shape)
-    coloured_THWC = np.moveaxis(latents_CTHW[[0, 1, 2] if len(latents_CTHW) > 2 else [0, 0, 0]], 0, -1)
-    low, high = np.percentile(coloured_THWC, (1, 99), axis=(0, 1, 2))
-    pixels_THWC = np.clip((coloured_THWC - low) / np.maximum(high - low, 1e-6) * 255, 0, 255).astype(np.uint8)
-    try:
-        rate = f"{float(facts_of(samples, entry)['fps']):.4g} fps"
-    except (DataError, KeyError, TypeError, ValueError):
-        rate = "rate unknown"
-    return [Frame(pixels_THWC[t], f"latent {t}, {rate}") for t in dict.fromkeys(_spread(len(pixels_THWC), most))]
 
 
 def _spread(count: int, most: int) -> list[int]:

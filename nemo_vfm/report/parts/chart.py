@@ -257,35 +257,32 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     values = sorted(value for group in groups for value in group.values)
     if not values:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
-    low, high = _aligned(*_inner_range(values, limit), limit, bins)
+    low, high = _bar_range(values, limit, bins)
     counts = [_count(group.values, low, high, bins, limit) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
     inside = fragment(_BARS, {"bars": _bars(groups, counts, y_axis), "limit": _limit(limit, x_axis)})
     beyond = sum(value < low or value > high for value in values)
-    x_label = f"{beyond} beyond, in the outermost bars" if beyond else ""
+    x_label = f"{beyond} outliers, in the outermost bars" if beyond else ""
     legend = [(f"{g.name} {len(g.values):,}", g.tone, "bar") for g in groups if g.values]
     alt = f"Histogram of {title}: " + ", ".join(name for name, _, _ in legend)
     whole = [tick for tick in y_axis.ticks(4) if tick == int(tick)]
     return _frame(title, alt, x_axis, y_axis, x_label, legend, inside, whole)
 
 
-def _inner_range(values: Sequence[float], limit: tuple[str, float] | None) -> tuple[float, float]:
-    """The range that holds all but the outermost fiftieth on either side, widened so that the threshold is seen."""
+def _bar_range(values: Sequence[float], limit: tuple[str, float] | None, bins: int) -> tuple[float, float]:
+    """The range of sorted values but the outermost fiftieth on either side, widened so that the threshold is seen."""
     cut = len(values) // 50
     low, high = values[cut], values[-1 - cut]
     if limit:
         low, high = min(low, limit[1]), max(high, limit[1])
     air = (high - low) * 0.02 or max(abs(high) * 0.1, 0.5)
-    return (0.0 if low == 0 else low - air), high + air
-
-
-def _aligned(low: float, high: float, limit: tuple[str, float] | None, bins: int) -> tuple[float, float]:
-    """The range moved by less than a bar, so that the threshold falls between two bars and not inside one."""
+    low, high = 0.0 if low == 0 else low - air, high + air
     if limit is None:
         return low, high
+    # Moved by less than a bar, so that the threshold falls between two bars and not inside one.
     width = (high - low) / (bins - 1)
-    start = limit[1] - math.ceil((limit[1] - low) / width) * width
-    return start, start + bins * width
+    low = limit[1] - math.ceil((limit[1] - low) / width) * width
+    return low, low + bins * width
 
 
 def _count(

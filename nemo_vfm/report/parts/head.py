@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from nemo_vfm.report.parts.plain_text import clean, mapping, number, plain, span
 from nemo_vfm.report.parts.run_values import RunFolder
@@ -30,8 +29,12 @@ def head(run: RunFolder) -> Head:
     time = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", created)
     utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
     commit, plus, rest = str(manifest.get("commit") or "").partition("+")
+    machine = mapping(manifest.get("hardware"))
+    hardware = plain(machine["device"] if "device" in machine else manifest.get("hardware") or "")
+    if "device" in machine and machine.get("memory_gb"):
+        hardware += f", {plain(machine['memory_gb'])} GB"
     known = {
-        "hardware": _hardware(manifest.get("hardware")),
+        "hardware": hardware,
         "started": f"{time[1]} {time[2]}{utc}" if time else created,
         "took": span(sum(seconds.values())) if seconds else "",
         "seed": plain(manifest["seed"]) if "seed" in manifest else "",
@@ -50,15 +53,6 @@ def step_seconds(run: RunFolder) -> dict[str, float]:
     return named or known  # the whole's own time, where it is kept, is that of its steps once more
 
 
-def _hardware(value: Any) -> str:
-    """The device, and the memory where it is known; any other form of the entry as it stands."""
-    known = mapping(value)
-    if "device" not in known:
-        return plain(value or "")
-    memory = f", {plain(known['memory_gb'])} GB" if known.get("memory_gb") else ""
-    return plain(known["device"]) + memory
-
-
 def _state(run: RunFolder) -> str:
     """Why the page may be incomplete, as a sentence; empty where the run has ended well."""
     status = mapping(run.read_json(run.root / "status.json"))
@@ -67,7 +61,7 @@ def _state(run: RunFolder) -> str:
     missing = [name for name in run.planned_steps() if name not in ended]
     if state == "done" or "" in ended:
         return ""
-    still = f" Not ended: {', '.join(missing)}." if missing else ""
+    still = f" Unfinished: {', '.join(missing)}." if missing else ""
     if state in ("failed", "nothing_kept"):
         return f"This run {WORDS[state]}: {clean(str(status.get('error') or 'no message'))}{still}"
     if state or (missing and ended):

@@ -44,7 +44,13 @@ class Media:
             return None
         self.used_bytes += len(data)
         kind, mime = sniffed
-        return Medium(_uri(mime, data), kind, self._poster(path) if kind == "video" else None)
+        poster, picture = None, path.with_suffix(".jpg")  # of the same name, where there is one and room for it
+        if kind == "video" and not self._refusal(picture):
+            still = self.run.read_bytes(picture)
+            if still is not None and _sniff(still) == _JPEG:
+                self.used_bytes += len(still)
+                poster = _uri("image/jpeg", still)
+        return Medium(_uri(mime, data), kind, poster)
 
     def embed_member(self, tar: Path, offset: int, size: int) -> Medium | None:
         """A video inside a tar; None where it does not fit into what is left of the budget, or is no MP4."""
@@ -56,27 +62,19 @@ class Media:
         self.used_bytes += len(data)
         return Medium(_uri("video/mp4", data), "video")
 
-    def _poster(self, video: Path) -> Markup | None:
-        """The picture of the same name, where there is one and room for it."""
-        path = video.with_suffix(".jpg")
-        if self._refusal(path) or (data := self.run.read_bytes(path)) is None or _sniff(data) != _JPEG:
-            return None
-        self.used_bytes += len(data)
-        return _uri("image/jpeg", data)
-
     def _refusal(self, path: Path) -> str:
         if not path.is_file():
             return "missing"
         if not path.resolve().is_relative_to(self.run.root):
             return "outside the run folder"
         if self.used_bytes + path.stat().st_size > self.budget_bytes:
-            return f"over this section's {self.budget_bytes / 1e6:.1f} MB"
+            return f"over this section's limit of {self.budget_bytes / 1e6:.1f} MB"
         return ""
 
     def note(self) -> str:
         """One sentence on what was left out, or the empty text."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self._left_out.items())
-        return f"{self._left_out.total()} pictures or videos are not on this page: {reasons}." if reasons else ""
+        return f"{self._left_out.total()} pictures or videos were left out: {reasons}." if reasons else ""
 
 
 def _uri(mime: str, data: bytes) -> Markup:

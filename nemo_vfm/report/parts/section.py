@@ -1,8 +1,8 @@
 """Defines what sections and the page share, and the only template engine: all values are escaped."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,6 @@ _MACROS = """
 """
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
 _HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
-_ROW = re.compile(r"<tr\b.*?</tr>", re.DOTALL)
 _CELL = re.compile(r"<t([hd])\b")
 _TAG = re.compile(r"<[^>]*>")
 
@@ -51,10 +50,6 @@ class Section:
     cards: tuple[Card, ...] = ()  #: its share of the headline figures
     notes: tuple[str, ...] = ()  #: what could not be read or was left out
     folded: bool = False  #: whether it stands below all others, closed, for those who want to know more
-
-    def with_notes(self, notes: tuple[str, ...]) -> "Section":
-        """The same section, saying more."""
-        return replace(self, notes=self.notes + notes)
 
 
 def _finalize(value: object) -> object:
@@ -83,20 +78,19 @@ def _compiled(template: str) -> Template:
 
 def with_labels(html: str) -> str:
     """The same HTML; in tables with a `thead`, each `td` has its column's heading as `data-label`."""
-    return _TABLE.sub(lambda table: _labelled(table[0]), html)
 
+    def labelled(table: re.Match[str]) -> str:
+        head, mark, body = table[0].partition("<tbody>")
+        names = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
+        parts = [head + mark]
+        for row in re.split(r"(?=<tr\b)", body):
+            columns = iter(names)
 
-def _labelled(table: str) -> str:
-    head, mark, body = table.partition("<tbody>")
-    names = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
-    return head + mark + _ROW.sub(lambda row: _labelled_row(row[0], names), body)
+            def cell(tag: re.Match[str], columns: Iterator[str] = columns) -> str:
+                name = next(columns, "")
+                return f'<td data-label="{name}"' if name and tag[1] == "d" else tag[0]
 
+            parts.append(_CELL.sub(cell, row))
+        return "".join(parts)
 
-def _labelled_row(row: str, names: list[str]) -> str:
-    columns = iter(names)
-
-    def cell(tag: re.Match[str]) -> str:
-        name = next(columns, "")
-        return f'<td data-label="{name}"' if name and tag[1] == "d" else tag[0]
-
-    return _CELL.sub(cell, row)
+    return _TABLE.sub(labelled, html)

@@ -27,7 +27,7 @@ _BODY = """
 {% endfor %}
 </tbody></table></div>
 {% if unbinned %}
-<h3>Fit no bucket</h3>
+<h3>No bucket fits</h3>
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">reason</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>
 <th scope="col">nearest bucket</th><th scope="col" class="n">frames missing</th></tr></thead>
@@ -39,7 +39,7 @@ _BODY = """
 </tbody></table></div>
 {% endif %}
 {% if misses %}
-<h3>Came nearest to fitting</h3>
+<h3>Closest misses</h3>
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">clip</th><th scope="col">bucket</th><th scope="col">needs</th></tr></thead>
 <tbody>
@@ -66,7 +66,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
             values = {
                 "buckets": [_row(name, buckets[name]) | {"share": share[name]} for name in shown],
-                "unbinned": _left(unbinned),
+                "unbinned": [  # the most frequent reason first
+                    _row(name, unbinned[name]) | _lacking(mapping(unbinned[name]))
+                    for name in sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]
+                ],
                 "misses": [
                     {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8],
                      "needs": clean(str(miss.get("needs") or "–"), 120),
@@ -74,16 +77,12 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                     for miss in map(mapping, listing(counts.get("nearest_misses"))[:MAX_MISSES]) if miss
                 ],
             }  # fmt: skip
-            inside, outside = _clips(buckets), _clips(unbinned)
+            inside, outside = (sum(_amount(one)[0] for one in part.values()) for part in (buckets, unbinned))
             lead = (
-                f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize "
-                f"and crop them. Buckets do not drop clips here."
+                f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket when resized and cropped as "
+                f"in training. Clips that fit none are not dropped here."
             )
-            yield Section("Into which buckets", fragment(_BODY, values), lead, step.name, folded=True)
-
-
-def _clips(amounts: Mapping[str, Any]) -> float:
-    return sum(_amount(found)[0] for found in amounts.values())
+            yield Section("Clips by bucket", fragment(_BODY, values), lead, step.name, folded=True)
 
 
 def _amount(found: Any) -> tuple[float, float]:
@@ -95,12 +94,6 @@ def _amount(found: Any) -> tuple[float, float]:
 def _row(name: Any, found: Any) -> dict[str, Any]:
     clips, seconds = _amount(found)
     return {"name": clean(str(name), 80), "clips": exact(clips), "lasts": span(seconds) if clips else "–"}
-
-
-def _left(unbinned: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The most frequent reason first."""
-    reasons = sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]
-    return [_row(name, unbinned[name]) | _lacking(mapping(unbinned[name])) for name in reasons]
 
 
 def _lacking(found: Mapping[str, Any]) -> dict[str, str]:

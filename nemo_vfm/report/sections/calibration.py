@@ -43,11 +43,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 for label, measured in labels.items()]  # fmt: skip
         values = {"names": _MEASURES.values(), "rows": rows, "charts": grid(charts, OPEN_CHARTS)}
         lead = (
-            f"Held-out samples after step {exact(number(found.get('step')))}. Calibration is predicted over observed "
-            "clicks, and normalised entropy below 1 is better than predicting their mean. Each dot of a chart is a "
-            "tenth of the samples; on the line they came as often as predicted."
+            f"Measured on held-out samples after step {exact(number(found.get('step')))}. Calibration is predicted "
+            "over observed clicks. A normalised entropy below 1 beats predicting the mean. Each dot is a tenth of the "
+            "samples; on the line, predictions match observations."
         )
-        yield Section("Ranking and calibration", fragment(_BODY, values), lead, step.name, _cards(labels))
+        name, measured = next(iter(labels.items()))
+        auc, entropy = (number(measured.get(key)) for key in ("auc", "normalised_entropy"))
+        label = "AUC" if len(labels) == 1 else f"AUC of {words(name)}"
+        card = Card(label, _digits(auc), f"normalised entropy {_digits(entropy)}")
+        cards = () if auc is None else (card,)
+        yield Section("Ranking and calibration", fragment(_BODY, values), lead, step.name, cards)
 
 
 def _chart(label: str, measured: Mapping[str, Any]) -> Iterator[Markup]:
@@ -58,15 +63,6 @@ def _chart(label: str, measured: Mapping[str, Any]) -> Iterator[Markup]:
         low, high = points[0][0], points[-1][0]
         lines = [Line("as predicted", [(low, low), (high, high)], "b"), Line("observed", points, "a", "dots")]
         yield line_chart(f"Reliability: {words(label)}", lines, x_label="predicted probability", zero=True)
-
-
-def _cards(labels: Mapping[str, Mapping[str, Any]]) -> tuple[Card, ...]:
-    name, measured = next(iter(labels.items()))
-    auc, entropy = (number(measured.get(key)) for key in ("auc", "normalised_entropy"))
-    if auc is None:
-        return ()
-    label = "AUC" if len(labels) == 1 else f"AUC of {words(name)}"
-    return (Card(label, _digits(auc), f"normalised entropy {_digits(entropy)}"),)
 
 
 def _digits(value: float | None) -> str:

@@ -67,12 +67,12 @@ def stand_in(row: Mapping[str, Any], by: Mapping[str, Any]) -> str:
     """
     no_captions = _DESCRIPTION in by and set(by) <= {_DESCRIPTION, "nobody"}
     who = row.get("caption_by") or (_DESCRIPTION if no_captions else "")
-    return "stand-in for a caption:" if row.get("caption") and who == _DESCRIPTION else ""
+    return "placeholder:" if row.get("caption") and who == _DESCRIPTION else ""
 
 
 def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
-        ("stand-ins made of numbers" if who == _DESCRIPTION else f"by {clean(str(who), 40)}", exact(number(count) or 0))
+        ("placeholders from numbers" if who == _DESCRIPTION else f"by {clean(str(who), 40)}", exact(number(count) or 0))
         for who, count in by.items()
     ]
     tokens = [

@@ -42,11 +42,23 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         columns = sorted(_columns(manifest), key=lambda column: -column.bytes)
         if total := sum(column.bytes for column in columns):
             scale, unit = _unit(columns[0].bytes)
-            rows = [_row(column, total, scale) for column in _largest(columns)]
+            shown = columns
+            if len(columns) > MAX_COLUMNS + 1:  # the largest ones, and one row for the others together
+                others = columns[MAX_COLUMNS:]
+                rest = _Column(f"{len(others)} others", "", sum(column.bytes for column in others))
+                shown = [*columns[:MAX_COLUMNS], rest]
+            rows = []
+            for column in shown:
+                share = 100 * column.bytes / total
+                counts = ["" if count is None else exact(count) for count in (column.plain, column.stored)]
+                rows.append({
+                    "name": column.name, "file": column.file, "size": figure(column.bytes / scale),
+                    "share": f"{share:.1f} %", "width": f"{share:.1f}", "plain": counts[0], "stored": counts[1],
+                })  # fmt: skip
             size = f"{figure(total / _unit(total)[0])} {_unit(total)[1]}"
             lead = (
-                f"{exact(number(manifest.get('rows')))} samples in {size}, compressed. Of a feature in a group, values "
-                "that repeat in a session are stored once."
+                f"{exact(number(manifest.get('rows')))} samples in {size}, compressed. Grouped features store "
+                "values that repeat in a session once."
             )
             cards = (Card("feature table", size, f"{len(columns)} columns"),)
             yield Section("Bytes by column", fragment(_BODY, {"rows": rows, "unit": unit}), lead, step.name, cards)
@@ -64,20 +76,3 @@ def _columns(manifest: Mapping[str, Any]) -> Iterator[_Column]:
             counts = mapping(values.get(name.removeprefix("feature/"))) if name.startswith("feature/") else {}
             plain, stored = number(counts.get("plain")), number(counts.get("stored"))
             yield _Column(clean(name, 60), file, max(number(size) or 0.0, 0.0), plain, stored)
-
-
-def _largest(columns: list[_Column]) -> list[_Column]:
-    """The largest ones, and one row for the others together."""
-    if len(columns) <= MAX_COLUMNS + 1:
-        return columns
-    others = columns[MAX_COLUMNS:]
-    return [*columns[:MAX_COLUMNS], _Column(f"{len(others)} others", "", sum(column.bytes for column in others))]
-
-
-def _row(column: _Column, total: float, scale: float) -> dict[str, str]:
-    share = 100 * column.bytes / total
-    return {
-        "name": column.name, "file": column.file, "size": figure(column.bytes / scale), "share": f"{share:.1f} %",
-        "plain": "" if column.plain is None else exact(column.plain), "width": f"{share:.1f}",
-        "stored": "" if column.stored is None else exact(column.stored),
-    }  # fmt: skip

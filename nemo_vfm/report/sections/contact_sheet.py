@@ -126,9 +126,8 @@ def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, A
         ],
         "failed_count": shown_of(MAX_FAILED, len(failed)),
     }
-    lead = "Four frames of each clip, left to right in time; images as they are. "
-    lead += "Where there are many, those shown are evenly spaced.  "
-    lead += "The last word below each is the start of its id, for nemo-vfm explain RUN ID."
+    lead = "Four frames of each clip, in order; images are shown whole. Large groups are sampled evenly. "
+    lead += "Each clip's entry ends in the start of its id, for nemo-vfm explain RUN ID."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
 
@@ -172,7 +171,8 @@ class _Look:
             (self.clip(by_id[stays], "kept"), self.clip(by_id[goes], f"{alike}{against}"))
             for stays, goes, alike in known[:MAX_PAIRS]
         ]
-        title = f"Kept, most alike by {words(clean(column, 60))}: a threshold below would drop the second of each pair"
+        name = words(clean(column, 60))
+        title = f"Most similar kept clips by {name}: a lower threshold would drop the second of each pair"
         return {"title": title, "count": shown_of(MAX_PAIRS, len(known)), "pairs": shown}
 
     def _reason(self, row: Mapping[str, Any]) -> str:

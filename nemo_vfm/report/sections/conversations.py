@@ -40,7 +40,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             topics.pop("", None)
             ledger = mapping(run.read_json(step.folder / "ledger.json"))
             on = f" on {exact(len(topics))} topics" if topics else ""
-            lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams are the share that differ."
+            lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams: the share of distinct ones."
             values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
             tried = number(mapping(ledger.get("rows")).get("in")) or 0.0
             of = f"of {exact(tried)} candidates" if tried else ""
@@ -62,11 +62,9 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     turns = listing(row.get("messages")) or listing(row.get("prompt"))
     named = [(str(one.get("role")), one) for one in map(mapping, turns)]
     named += [(side, one) for side in ("chosen", "rejected") for one in map(mapping, listing(row.get(side)))]
-    messages = [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
+    messages = []
+    for name, one in named:
+        calls = [plain(mapping(call).get("function")) for call in listing(one.get("tool_calls"))]
+        content = [str(one["content"])] if one.get("content") else []
+        messages.append((clean(name, 40), clean("\n".join(content + calls), MAX_LETTERS)))
     return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages}
-
-
-def _said(message: Mapping[str, Any]) -> str:
-    """Its text; calls of tools as JSON."""
-    text, calls = message.get("content"), listing(message.get("tool_calls"))
-    return "\n".join([*([str(text)] if text else []), *(plain(mapping(call).get("function")) for call in calls)])

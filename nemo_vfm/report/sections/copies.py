@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.chart import Line, Point, line_chart
+from nemo_vfm.report.parts.chart import Line, line_chart
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
@@ -44,7 +44,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "For each stage alone: the share of clips dropped if clips more similar than the threshold count as "
                 "duplicates. The dot is the current threshold. One clip of each group is kept. Pairs are shown below."
             )
-            yield Section("What counts as a duplicate", body, lead, step.name, folded=True)
+            yield Section("Duplicate thresholds", body, lead, step.name, folded=True)
 
 
 def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
@@ -54,7 +54,7 @@ def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
     return {
         "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
         "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
-        "proposal": "nothing: no clear threshold" if by == "given" or epsilon is None else note,
+        "proposal": "none: no clear threshold" if by == "given" or epsilon is None else note,
     }  # fmt: skip
 
 
@@ -67,18 +67,12 @@ def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
         {1 - epsilon: percent for epsilon, percent in pairs if epsilon is not None and percent is not None}.items()
     )
     if len(points) > 1:
-        here = _here(points, number(found.get("above")))
         lines = [Line("percent of clips dropped", points, "dropped")]
-        lines += [Line("now", [here], "kept", "dots")] if here else []
+        # The place on the line at the threshold; none where it lies beyond what was tried.
+        above = number(found.get("above"))
+        for (x, y), (right, up) in pairwise(points):
+            if above is not None and x - 1e-9 <= above <= right + 1e-9:
+                lines.append(Line("now", [(above, y + (up - y) * (above - x) / (right - x))], "kept", "dots"))
+                break
         title = words(clean(name, 60))
-        yield line_chart(title, lines, x_label="alike above", zero=True)
-
-
-def _here(points: list[Point], above: float | None) -> Point | None:
-    """The place on the line at the threshold; None where it lies beyond what was tried."""
-    if above is None:
-        return None
-    for (x, y), (right, up) in pairwise(points):
-        if x - 1e-9 <= above <= right + 1e-9:
-            return above, y + (up - y) * (above - x) / (right - x)
-    return None
+        yield line_chart(title, lines, x_label="similarity threshold", zero=True)

@@ -65,7 +65,13 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, tuple(cards))
             if charts := [*_speeds(by_step, times), *_others(by_step)]:
                 body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
-                yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
+                yield Section(
+                    "Rates and norms",
+                    body,
+                    "Learning rate, speed and other logged values.",
+                    step.name,
+                    folded=True,
+                )
 
 
 def _losses(values: Values) -> Iterator[Markup]:
@@ -92,10 +98,16 @@ def _losses(values: Values) -> Iterator[Markup]:
     for name, keys in _by_loader(values).items():
         if "loss" in name:
             yield _loaders(values, name, keys)
-    if bins := sorted((key for key in values if key.startswith(NOISE)), key=_bin_place):
+    bins = []  # by the noise level that each begins at
+    for key in (key for key in values if key.startswith(NOISE)):
+        begin, span_of = re.search(r"\d+(?:\.\d+)?", key), re.fullmatch(NOISE + r"([\d.]+)-([\d.]+)", key)
+        name = f"{span_of[1]}–{span_of[2]}" if span_of else words(clean(key.removeprefix(NOISE), 40))
+        bins.append((float(begin[0]) if begin else float("inf"), key, name))
+    if bins:
+        bins.sort()
         tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
-        lines = [Line(_bin_name(key), values[key], tone, "dots") for key, tone in zip(bins, tones, strict=True)]
-        every = [point for key in bins for point in values[key]]
+        lines = [Line(name, values[key], tone, "dots") for (_, key, name), tone in zip(bins, tones, strict=True)]
+        every = [point for _, key, _ in bins for point in values[key]]
         yield line_chart("Validation loss by noise level", lines, x_label="step", log_y=spreads(every))
 
 
@@ -154,16 +166,6 @@ def _one_of_several(values: Values, key: str, name: str, place: int) -> Line:
 def _ranks(key: str, name: str) -> bool:
     """Whether it is this measure, of the only label or of one of several."""
     return key == name or key.startswith(f"{name}_")
-
-
-def _bin_place(key: str) -> tuple[float, str]:
-    found = re.search(r"\d+(?:\.\d+)?", key)
-    return (float(found[0]) if found else float("inf"), key)
-
-
-def _bin_name(key: str) -> str:
-    found = re.fullmatch(NOISE + r"([\d.]+)-([\d.]+)", key)
-    return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix(NOISE), 40))
 
 
 def _median(points: Sequence[Point]) -> float:

@@ -1,7 +1,6 @@
 """Tabulates how many clips each bucket took, and why others fitted none."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import figure, number, plain, words
@@ -10,7 +9,7 @@ from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 40
 BUDGET_MB = 0.0
-TITLES = {"by_bucket": "bucket", "unbinned": "fitted no bucket", "failed": "failed"}
+TITLES = {"by_bucket": "bucket", "unbinned": "no bucket fits", "failed": "failed"}
 INTERNAL = frozenset({"schema", "made_of"})
 
 _TABLES = """
@@ -41,18 +40,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         tables = {str(key): value for key, value in encoded.items() if isinstance(value, Mapping) and value}
         counts = {key: table for key, table in tables.items() if all(number(n) is not None for n in table.values())}
         most = max((float(n) for value in counts.values() for n in value.values()), default=1.0) or 1.0
-        groups = [_group(key, value, most) for key, value in counts.items()]
+        groups = []
+        for key, table in counts.items():
+            shares = {name: round(100 * max(float(value), 0.0) / abs(most), 1) for name, value in table.items()}
+            rows = [(str(name), figure(number(value)), shares[name]) for name, value in table.items()]
+            tone = {"unbinned": "dropped", "failed": "failed"}.get(key, "kept")
+            groups.append({"title": TITLES.get(key, words(key)), "rows": rows, "tone": tone})
         rest = {key: value for key, value in encoded.items() if key not in counts and key not in INTERNAL}
         facts = [(words(key), plain(value)) for key, value in rest.items() if value not in ({}, [], "")]
         body = fragment(_TABLES, {"groups": groups, "facts": facts})
         yield Section(
-            "What was encoded", body, "Kept clips, by the bucket that they were resized to.", step.name,
+            "Encoded clips", body, "Kept clips by target bucket.", step.name,
             folded=True,
         )  # fmt: skip
-
-
-def _group(key: str, counts: Mapping[str, Any], most: float) -> dict[str, Any]:
-    shares = {name: round(100 * max(float(value), 0.0) / abs(most), 1) for name, value in counts.items()}
-    rows = [(str(name), figure(number(value)), shares[name]) for name, value in counts.items()]
-    tone = {"unbinned": "dropped", "failed": "failed"}.get(key, "kept")
-    return {"title": TITLES.get(key, words(key)), "rows": rows, "tone": tone}

@@ -29,6 +29,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rows = [(name, figure(value)) for name, value in figures if value is not None]
         cards = tuple(Card(words(name), value) for name, value in rows[:MAX_CARDS])
         title = TITLES.get(str(said.get("kind")), "Evaluation")
-        lead = f"With the weights of {Path(clean(said.get('weights', ''), 200)).name}."
+        lead = f"Weights: {Path(clean(said.get('weights', ''), 200)).name}."
         body = fragment(_TABLE, {"rows": rows or [("nothing was logged", "")]})
         yield Section(title, body, lead, step.name, cards)

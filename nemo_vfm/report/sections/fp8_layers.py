@@ -16,7 +16,7 @@ _ROLES = ("input", "weight", "gradient")
 _BODY = """
 {% if problems %}
 <div class="scroll"><table class="counts">
-<thead><tr><th scope="col">layer</th><th scope="col">what was seen</th><th scope="col" class="n">step</th></tr></thead>
+<thead><tr><th scope="col">layer</th><th scope="col">problem</th><th scope="col" class="n">step</th></tr></thead>
 <tbody>
 {% for row in problems %}
 <tr><th scope="row">{{ row.layer }}</th><td>{{ row.problem }}</td><td class="n">{{ row.step }}</td></tr>
@@ -51,18 +51,18 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "step": exact(number(look.get("step"))),
                 "layer": clean(str(mapping(one).get("layer")), 80),
                 "problem": clean(str(mapping(one).get("problem")), 120)
-                + ("; it computes in bf16 since" if mapping(one).get("to_bf16") else ""),
+                + ("; now computed in BF16" if mapping(one).get("to_bf16") else ""),
             }
             for look in looks
             for one in listing(look.get("problems"))
         ]
         shown = _rows(layers, mapping(looks[-1].get("ages")), {row["layer"] for row in problems})
         if len(layers) > len(shown):
-            run.note(f"Only {len(shown)} of {len(layers):,} linears in FP8 are shown: those that lose most.")
+            run.note(f"Only {len(shown)} of {len(layers):,} FP8 layers are shown: those that lose most.")
         lead = (
-            f"{exact(len(layers))} linears compute in FP8; the numbers are of step "
-            f"{exact(number(looks[-1].get('step')))}. The outlier is the largest channel of the input over its median "
-            f"one; shares are of the worst operand."
+            f"{exact(len(layers))} linear layers compute in FP8; values are from step "
+            f"{exact(number(looks[-1].get('step')))}. The outlier is the input's largest channel over its "
+            f"median channel. Shares are those of the worst operand."
         )
         values = {"roles": _ROLES, "layers": shown, "problems": problems[:MAX_PROBLEMS]}
         yield Section("FP8", fragment(_BODY, values), lead, step.name, folded=not problems)

@@ -75,30 +75,21 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
                 "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
-    lead += _sound(mapping(ledger.get("audio")))
+    audio = mapping(ledger.get("audio"))
+    as_what = {"copied": "with the source's sound", "flac": "with FLAC beside it"}
+    sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
+    why = {"no_audio": "without, as the source has none", "audio_drop": "without (audio: drop)"}
+    sentences += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
+    sentences += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
+    lead += f" Sound of the kept clips: {', '.join(sentences)}." if sentences else ""
     length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
     cards = tuple(
         Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
         for what, more in (("clips", length), ("images", ""))
         if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
     )
-    return Section(_title(parts), body, lead, step.name, cards)
-
-
-def _title(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    if "requests" in parts:
-        return "From candidates to rows"
-    return "From rows to samples" if "rows" in parts else "From files to clips"
-
-
-def _sound(audio: Mapping[str, Any]) -> str:
-    """What became of the sound of the clips that were kept."""
-    as_what = {"copied": "with the source's sound", "flac": "with FLAC beside it"}
-    sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
-    why = {"no_audio": "without, as the source has none", "audio_drop": "without (audio: drop)"}
-    sentences += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
-    sentences += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
-    return f" Sound of the kept clips: {', '.join(sentences)}." if sentences else ""
+    title = "From rows to samples" if "rows" in parts else "From files to clips"
+    return Section("From candidates to rows" if "requests" in parts else title, body, lead, step.name, cards)
 
 
 def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:

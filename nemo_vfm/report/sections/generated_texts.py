@@ -1,11 +1,10 @@
 """Shows beginnings, how a language model continued them, and what is wrong in the result."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, listing, mapping, number, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section
 from nemo_vfm.report.sections.samples import UNTRAINED
 from nemo_vfm.report.sections.texts import side_by_side
@@ -22,11 +21,22 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         return
     judged = next((value for _, value in run.each("judged.json")), {})
     trained = sum(step.name not in UNTRAINED for step in steps)
-    columns = {_label(step, trained): _texts(run, step) for step in steps}
+    columns = {}
+    for step in steps:
+        label, letters = "trained" if trained == 1 else words(step.name) or "run", MAX_LETTERS
+        if step.name in UNTRAINED:
+            label, letters = "untrained", MAX_UNTRAINED
+        columns[label] = {
+            place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), letters))
+            for place, line in enumerate(run.read_lines(step.folder / "texts.jsonl"))
+        }
     prompts = list(next(iter(columns.values())).items())
     if len(prompts) > MAX_SHOWN:
         run.note(f"The first {MAX_SHOWN} of {len(prompts)} texts are shown.")
-    reasons = _reasons(judged)
+    reasons = {}  # the first thing that is wrong in each text of the trained model; empty where nothing is
+    for place, row in enumerate(map(mapping, listing(judged.get("texts")))):
+        wrong = listing(row.get("wrong"))
+        reasons[place] = clean(str(wrong[0])) if wrong else "" if row.get("grammatical") else "no complete sentence"
     rows = []
     for index, (prompt, _) in prompts[:MAX_SHOWN]:
         texts = [(name, found[index][1], reasons.get(index) if name == "trained" else None)
@@ -34,34 +44,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rows.append({"prompt": prompt, "texts": texts})
     lead = "Each prompt, and the model's continuation."
     names = ", ".join(step.name for step in steps if step.name)
-    yield Section("What was written", side_by_side(rows), lead, names, _cards(judged))
-
-
-def _label(step: Step, num_trained: int) -> str:
-    if step.name in UNTRAINED:
-        return "untrained"
-    return "trained" if num_trained == 1 else words(step.name) or "run"
-
-
-def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
-    lines = run.read_lines(step.folder / "texts.jsonl")
-    letters = MAX_UNTRAINED if step.name in UNTRAINED else MAX_LETTERS
-    return {place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), letters))
-            for place, line in enumerate(lines)}  # fmt: skip
-
-
-def _reasons(judged: Mapping[str, Any]) -> dict[int, str]:
-    """The first thing that is wrong in each text of the trained model; empty where nothing is."""
-    rows = [mapping(row) for row in listing(judged.get("texts"))]
-    told = {}
-    for place, row in enumerate(rows):
-        wrong = listing(row.get("wrong"))
-        told[place] = clean(str(wrong[0])) if wrong else "" if row.get("grammatical") else "no whole sentence"
-    return told
-
-
-def _cards(judged: Mapping[str, Any]) -> tuple[Card, ...]:
     share, before = number(judged.get("grammatical")), number(mapping(judged.get("untrained")).get("grammatical"))
-    if share is None:
-        return ()
-    return (Card("self-consistent texts", f"{share:.0%}", "" if before is None else f"untrained {before:.0%}"),)
+    note = "" if before is None else f"untrained {before:.0%}"
+    cards = () if share is None else (Card("self-consistent texts", f"{share:.0%}", note),)
+    yield Section("Generated texts", side_by_side(rows), lead, names, cards)

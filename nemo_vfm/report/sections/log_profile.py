@@ -48,7 +48,18 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if not features:
             continue
         parts = [
-            ("Groups that repeat inside of sessions", _GROUPS, _rows(run, groups, _group)),
+            (
+                "Groups that repeat within sessions",
+                _GROUPS,
+                _rows(
+                    run,
+                    groups,
+                    lambda group: [
+                        _percent(group.get("unchanged")),
+                        *(_estimate(group.get(name)) for name in ("predicted", "measured")),
+                    ],
+                ),
+            ),
             ("Features", _FEATURES, _rows(run, features, _feature)),
             ("Rows of tables", _TABLES, _rows(run, tables, _table)),
             ("Drift from one time window to the next", _DRIFT, _rows(run, tables, _drift)),
@@ -62,27 +73,20 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
         if best is not None:
             cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
-        yield Section("Profile of the log", fragment(_BODY, values), _lead(found), step.name, tuple(cards))
-
-
-def _lead(found: Mapping[str, Any]) -> str:
-    samples, of = number(found.get("samples")), number(mapping(found.get("data")).get("samples"))
-    confidence = 100 * (number(found.get("confidence")) or 0.0)
-    return (
-        f"Measured on {exact(samples)} of {exact(of)} samples; ± is half an interval of {figure(confidence)} %. "
-        f"A factor is how many samples share a stored row: predicted from samples a session and the share of unchanged "
-        f"samples, measured in batches of {exact(number(found.get('batch_size')))}."
-    )
+        samples, of = number(found.get("samples")), number(mapping(found.get("data")).get("samples"))
+        confidence = 100 * (number(found.get("confidence")) or 0.0)
+        lead = (
+            f"Measured on {exact(samples)} of {exact(of)} samples; ± is half the {figure(confidence)} % interval. A "
+            f"factor is how many samples share a stored row: predicted from samples per session and the share of "
+            f"unchanged samples, measured in batches of {exact(number(found.get('batch_size')))}."
+        )
+        yield Section("Profile of the log", fragment(_BODY, values), lead, step.name, tuple(cards))
 
 
 def _rows(run: RunFolder, found: Mapping[str, Any], row: Any) -> list[list[str]]:
     if len(found) > MAX_ROWS:
         run.note(f"Only the first {MAX_ROWS} of {len(found):,} rows are shown; profile.json has all.")
     return [[clean(name, 60), *row(mapping(one))] for name, one in list(found.items())[:MAX_ROWS]]
-
-
-def _group(group: Mapping[str, Any]) -> list[str]:
-    return [_percent(group.get("unchanged")), _estimate(group.get("predicted")), _estimate(group.get("measured"))]
 
 
 def _feature(feature: Mapping[str, Any]) -> list[str]:
@@ -104,17 +108,13 @@ def _table(table: Mapping[str, Any]) -> list[str]:
 
 
 def _drift(table: Mapping[str, Any]) -> list[str]:
-    found = mapping(table.get("drift"))
-    at_random = mapping(found.get("at_random"))
-    return [_range(part.get(what)) for what in ("distance", "hot_set_stays") for part in (found, at_random)]
-
-
-def _range(values: Any) -> str:
-    finite = [one for one in map(number, listing(values)) if one is not None]
-    if not finite:
-        return "–"
-    low, high = f"{min(finite):.2f}", f"{max(finite):.2f}"
-    return low if low == high else f"{low} to {high}"
+    found, cells = mapping(table.get("drift")), []
+    for what in ("distance", "hot_set_stays"):
+        for part in (found, mapping(found.get("at_random"))):
+            finite = sorted(one for one in map(number, listing(part.get(what))) if one is not None)
+            ends = dict.fromkeys(f"{one:.2f}" for one in (finite[0], finite[-1])) if finite else {"–": None}
+            cells.append(" to ".join(ends))
+    return cells
 
 
 def _charts(name: str, table: Mapping[str, Any]) -> Iterator[Markup]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, listing, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import shown_of, spread
 
@@ -44,24 +44,20 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             lead = "The same prompts from the same noise, sampled during training."
             prompts = [clean(str(one), 200) for one in listing(run.read_json(step.folder / "samples" / "prompts.json"))]
             body = _strip(found, media, "", "step", "Samples at step", prompts[:MAX_PROMPTS])
-            yield Section("While training", body, lead, step.name)
+            yield Section("Samples during training", body, lead, step.name)
         # The pictures of each name; a folder is called by it as `quote` writes it.
         folders = sorted(path for path in (step.folder / "pictures").glob("*") if path.is_dir())
         pictures = {clean(unquote(folder.name), 80): _numbered(folder) for folder in folders}
         if named := {name: numbered for name, numbered in pictures.items() if numbered}:
-            yield _pictures(run, media, step, named)
-
-
-def _pictures(run: RunFolder, media: Media, step: Step, named: dict[str, dict[int, Path]]) -> Section:
-    if len(named) > MAX_NAMES:
-        run.note(f"Pictures of the first {MAX_NAMES} of {len(named)} names are shown; all are in pictures/.")
-    strips = [
-        {"name": words(name), "count": shown_of(MAX_SHOWN, len(found)),
-         "body": _strip(found, media, "pictures", "", f"{name} at")}
-        for name, found in list(named.items())[:MAX_NAMES]
-    ]  # fmt: skip
-    lead = "What the module gave to logger.experiment; below each picture the number that came with it."
-    return Section("Pictures", fragment(_STRIPS, {"strips": strips}), lead, step.name)
+            if len(named) > MAX_NAMES:
+                run.note(f"Pictures of the first {MAX_NAMES} of {len(named)} names are shown; all are in pictures/.")
+            strips = [
+                {"name": words(name), "count": shown_of(MAX_SHOWN, len(one)),
+                 "body": _strip(one, media, "pictures", "", f"{name} at")}
+                for name, one in list(named.items())[:MAX_NAMES]
+            ]  # fmt: skip
+            lead = "Images that the module logged with logger.experiment, each with its step."
+            yield Section("Pictures", fragment(_STRIPS, {"strips": strips}), lead, step.name)
 
 
 def _strip(
@@ -69,7 +65,9 @@ def _strip(
 ) -> Markup:
     places = spread(sorted(found), MAX_SHOWN)
     shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
-    values = {"shown": shown, "columns": _columns(len(shown)), "kind": kind, "label": label, "alt": alt,
+    # Three, four or five in a row, whichever leaves the smallest gap in the last one.
+    columns = min((4, 3, 5), key=lambda columns: -len(shown) % columns)
+    values = {"shown": shown, "columns": columns, "kind": kind, "label": label, "alt": alt,
               "prompts": prompts}  # fmt: skip
     return fragment(_STRIP, values)
 
@@ -82,8 +80,3 @@ def _numbered(folder: Path) -> dict[int, Path]:
             if match := re.fullmatch(r"step-(\d{1,12})", path.stem):
                 files[int(match[1])] = path
     return files
-
-
-def _columns(count: int) -> int:
-    """Three, four or five in a row, whichever leaves the smallest gap in the last one."""
-    return min((4, 3, 5), key=lambda columns: -count % columns)

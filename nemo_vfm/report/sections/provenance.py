@@ -1,8 +1,7 @@
 """Shows how the run was made: times, versions and the recipe."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
@@ -44,7 +43,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section, where any of the three files is there."""
     seconds = step_seconds(run)
     recipe = run.read_text("recipe.yaml")
-    manifest = _flat(mapping(run.read_json(run.root / "manifest.json")))
+    manifest: list[tuple[str, str]] = []  # a row a value, one level of mappings opened
+    for key, value in mapping(run.read_json(run.root / "manifest.json")).items():
+        opened = [(f"{key} · {name}", plain(item)) for name, item in mapping(value).items()]
+        manifest += opened or [(str(key), plain(value))]
     if not (seconds or recipe or manifest):
         return
     percent, start, rows = 100 / (sum(seconds.values()) or 1.0), 0.0, []
@@ -52,26 +54,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         place = f"margin-left:{start * percent:.2f}%;width:{length * percent:.2f}%"
         rows.append((name or "run", span(length), place))
         start += length
-    lines = [_line(line) for line in clean(recipe, MAX_RECIPE_CHARS).splitlines()]
-    values = {"times": rows, "recipe": Markup("\n").join(lines), "manifest": manifest}
+    lines = []
+    for line in clean(recipe, MAX_RECIPE_CHARS).splitlines():
+        found = re.match(r"(\s*(?:- )*)([^\s#:'\"]+)(:)(?=\s|$)", line)
+        if line.lstrip().startswith("#"):
+            lines.append(Markup('<span class="comment">{}</span>').format(line))
+        elif found is None:
+            lines.append(escape(line))
+        else:
+            marked = Markup('{}<span class="yaml-key">{}</span>{}{}')
+            lines.append(marked.format(found[1], found[2], found[3], line[found.end() :]))
+    values = {"times": rows, "recipe": Markup("\n").join(lines), "manifest": manifest[:200]}
     cards = (Card("total time", span(sum(seconds.values())), f"{len(seconds)} steps"),) if len(seconds) > 1 else ()
-    yield Section("How it was made", fragment(_BODY, values), cards=cards, folded=True)
-
-
-def _flat(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """One row a value, one level of mappings opened."""
-    rows: list[tuple[str, str]] = []
-    for key, value in manifest.items():
-        inner = mapping(value)
-        opened = [(f"{key} · {name}", plain(item)) for name, item in inner.items()]
-        rows += opened or [(str(key), plain(value))]
-    return rows[:200]
-
-
-def _line(line: str) -> Markup:
-    key = re.match(r"(\s*(?:- )*)([^\s#:'\"]+)(:)(?=\s|$)", line)
-    if line.lstrip().startswith("#"):
-        return Markup('<span class="comment">{}</span>').format(line)
-    if key is None:
-        return escape(line)
-    return Markup('{}<span class="yaml-key">{}</span>{}{}').format(key[1], key[2], key[3], line[key.end() :])
+    yield Section("Provenance", fragment(_BODY, values), cards=cards, folded=True)

@@ -1,11 +1,10 @@
 """Shows restored clips and images, each before and after."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, exact, figure, mapping, number, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 35
@@ -24,8 +23,8 @@ _SHEET = """
 """
 _LEADS = {
     "clips": "before (left) and after (right). All other clips are unchanged.",
-    "images": "by the middle of its most striped page: before, after, and what was taken out, with more contrast (grey "
-    "is nothing). All other pages are unchanged.",
+    "images": "shown by the centre of its most striped page: before, after, and the difference at higher contrast "
+    "(grey is no change). All other pages are unchanged.",
 }
 
 
@@ -35,20 +34,17 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         for kind, what_is_shown in _LEADS.items():
             mended = {str(key): mapping(fact) for key, fact in mapping(found.get(kind)).items()}
             if mended:
-                shown = [_clip(step, key, fact, media) for key, fact in list(mended.items())[:MAX_CLIPS]]
+                shown = []
+                for key, fact in list(mended.items())[:MAX_CLIPS]:
+                    names = fact.get("restored")
+                    what = ", ".join(clean(str(name), 40) for name in names) if isinstance(names, list) else ""
+                    numbers = ((str(name), number(value)) for name, value in mapping(fact.get("facts")).items())
+                    facts = [f"{words(clean(name, 40))} {figure(n)}" for name, n in numbers if n is not None]
+                    picture = media.embed(step.folder / "restored" / f"{key}.jpg")
+                    shown.append({"medium": picture, "alt": f"before and after {what}", "what": what,
+                                  "facts": ", ".join(facts), "source": clean(str(fact.get("source")), 80)})  # fmt: skip
                 if len(mended) > MAX_CLIPS:
-                    run.note(f"{len(mended) - MAX_CLIPS:,} more {kind} were repaired.")
+                    run.note(f"{len(mended) - MAX_CLIPS:,} more repaired {kind} are not shown.")
                 count = f"One {kind[:-1]}" if len(mended) == 1 else f"{exact(len(mended))} {kind}, each"
                 body = fragment(_SHEET, {"clips": shown, "kind": kind})
-                yield Section("What was repaired", body, f"{count} {what_is_shown}", step.name)
-
-
-def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[str, Any]:
-    names = fact.get("restored")
-    what = ", ".join(clean(str(name), 40) for name in names) if isinstance(names, list) else ""
-    numbers = {str(name): number(value) for name, value in mapping(fact.get("facts")).items()}
-    return {
-        "medium": media.embed(step.folder / "restored" / f"{key}.jpg"), "alt": f"before and after {what}", "what": what,
-        "facts": ", ".join(f"{words(clean(name, 40))} {figure(n)}" for name, n in numbers.items() if n is not None),
-        "source": clean(str(fact.get("source")), 80),
-    }  # fmt: skip
+                yield Section("Repairs", body, f"{count} {what_is_shown}", step.name)

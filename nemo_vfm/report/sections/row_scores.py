@@ -30,10 +30,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step in run.having("rows.jsonl"):
         rows = run.read_lines(step.folder / "rows.jsonl")
         if any(mapping(row.get("scores")) for row in rows):
-            lead = "The mean of each score, over the rows of a source."
+            lead = "The mean of each score by source."
             yield Section("Scores by source", _scores(rows), lead, step.name)
         if any("chosen_by" in mapping(row.get("parents")) for row in rows):
-            lead = "How often the answer of a model was the better one of its pair, and who decided."
+            lead = "How often each model's answer was preferred, and who decided."
             parents = [mapping(row.get("parents")) for row in rows]
             won, lost, by = (
                 Counter(clean(str(one.get(name)), 80) for one in parents)
@@ -76,11 +76,11 @@ def _costs(uses: Mapping[str, Any], num_rows: int, step: str) -> Section:
     totals = {name: sum(number(mapping(use).get(name)) or 0.0 for use in uses.values()) for name in names}
     table.append(["all", *(figure(totals[name]) for name in names)])
     tokens = totals["tokens_in"] + totals["tokens_out"]
-    body = fragment(_TABLE, {"head": ["model", "answers asked for", "known before", "tokens asked", "tokens answered",
+    body = fragment(_TABLE, {"head": ["model", "answers requested", "cached", "input tokens", "output tokens",
                                       "money"], "rows": table})  # fmt: skip
-    lead = "What answers came to, those known before included; in the currency of the budget's prices."
+    lead = "Tokens and cost of all answers, including cached ones, in the currency of the budget's prices."
     per_row = f"{figure(round(tokens / num_rows))} a row" if num_rows else ""
     cards = [Card("tokens", figure(tokens), per_row)]
     if totals["money"]:
         cards.append(Card("money", figure(totals["money"]), f"{figure(totals['money'] / max(1, num_rows))} a row"))
-    return Section("What it cost", body, lead, step, tuple(cards))
+    return Section("Cost of the answers", body, lead, step, tuple(cards))

@@ -101,8 +101,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             rows.append((words(clean(str(key), 60)), cells))
     values = {"columns": names, "measures": rows, "prompts": prompts, "shown": SHOWN_FIRST}
     lead = (
-        "Each prompt with the model's sample; ✗ marks what was seen instead. Below, the most similar training clip "
-        "with its distance (0 is a copy)."
+        "Each prompt with the model's sample. ✗ marks an error and names what was seen instead. Below: the most "
+        "similar training clip and its distance (0 is a copy)."
     )
     steps = ", ".join(step.name for step, _ in columns.values() if step.name)
     yield Section("Samples", fragment(_BODY, values), lead, steps, _cards(evaluation))
@@ -113,16 +113,12 @@ def _columns(run: RunFolder) -> dict[str, tuple[Step, dict[int, Mapping[str, Any
     steps = sorted(run.having("samples.json"), key=lambda step: step.name in UNTRAINED)
     lists = [listing(run.read_json(step.folder / "samples.json")) for step in steps]
     compared = len(steps) == 2 and steps[-1].name in UNTRAINED
-    return {
-        _label(step, compared): (step, _by_index([mapping(item) for item in items if mapping(item)]))
-        for step, items in zip(steps, lists, strict=True)
-    }
-
-
-def _label(step: Step, compared: bool) -> str:
-    if step.name in UNTRAINED:
-        return "untrained"
-    return "trained" if compared else words(step.name) or "sample"
+    columns = {}
+    for step, items in zip(steps, lists, strict=True):
+        label = "trained" if compared else words(step.name) or "sample"
+        label = "untrained" if step.name in UNTRAINED else label
+        columns[label] = step, _by_index([mapping(item) for item in items if mapping(item)])
+    return columns
 
 
 def _by_index(samples: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
@@ -160,16 +156,13 @@ def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, 
         for key, value in item.items()
         if isinstance(value, bool)
     }
-    marks = [(_mark(what, right, item.get(what)), right) for what, right in verdicts.items()]
+    marks = []  # what was judged and, where it is wrong, what was seen instead
+    for what, right in verdicts.items():
+        name, seen = words(clean(what, 40)), item.get(what)
+        marks.append((name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}", right))
     rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
     facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
     return {"marks": marks[:6], "facts": facts[:4]}
-
-
-def _mark(what: str, right: bool, seen: Any) -> str:
-    """What was judged and, where it is wrong, what was seen instead."""
-    name = words(clean(what, 40))
-    return name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}"
 
 
 def _shown(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:

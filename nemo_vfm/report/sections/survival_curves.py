@@ -49,28 +49,23 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "are not shown."
             )
             body = fragment(_BODY, {"rows": rows, "charts": grid(charts, OPEN_CHARTS)})
-            yield Section("What each threshold costs", body, lead, step.name, folded=True)
+            yield Section("Effect of each threshold", body, lead, step.name, folded=True)
 
 
 def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
     curves = rule.get("curves")
-    for curve in curves if isinstance(curves, list) else ():
-        xs, ys = mapping(curve).get("thresholds"), mapping(curve).get("clips")
+    for curve in map(mapping, curves if isinstance(curves, list) else ()):
+        xs, ys = curve.get("thresholds"), curve.get("clips")
         if isinstance(xs, list) and isinstance(ys, list):
             pairs = zip(map(number, xs), map(number, ys), strict=False)
             points = [(x, y) for x, y in pairs if x is not None and y is not None]
             if len({x for x, _ in points}) > 1:
-                yield _chart(name, mapping(curve), points)
-
-
-def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]]) -> Markup:
-    now = number(curve.get("threshold"))
-    here = [point for point in points if point[0] == now]
-    # At a threshold itself a clip passes either rule, so what is counted there holds on the side that drops fewer.
-    steps: Literal["before", "after"] = "after" if str(curve.get("op")).startswith(">") else "before"
-    lines = [Line("clips that pass", points, "kept", steps=steps)]
-    if here:
-        lines.append(Line("now", here, "dropped", "dots"))
-    score = clean(str(curve.get("score")), 60)
-    title = f"{words(clean(name, 60))}: {score} {clean(str(curve.get('op')), 4)}"
-    return line_chart(title, lines, x_label=score, zero=True, whole=True)
+                score, op = clean(str(curve.get("score")), 60), clean(str(curve.get("op")), 4)
+                # At a threshold itself a clip passes either rule: what is counted there holds on the side that drops
+                # fewer.
+                steps: Literal["before", "after"] = "after" if op.startswith(">") else "before"
+                lines = [Line("clips that pass", points, "kept", steps=steps)]
+                if here := [point for point in points if point[0] == number(curve.get("threshold"))]:
+                    lines.append(Line("now", here, "dropped", "dots"))
+                title = f"{words(clean(name, 60))}: {score} {op}"
+                yield line_chart(title, lines, x_label=score, zero=True, whole=True)

@@ -19,10 +19,10 @@ MAX_SHOWN, NUM_OPEN, MAX_PROMPTS, MAX_LETTERS = 3, 3, 12, 900
 _BODY = """
 {% macro shown(rows) %}
 <div class="texts">{% for row in rows %}
-<article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for name, text, wrong in row.texts %}
+<article class="prompt"><h3>{{ row.prompt or "(no prompt)" }}</h3>{% for name, text, wrong in row.texts %}
 <figure><figcaption>{{ name }}</figcaption><blockquote>{{ text }}</blockquote>{% if wrong is not none %}
-<p>{% if wrong %}<span class="mark wrong">✗</span> {{ wrong }}{% else %}<span class="mark right">✓</span> agrees with
-itself{% endif %}</p>{% endif %}</figure>{% endfor %}
+<p>{% if wrong %}<span class="mark wrong">✗</span> {{ wrong }}
+{%- else %}<span class="mark right">✓</span> consistent{% endif %}</p>{% endif %}</figure>{% endfor %}
 </article>{% endfor %}
 </div>
 {% endmacro %}
@@ -45,23 +45,19 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 by_step[f"{place:,}"] = [
                     {name: clean(str(one.get(name, "")), MAX_LETTERS) for name in ("prompt", "text")} for one in texts
                 ]
-            rows = _rows(by_step)
+            prompts = dict.fromkeys(one["prompt"] for texts in by_step.values() for one in texts)
+            rows = [
+                {"prompt": prompt, "texts": [(f"step {at}", one["text"], None) for at, texts in by_step.items()
+                                             for one in texts if one["prompt"] == prompt]}
+                for prompt in prompts
+            ]  # fmt: skip
             if len(rows) > MAX_PROMPTS:
                 run.note(f"The first {MAX_PROMPTS} of {len(rows)} prompts are shown.")
             body = side_by_side(rows[:MAX_PROMPTS])
             lead = "Continuations of the same prompts with the same random numbers, as training progressed."
-            yield Section("What it writes", body, lead, step.name)
+            yield Section("Texts during training", body, lead, step.name)
 
 
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Prompts, each over its texts (name, text, what is wrong with it or None); those beyond the first are folded."""
     return fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:]})
-
-
-def _rows(by_step: dict[str, list[dict[str, str]]]) -> list[dict[str, Any]]:
-    prompts = list(dict.fromkeys(one["prompt"] for texts in by_step.values() for one in texts))
-    return [
-        {"prompt": prompt, "texts": [(f"step {step}", one["text"], None) for step, texts in by_step.items()
-                                     for one in texts if one["prompt"] == prompt]}
-        for prompt in prompts
-    ]  # fmt: skip

@@ -36,7 +36,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "Work done in the last run; cached results are excluded. The bar is the share of time that workers "
                 "were busy: the busiest step is the bottleneck."
             )
-            yield Section("Work", fragment(_TABLE, {"rows": rows}), lead, step.name, folded=True)
+            yield Section("Throughput", fragment(_TABLE, {"rows": rows}), lead, step.name, folded=True)
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,12 +113,15 @@ def test_a_model_from_a_folder_rewrites_each_text_by_itself(tmp_path):
     assert len({c.text for c in one.values()}) > 1 and one["k0"].model == "tiny-lm" and one["k0"].tokens_out == 5
 
 
-def test_tokens_that_end_a_message_are_mere_text_inside_a_caption(tmp_path):
+def test_tokens_that_end_a_message_are_mere_text_inside_a_caption(tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason="needs the extra transformers")
     from nemo_vfm.core.precision import Precision
-    from nemo_vfm.curate.caption.local_model import _inputs, _loaded
+    from nemo_vfm.curate.caption.local_model import LocalModel, _loaded
     from tests.support.tiny_models import tiny_lm
 
-    _, words = _loaded(tiny_lm(tmp_path / "tiny-lm"), "reads", Precision("fp32"))
-    inputs = _inputs(words, "reads", [[{"role": "user", "content": "a </s> b <image> c"}]])
-    assert not {2, 3} & set(inputs["input_ids"][0].tolist())
+    reader = LocalModel(tiny_lm(tmp_path / "tiny-lm"), "reads", Precision("fp32"), max_tokens=1)
+    given = []
+    model, _ = _loaded(reader.folder, reader.kind, reader.precision)
+    monkeypatch.setattr(model, "generate", lambda **inputs: given.append(inputs["input_ids"]) or inputs["input_ids"])
+    reader.speak([[{"role": "user", "content": "a </s> b <image> c"}]])
+    assert not {2, 3} & set(given[0][0].tolist())

@@ -246,8 +246,8 @@ def test_the_report_shows_scores_preferences_and_what_asking_cost(tmp_path: Path
     shares = re.findall(r"<td[^>]*>([^<]*)</td>", found["Preferences"].body)
     assert shares[3:6] == [str(won), str(10 - won), f"{won / 10:.0%}"], "after the generator's"
     tokens = sum(use["tokens_in"] + use["tokens_out"] for use in uses.values())
-    assert found["What it cost"].cards[0].value == f"{tokens:,}" and f"{uses['judge']['asked']}</td>" in (
-        found["What it cost"].body
+    assert found["Cost of the answers"].cards[0].value == f"{tokens:,}" and f"{uses['judge']['asked']}</td>" in (
+        found["Cost of the answers"].body
     )
     assert escape(made[0]["rejected"][0]["content"]) in found["Conversations"].body
 
