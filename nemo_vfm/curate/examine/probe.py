@@ -16,7 +16,7 @@ from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
 from nemo_vfm.curate.record.stage import MediaInfo
 from nemo_vfm.data.shards.clip_id import source_id
-from nemo_vfm.data.video.decode import VideoInfo
+from nemo_vfm.data.video.video_info import VideoInfo
 
 _LONGEST_MESSAGE = 300
 
@@ -61,9 +61,9 @@ class Probe:
 
     @staticmethod
     def _open(path: Path) -> dict[str, Json]:
-        from nemo_vfm.data.video.decode import open_video
+        from nemo_vfm.data.video.pyav_reader import PyAVReader
 
-        with open_video(path, "pyav") as reader:
+        with PyAVReader(path) as reader:
             info = reader.info()
         return {
             "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.media_types import Frame, Transfer
-from nemo_vfm.data.video.decode import check_size
 from nemo_vfm.data.video.tone_map import tone_mapped, transfer_of
+from nemo_vfm.data.video.video_info import check_size
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 

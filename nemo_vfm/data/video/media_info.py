@@ -12,9 +12,10 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.write_path import require_own
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
-from nemo_vfm.data.video.decode import check_size, open_video
+from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import image_size
 from nemo_vfm.data.video.image_file import is_deep
+from nemo_vfm.data.video.video_info import check_size
 
 FACTS_SCHEMA = "nemo_vfm.file_facts/3"
 _BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
