@@ -20,8 +20,8 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sync, write_bytes, write_text
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.shards.shard_index import Entry
-from nemo_vfm.data.shards.tar_members import BLOCK, padding
+from nemo_vfm.data.shards.shard_folder import Entry
+from nemo_vfm.data.shards.tar_members import BLOCK
 
 #: What the files say they were written by: the release whose reader they were tested with.
 ENERGON_VERSION = "7.4.1"
@@ -83,7 +83,7 @@ def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | Non
 def _tar(name: str, entries: list[Entry]) -> _Tar:
     begins = [min(offset for offset, _ in entry.members.values()) - BLOCK for entry in entries]
     offset, size = max(entries[-1].members.values())
-    return _Tar(name, entries, [*begins, offset + size + len(padding(size))])
+    return _Tar(name, entries, [*begins, offset + size + -size % BLOCK])
 
 
 def _parts(tars: Sequence[_Tar], splits: Mapping[str, Collection[str]]) -> dict[str, set[str]]:

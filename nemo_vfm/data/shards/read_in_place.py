@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards.safetensors_views import Stored, header_and_tensors
-from nemo_vfm.data.shards.shard_folder import LocalShard
-from nemo_vfm.data.shards.shard_index import Entry
+from nemo_vfm.data.shards.shard_folder import Entry, LocalShard
 
 #: Memory to read to, (samples, bytes) uint8, of every tensor by name.
 Rows = Mapping[str, NDArray[np.uint8]]

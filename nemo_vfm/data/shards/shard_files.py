@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import tarfile
 import threading
 import zlib
 from collections import OrderedDict
@@ -30,18 +31,20 @@ from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.shards.shard_folder import LocalShard, OpenShard, folder_at
-from nemo_vfm.data.shards.shard_index import (
+from nemo_vfm.data.shards.shard_folder import (
     INDEX_SCHEMA,
     SHARDS_SCHEMA,
     Entry,
+    LocalShard,
+    OpenShard,
     SampleRecord,
     ShardRecord,
+    folder_at,
     indexed_entries,
     listed_entries,
     read_shards_json,
 )
-from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
+from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS
 
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 
@@ -108,7 +111,7 @@ class ShardWriter:
             UserError: the key or an extension cannot be written, or the key was written before.
         """
         self._check(key, members)
-        size = sum(BLOCK + len(data) + len(padding(len(data))) for data in members.values())
+        size = sum(BLOCK + len(data) + -len(data) % BLOCK for data in members.values())
         if self._samples and (
             len(self._samples) >= self._samples_per_shard or self._position + size > self._max_shard_bytes
         ):
@@ -153,7 +156,9 @@ class ShardWriter:
         if self._file is None:
             self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
         offset = self._position + BLOCK
-        for part in (header(name, len(data)), data, padding(len(data))):
+        info = tarfile.TarInfo(name)  # no time, owner or machine, so equal members give equal bytes
+        info.size, info.mtime, info.mode = len(data), 0, 0o644
+        for part in (info.tobuf(tarfile.USTAR_FORMAT), data, bytes(-len(data) % BLOCK)):
             self._put(part)
         return offset
 

@@ -17,7 +17,7 @@ from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import read_json, sha256_text
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.shards.shard_index import read_shards_json
+from nemo_vfm.data.shards.shard_folder import read_shards_json
 
 _OURS = re.compile(r"shard-\d{6}-[0-9a-f]{16}\.(tar|json)")
 _AT_ONCE = 4

@@ -1,4 +1,4 @@
-"""Reads any WebDataset tar from front to back, its regular files by key and extension; and writes tar headers.
+"""Reads any WebDataset tar from front to back, its regular files by key and extension.
 
 Whoever reads tars reads them by this: from a disk or a stream, with an index or without. Nothing is ever extracted: a
 name in a tar is text to us, never a path. tarfile and webdataset would unpack a compressed tar of any size, fill memory
@@ -244,18 +244,6 @@ class TarIndex:
     #: key -> extension -> (offset, size), in the tar's order
     samples: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)  #: reason -> how many members were left out for it
-
-
-def header(name: str, size: int) -> bytes:
-    """The 512 bytes before a member: no time, owner or machine in them, so equal members give equal bytes."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = size, 0, 0o644
-    return info.tobuf(tarfile.USTAR_FORMAT)
-
-
-def padding(size: int) -> bytes:
-    """The zeros after a member of this size."""
-    return bytes(-size % BLOCK)
 
 
 def index_tar(path: Path) -> TarIndex:

@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
-from nemo_vfm.data.shards.shard_index import Entry
+from nemo_vfm.data.shards.shard_folder import Entry
 from nemo_vfm.data.shards.tar_members import TarMembers, Unreadable, neighbours
 
 _CHUNK = 8 << 20

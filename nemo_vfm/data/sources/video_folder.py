@@ -9,9 +9,9 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
-from nemo_vfm.data.shards.sample_members import caption_in
+from nemo_vfm.data.shards.sample_members import caption_in, texts_beside
 from nemo_vfm.data.shards.sample_reader import Samples
-from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files, texts_beside
+from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
 from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 

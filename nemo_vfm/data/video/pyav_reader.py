@@ -309,21 +309,23 @@ class PyAVReader:
             self.close()
             container = self._opened()
         stream, place = film_of(container), self._places.get(key, 0)
-        part, is_there = self._recordings.number(place), not place
+        part, is_there = self._recordings.number(place) if self._places else 0, not place
+        shift: int | None = 0
         for packet in container.demux(stream):
             # At the byte of a keyframe another frame may end: pieces of a program stream hold several.
             is_there = is_there or packet.is_keyframe
             if packet.size:
                 if not is_there:
                     continue
-                place = place if packet.pos is None else packet.pos
-                before, part = part, self._recordings.number(place)
-                if part != before:  # another recording: what is left of the one before comes first
-                    for frame in stream.decode(None):
-                        frame.time_base = stream.time_base or Fraction(1, 90_000)
-                        yield frame
-                    stream.codec_context.flush_buffers()
-                shift = self._recordings.shifts[part]
+                if self._places:
+                    place = place if packet.pos is None else packet.pos
+                    before, part = part, self._recordings.number(place)
+                    if part != before:  # another recording: what is left of the one before comes first
+                        for frame in stream.decode(None):
+                            frame.time_base = stream.time_base or Fraction(1, 90_000)
+                            yield frame
+                        stream.codec_context.flush_buffers()
+                    shift = self._recordings.shifts[part]
                 if shift is None or (whole and packet.is_corrupt):
                     continue
                 if shift and packet.pts is not None:
