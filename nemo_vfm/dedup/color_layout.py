@@ -54,7 +54,19 @@ def look(frames_THWC: Frames) -> NDArray[np.float32]:
     rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
     profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
     grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
-    parts = ((_COLOURS, _colours(inside)), (_PROFILE, profile), (_GRAIN, grain))
+    # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells. With
+    # roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not drown
+    # everything else.
+    pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in inside])
+    places = np.stack([_place(pixels[:, axis], axis) for axis in range(3)], axis=1)
+    low = np.floor(places).astype(np.int64)
+    counts = np.zeros(int(np.prod(_BINS)))
+    for corner in product((0, 1), repeat=3):
+        share = np.abs(np.array(corner) - 1 + (places - low)).prod(axis=1)
+        cell = np.minimum(low + np.array(corner), np.array(_BINS) - 1)
+        counts += np.bincount(np.ravel_multi_index(tuple(cell.T), _BINS), weights=share, minlength=len(counts))
+    colours = np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
+    parts = ((_COLOURS, colours), (_PROFILE, profile), (_GRAIN, grain))
     return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
 
 
@@ -70,23 +82,6 @@ def _without_borders(frames_THWC: Frames) -> Frames:
 def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
     small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
-
-
-def _colours(frames_THWC: Frames) -> NDArray[np.float32]:
-    """Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
-
-    With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not
-    drown everything else.
-    """
-    pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in frames_THWC])
-    places = np.stack([_place(pixels[:, axis], axis) for axis in range(3)], axis=1)
-    low = np.floor(places).astype(np.int64)
-    counts = np.zeros(int(np.prod(_BINS)))
-    for corner in product((0, 1), repeat=3):
-        share = np.abs(np.array(corner) - 1 + (places - low)).prod(axis=1)
-        cell = np.minimum(low + np.array(corner), np.array(_BINS) - 1)
-        counts += np.bincount(np.ravel_multi_index(tuple(cell.T), _BINS), weights=share, minlength=len(counts))
-    return np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
 
 
 def _place(values: NDArray[np.float32], axis: int) -> NDArray[np.float64]:

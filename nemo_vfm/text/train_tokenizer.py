@@ -41,7 +41,12 @@ class TrainTokenizer:
     def run(self, run: Run) -> Outcome:
         """Learn, measure, and rename the folder into place; the manifest is written last."""
         target = run.folder / "tokenizer"
-        made_of = self._made_of(run.seed)
+        made_of = {
+            "documents": self.documents.state(), "column": self.documents.column,
+            "max_document_mb": self.documents.max_document_mb, "share": self.share,
+            "seed": run.seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
+            "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
+        }  # fmt: skip
         if (known := _manifest(target)) is not None and known.get("made_of") == made_of:
             return _outcome(known, did_nothing=True)
         working = run.folder / ".tokenizer.tmp"
@@ -50,7 +55,7 @@ class TrainTokenizer:
         skipped: Counter[str] = Counter()
         read: Counter[str] = Counter()
         log.info(f"learning a tokenizer from {self.documents.path}")
-        texts = self._counted(run.seed, skipped, read)
+        texts = self._texts(run.seed, skipped, read)
         if (first := next(texts, None)) is None:  # libraries answer this each in their own words, or not at all
             raise NothingKept(f"there is no document with text in {self.documents.path}: {dict(skipped)}")
         self.learner.learn(itertools.chain([first], texts), working)
@@ -66,30 +71,17 @@ class TrainTokenizer:
         sync(run.folder)
         return _outcome(manifest, did_nothing=False)
 
-    def _made_of(self, seed: int) -> Json:
-        return {
-            "documents": self.documents.state(), "column": self.documents.column,
-            "max_document_mb": self.documents.max_document_mb, "share": self.share,
-            "seed": seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
-            "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
-        }  # fmt: skip
-
-    def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
+    def _texts(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):
             if self.share == 1 or derive(seed, "tokenizer", number) < self.share * 2**63:
+                read["documents"] += 1
+                read["bytes"] += len(text.encode(errors="replace"))
                 yield text
-
-    def _counted(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
-        for text in self._texts(seed, skipped):
-            read["documents"] += 1
-            read["bytes"] += len(text.encode(errors="replace"))
-            yield text
 
     def _figures(self, folder: Path, seed: int) -> dict[str, Json]:
         """Size and compression, on the first texts that it learnt from."""
         tokenizer, measured = FolderTokenizer(folder=folder), Counter[str]()
-        for text in self._texts(seed, Counter()):
-            measured["bytes"] += len(text.encode(errors="replace"))
+        for text in self._texts(seed, Counter(), measured):
             measured["words"] += len(text.split())
             measured["tokens"] += len(tokenizer.encode([text])[0])
             if measured["bytes"] >= _MEASURED_BYTES:

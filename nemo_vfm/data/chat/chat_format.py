@@ -64,7 +64,17 @@ class ControlTokens:
     def marked(self, value: Json) -> Json:
         """A message with marks around what names a control token; keys of mappings stay."""
         if isinstance(value, str):
-            return self._bordered(self._wrapped(value))
+            text = self._wrapped(value)
+            core = text.strip()
+            if not core:
+                return text
+            # Marks at the ends of a text that a template may trim, too, if a part of a name stands there.
+            first, whole = text.index(core), core in self._between
+            parts = [(name, n) for name in self.names for n in range(1, min(len(name), len(core) + 1))]
+            begins = any(name.endswith(core[:n]) for name, n in parts)
+            ends = any(name.startswith(core[-n:]) for name, n in parts)
+            left, right = (_BORDER if begins or whole else ""), (_BORDER if ends or whole else "")
+            return f"{text[:first]}{left}{core}{right}{text[first + len(core) :]}"
         if isinstance(value, dict):
             # Templates make control tokens of roles, such as <|user|>: only a name as a whole is marked.
             return {
@@ -75,18 +85,6 @@ class ControlTokens:
 
     def _wrapped(self, text: str) -> str:
         return self._name.sub(f"{_BEGINS}\\g<0>{_ENDS}", text.translate(RESERVED))
-
-    def _bordered(self, text: str) -> str:
-        """Marks at the ends of a text that a template may trim, if a part of a name stands there."""
-        core = text.strip()
-        if not core:
-            return text
-        first = text.index(core)
-        begins = any(name.endswith(core[:n]) for name in self.names for n in range(1, min(len(name), len(core) + 1)))
-        ends = any(name.startswith(core[-n:]) for name in self.names for n in range(1, min(len(name), len(core) + 1)))
-        whole = core in self._between
-        left, right = (_BORDER if begins or whole else ""), (_BORDER if ends or whole else "")
-        return f"{text[:first]}{left}{core}{right}{text[first + len(core) :]}"
 
     def encoded(self, text: str) -> tuple[list[int], list[Place], str]:
         """Tokens, the place of each in the text without marks, and this text."""
@@ -251,23 +249,19 @@ class ChatFormat:
         if re.search(r"\{%[-+]?\s*generation\b", self._of(tools).template.text) is not None:
             spans = [(len(unmarked(rendered[:begin])), len(unmarked(rendered[:end]))) for begin, end in spans]
         else:
-            spans = self._by_prefixes(messages, tools, plain)
+            spans = []
+            for number, message in enumerate(messages):
+                if message.get("role") == "assistant":
+                    before = self._plain(messages[:number], tools, True)
+                    after = self._plain(messages[: number + 1], tools, False)
+                    _require_prefix(before, after, number)
+                    _require_prefix(after, plain, number)
+                    # Letters of a turn up to the token that ends it: what the template puts behind that nobody says.
+                    turn = after[len(before) :]
+                    ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
+                    last = max(ends, default=len(turn))
+                    spans.append((len(before), len(before) + (last if not turn[last:].strip() else len(turn))))
         return Conversation(tokens, [any(a < end and begin < b for a, b in spans) for begin, end in places])
-
-    def _by_prefixes(self, messages: Sequence[Message], tools: Sequence[Json] | None, whole: str) -> list[Place]:
-        spans = []
-        for number, message in enumerate(messages):
-            if message.get("role") == "assistant":
-                before = self._plain(messages[:number], tools, True)
-                after = self._plain(messages[: number + 1], tools, False)
-                _require_prefix(before, after, number)
-                _require_prefix(after, whole, number)
-                # Letters of a turn up to the token that ends it: what the template puts behind that nobody says.
-                turn = after[len(before) :]
-                ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
-                last = max(ends, default=len(turn))
-                spans.append((len(before), len(before) + (last if not turn[last:].strip() else len(turn))))
-        return spans
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._rendered(messages, tools, prompt))

@@ -93,22 +93,17 @@ def plan(index: int, entries: Sequence[Entry], samples: Spanned) -> Plan:
     """The plan of a batch; a sample that comes twice in it is fetched once."""
     found: dict[Place, Span] = {}
     for entry in entries:
-        for extensions in _reads(entry):
+        members = entry.members  # of which loading reads these; each rank reads any other itself, and counts it
+        reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
+        media = media_among(members)
+        if not reads and media is not None:
+            reads.append((media,))
+        texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
+        facts = json_among(members) if "fps" not in entry.index else None
+        for extensions in reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]:
             for offset, size in samples.spans(entry, extensions):
                 found.setdefault((entry.shard, offset, size), Span(entry, offset, size))
     return Plan(index, tuple(found.values()))
-
-
-def _reads(entry: Entry) -> list[tuple[str, ...]]:
-    """The groups of members that loading this entry reads. Each rank reads any other member itself, and counts it."""
-    members = entry.members
-    reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
-    media = media_among(members)
-    if not reads and media is not None:
-        reads.append((media,))
-    texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
-    facts = json_among(members) if "fps" not in entry.index else None
-    return reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]
 
 
 def _between(spans: Sequence[Span], begin: int, end: int) -> Iterator[Cut]:

@@ -166,16 +166,7 @@ def _replace(meta: Path, texts: Mapping[str, str], tars: Sequence[_Tar]) -> None
     partial.mkdir()
     for name, text in sorted(texts.items()):
         write_text(partial / name, text)
-    _write_index(partial / "index.sqlite", tars)
-    sync(partial / "index.sqlite")
-    shutil.rmtree(meta, ignore_errors=True)
-    partial.rename(meta)
-    sync(meta.parent)
-
-
-def _write_index(path: Path, tars: Sequence[_Tar]) -> None:
-    """Where every sample and every member lies, as energon's tables have it."""
-    database = sqlite3.connect(path)
+    database = sqlite3.connect(partial / "index.sqlite")
     try:
         for statement in _TABLES:
             database.execute(statement)
@@ -186,6 +177,10 @@ def _write_index(path: Path, tars: Sequence[_Tar]) -> None:
         database.commit()
     finally:
         database.close()
+    sync(partial / "index.sqlite")
+    shutil.rmtree(meta, ignore_errors=True)
+    partial.rename(meta)
+    sync(meta.parent)
 
 
 def _sample_rows(tars: Sequence[_Tar]) -> Iterator[tuple[int, str, int, int, int]]:

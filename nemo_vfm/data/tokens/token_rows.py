@@ -248,16 +248,12 @@ def _read_rows(stream: TokenStream, rows: list[Pieces], tokens_BS: Numbers, labe
     stream.gather(pieces.starts, pieces.lengths, tokens[:filled])
     tokens[filled:] = stream.folder.manifest.end
     labels[:-1] = tokens[1:]
-    labels[np.cumsum(pieces.lengths) - 1], labels[filled:] = _after(stream, pieces), IGNORED
-    if filled < tokens.size:
-        lengths[0].append(size - filled)
-    return tuple(map(tuple, lengths))
-
-
-def _after(stream: TokenStream, pieces: Pieces) -> Numbers:
-    """The label of each part's last token: the document's next one, or none."""
+    # The label of each part's last token: the document's next one, or none.
     found, cut = np.full(len(pieces.starts), IGNORED, np.int64), np.flatnonzero(~pieces.whole)
     after = np.empty(len(cut), np.int64)
     stream.gather(pieces.starts[cut] + pieces.lengths[cut], np.ones(len(cut), np.int64), after)
     found[cut] = after
-    return found
+    labels[np.cumsum(pieces.lengths) - 1], labels[filled:] = found, IGNORED
+    if filled < tokens.size:
+        lengths[0].append(size - filled)
+    return tuple(map(tuple, lengths))

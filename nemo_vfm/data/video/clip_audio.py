@@ -77,7 +77,28 @@ def _kept(path: Path, container: InputContainer, start_s: float, end_s: float) -
         packets = _packets(path, container, start_s, end_s)
         if packets and _go_into_mp4(stream, packets):
             return ClipAudio("copied", stream=stream, packets=packets)
-    flac = _flac(path, container, start_s, end_s)
+    if end_s - start_s > MAX_SECONDS:
+        raise DataError(f"it lasts longer than {MAX_SECONDS:g} s")
+    stream = sound_of(container)
+    rate, layout = stream.codec_context.sample_rate, stream.codec_context.layout.name
+    resampler = av.AudioResampler(format="s16", layout=layout, rate=rate)
+    samples_SC = np.zeros((round((end_s - start_s) * rate), stream.codec_context.channels), np.int16)
+    expected, ends = None, 0
+    for frame in decoded_sound(sound_packets(path, container, start_s), end_s):
+        if frame.time is None:
+            raise DataError("its audio has no timestamps")
+        place = round((frame.time - start_s) * rate)
+        if expected is not None and abs(place - expected) <= _JITTER_S * rate:
+            place = expected
+        for piece in resampler.resample(frame):
+            values_SC = piece.to_ndarray().reshape(-1, samples_SC.shape[1])
+            first, last = max(0, place), min(len(samples_SC), place + len(values_SC))
+            if first < last:
+                samples_SC[first:last] = values_SC[first - place : last - place]
+                ends = max(ends, last)
+            place += len(values_SC)
+        expected = place
+    flac = _encoded(samples_SC[:ends], rate, layout) if ends else b""
     return ClipAudio("flac", flac=flac) if flac else ClipAudio("none")
 
 
@@ -111,35 +132,6 @@ def _packets(path: Path, container: InputContainer, start_s: float, end_s: float
             packet.pts = packet.dts = last
             found.append(packet)
     return found
-
-
-def _flac(path: Path, container: InputContainer, start_s: float, end_s: float) -> bytes:
-    """Every piece lies where its time stamp says; what the file leaves out between them is silent.
-
-    It ends where the sound does: silence that nobody recorded is not kept. Empty where there is no sound at all.
-    """
-    if end_s - start_s > MAX_SECONDS:
-        raise DataError(f"it lasts longer than {MAX_SECONDS:g} s")
-    stream = sound_of(container)
-    rate, layout = stream.codec_context.sample_rate, stream.codec_context.layout.name
-    resampler = av.AudioResampler(format="s16", layout=layout, rate=rate)
-    samples_SC = np.zeros((round((end_s - start_s) * rate), stream.codec_context.channels), np.int16)
-    expected, ends = None, 0
-    for frame in decoded_sound(sound_packets(path, container, start_s), end_s):
-        if frame.time is None:
-            raise DataError("its audio has no timestamps")
-        place = round((frame.time - start_s) * rate)
-        if expected is not None and abs(place - expected) <= _JITTER_S * rate:
-            place = expected
-        for piece in resampler.resample(frame):
-            values_SC = piece.to_ndarray().reshape(-1, samples_SC.shape[1])
-            first, last = max(0, place), min(len(samples_SC), place + len(values_SC))
-            if first < last:
-                samples_SC[first:last] = values_SC[first - place : last - place]
-                ends = max(ends, last)
-            place += len(values_SC)
-        expected = place
-    return _encoded(samples_SC[:ends], rate, layout) if ends else b""
 
 
 def _encoded(samples_SC: NDArray[np.int16], rate: int, layout: str) -> bytes:

@@ -169,10 +169,29 @@ class LibraryReader:
             return self._reader
         self._drop()
         try:
-            if not _is_mp4_or_matroska(self._source):
+            if isinstance(self._source, bytes):
+                head = self._source[:8]
+            else:
+                with self._source.open("rb") as file:
+                    head = file.read(8)
+            if not any(head[place : place + len(mark)] == mark for place, mark in _BEGINNINGS):
                 raise DataError("it reads only files that start as MP4, QuickTime or Matroska")
             reader = _OPEN[self._library](self._source)
-            self._turns = self._missing_turns(reader)
+            info = self.info()
+            if len(reader) != info.num_frames:
+                raise DataError("its number of frames differs from PyAV's")
+            ends = [0, info.num_frames - 1]  # a last one of another size would be scaled to that of the first
+            found, wanted = _READ[self._library](reader, ends), [self._base.read([index])[0] for index in ends]
+            alike = [
+                turns
+                for turns in {0, info.rotation_deg // 90}
+                if all(_are_alike(np.rot90(one, turns), other) for one, other in zip(found, wanted, strict=True))
+            ]
+            if not alike:
+                raise DataError("its first or last frame differs from PyAV's")
+            if len(alike) > 1:
+                raise DataError("its first and last frame are plain and do not show their rotation")
+            self._turns = alike[0]
         except MissingPackage:
             raise
         except Exception as error:
@@ -180,24 +199,6 @@ class LibraryReader:
             reader = None
         self._reader, self._process = reader, os.getpid()
         return reader
-
-    def _missing_turns(self, reader: Any) -> int:
-        """Quarter turns still to apply: decord turns some containers' pictures by itself and others not."""
-        info = self.info()
-        if len(reader) != info.num_frames:
-            raise DataError("its number of frames differs from PyAV's")
-        ends = [0, info.num_frames - 1]  # a last one of another size would be scaled to that of the first
-        found, wanted = _READ[self._library](reader, ends), [self._base.read([index])[0] for index in ends]
-        alike = [
-            turns
-            for turns in {0, info.rotation_deg // 90}
-            if all(_are_alike(np.rot90(one, turns), other) for one, other in zip(found, wanted, strict=True))
-        ]
-        if not alike:
-            raise DataError("its first or last frame differs from PyAV's")
-        if len(alike) > 1:
-            raise DataError("its first and last frame are plain and do not show their rotation")
-        return alike[0]
 
     def _drop(self) -> None:
         if self._reader is not None and self._process != os.getpid():
@@ -235,15 +236,6 @@ _READ: dict[Library, Callable[[Any, list[int]], Frames]] = {
     "decord": lambda reader, indices: reader.get_batch(indices).asnumpy(),
     "torchcodec": lambda reader, indices: reader.get_frames_at(indices).data.numpy(),
 }
-
-
-def _is_mp4_or_matroska(source: Path | bytes) -> bool:
-    if isinstance(source, bytes):
-        head = source[:8]
-    else:
-        with source.open("rb") as file:
-            head = file.read(8)
-    return any(head[place : place + len(mark)] == mark for place, mark in _BEGINNINGS)
 
 
 def _first_line(error: Exception) -> str:

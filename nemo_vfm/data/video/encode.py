@@ -82,7 +82,21 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
             frame = _encodable(picture, scaler)
             if stream is None:
                 shape = frame.height, frame.width
-                stream = _stream(container, frame, fps, how)
+                if frame.width % 2 or frame.height % 2:
+                    raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be stored as 4:2:0, which needs "
+                                     "even sizes")  # fmt: skip
+                encoder, crf, preset = how
+                stream = container.add_stream(encoder.codec, rate=fps, options=encoder.options(crf, preset))
+                assert isinstance(stream, av.VideoStream)
+                stream.height, stream.width = frame.height, frame.width
+                stream.pix_fmt = "yuv420p"
+                context = stream.codec_context
+                context.time_base = 1 / fps
+                context.colorspace, context.color_range = frame.colorspace, frame.color_range
+                context.color_primaries, context.color_trc = frame.color_primaries, frame.color_trc
+                # x264 gives other bytes with another number of threads: one writes the same file everywhere.
+                context.thread_count = 1
+                open_encoder(stream)
                 _mux(container, audio)
             if (frame.height, frame.width) != shape:
                 raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
@@ -100,24 +114,6 @@ def _mux(container: av.container.OutputContainer, audio: ClipAudio | None) -> No
         for packet in audio.packets:
             packet.stream = stream
             container.mux(packet)
-
-
-def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, how: How) -> av.VideoStream:
-    if frame.width % 2 or frame.height % 2:
-        raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be stored as 4:2:0, which needs even sizes")
-    encoder, crf, preset = how
-    stream = container.add_stream(encoder.codec, rate=fps, options=encoder.options(crf, preset))
-    assert isinstance(stream, av.VideoStream)
-    stream.height, stream.width = frame.height, frame.width
-    stream.pix_fmt = "yuv420p"
-    context = stream.codec_context
-    context.time_base = 1 / fps
-    context.colorspace, context.color_range = frame.colorspace, frame.color_range
-    context.color_primaries, context.color_trc = frame.color_primaries, frame.color_trc
-    # x264 gives other bytes with another number of threads: one, so that every machine writes the same file.
-    context.thread_count = 1
-    open_encoder(stream)
-    return stream
 
 
 def _encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFrame:
