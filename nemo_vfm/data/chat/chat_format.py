@@ -89,21 +89,16 @@ class ControlTokens:
     def encoded(self, text: str) -> tuple[list[int], list[Place], str]:
         """Tokens, the place of each in the text without marks, and this text."""
         tokens, places, plain = list[int](), list[Place](), ""
-        for number, (piece, is_name) in enumerate(self._pieces(text)):
-            own, where = self._piece(piece, is_name, first=number == 0)
+        # What is encoded apart: texts, and names that are no control tokens: text, name or None, text, ...
+        pieces = self._marked.split(self._only_needed_borders(text))
+        for number, piece in enumerate(pieces):
+            if number and not piece:
+                continue
+            own, where = self._piece(piece, number % 2 == 1, first=number == 0)
             tokens += own
             places += [(begin + len(plain), end + len(plain)) for begin, end in where]
             plain += piece
         return tokens, places, plain
-
-    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """What is encoded apart: texts, and names that are no control tokens."""
-        text = self._only_needed_borders(text)
-        pieces = self._marked.split(text)  # text, name or None, text, ...
-        yield pieces[0], False
-        for number, piece in enumerate(pieces[1:], start=1):
-            if piece:
-                yield piece, number % 2 == 1
 
     def _only_needed_borders(self, text: str) -> str:
         """Without the borders over which no name has come about, so that they change no token."""
@@ -113,15 +108,13 @@ class ControlTokens:
         joined, borders = "".join(parts), list[int]()
         for part in parts[:-1]:
             borders.append(len(part) + (borders[-1] if borders else 0))
-        matches = [match.span() for match in self._name.finditer(joined) if not self._is_marked(joined, *match.span())]
-        within = (borders[bisect_right(borders, begin) : bisect_left(borders, end)] for begin, end in matches)
-        needed = sorted(set(itertools.chain.from_iterable(within)))
-        cuts = [0, *needed, len(joined)]
+        needed = set[int]()
+        for begin, end in (match.span() for match in self._name.finditer(joined)):
+            is_marked = joined[max(0, begin - 1) : begin] == _BEGINS and joined[end : end + 1] == _ENDS
+            if not is_marked:
+                needed |= {*borders[bisect_right(borders, begin) : bisect_left(borders, end)]}
+        cuts = [0, *sorted(needed), len(joined)]
         return _BORDER.join(joined[begin:end] for begin, end in itertools.pairwise(cuts))
-
-    @staticmethod
-    def _is_marked(text: str, begin: int, end: int) -> bool:
-        return text[max(0, begin - 1) : begin] == _BEGINS and text[end : end + 1] == _ENDS
 
     def _piece(self, piece: str, is_name: bool, *, first: bool) -> tuple[list[int], list[Place]]:
         tokens, places = self._after_a_line(piece, names=not is_name) if not first else self._plain(piece, True)
@@ -273,7 +266,7 @@ class ChatFormat:
     ) -> str:  # fmt: skip
         written = self._of(tools)
         try:
-            marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
+            marked = [written.control.marked(_for_templates(message)) for message in messages]
             told = {name: written.control.marked(value) for name, value in (variables or {}).items()}
         except RecursionError:
             raise DataError("a message holds lists in lists that are nested too deep") from None
@@ -308,21 +301,24 @@ class ChatFormat:
         return f"chat/1 {sha256(text.encode()).hexdigest()[:16]} {self.tokenizer.fingerprint()}"
 
 
-def _with_text(message: Message) -> dict[str, Json]:
-    """A message whose content is one text, where it is a list of texts."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return {key: value for key, value in message.items() if value is not None or key == "content"}
-    texts = [p for p in content if isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str)]
-    if other := next((part for part in content if part not in texts), None):
-        raise DataError(f"a message has a part that is not text: {str(other)[:80]}")
-    return {**message, "content": "".join(part["text"] for part in content)}
+def _for_templates(message: Message) -> dict[str, Json]:
+    """A message whose content is one text, where it is a list of texts, and whose calls have mappings as arguments.
 
-
-def _with_arguments(message: dict[str, Json]) -> dict[str, Json]:
-    """A message whose calls have their arguments as mappings: OpenAI's form is JSON, which templates would quote."""
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": list(map(_with_mapping, calls))} if isinstance(calls, list) else message
+    OpenAI's form of arguments is JSON, which templates would quote.
+    """
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        texts = [
+            p for p in content if isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str)
+        ]
+        if other := next((part for part in content if part not in texts), None):
+            raise DataError(f"a message has a part that is not text: {str(other)[:80]}")
+        found = {**message, "content": "".join(part["text"] for part in texts)}
+    else:
+        found = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if isinstance(calls, list):
+        found["tool_calls"] = list(map(_with_mapping, calls))
+    return found
 
 
 def _with_mapping(call: Json) -> Json:

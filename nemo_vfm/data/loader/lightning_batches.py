@@ -47,7 +47,7 @@ class LightningBatches:
     """
 
     def __init__(self, module: LightningData) -> None:
-        self.module = module
+        self.module, self._name = module, type(module).__name__
         self._loader: Iterable[Batch] | None = None
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -62,7 +62,7 @@ class LightningBatches:
 
     def train_dataloader(self) -> Iterator[Batch]:
         """See `TrainingData.train_dataloader`; this rank's slice of each."""
-        length = self._length()
+        length = _len(self._loader)
         begin = self._first // length * length if length else 0
         for batch in self._from(begin):
             if batch.index >= self._first:
@@ -111,7 +111,7 @@ class LightningBatches:
         Raises:
             UserError: its loader has no length.
         """
-        if not (length := self._length()):
+        if not (length := _len(self._loader)):
             raise UserError(f"the loader of {self._name} has no length; give the duration in steps")
         return length
 
@@ -124,13 +124,6 @@ class LightningBatches:
         if not (count := _len(getattr(self._loader, "dataset", None))):
             raise UserError(f"the data set of {self._name} has no length; give the duration in steps")
         return count
-
-    def _length(self) -> int:
-        return _len(self._loader)
-
-    @property
-    def _name(self) -> str:
-        return type(self.module).__name__
 
 
 def _len(of: Any) -> int:

@@ -66,12 +66,6 @@ class _Read:
     error: OSError | None = None
     num_read: int = 0
 
-    def run(self) -> None:
-        try:
-            self.num_read = self.file.read_into(self.spread.offset, self.buffers)
-        except OSError as error:
-            self.error = error
-
     def tensors(self) -> dict[str, Stored] | None:
         """What was read; None where a header is another one."""
         found: dict[str, Stored] = {}
@@ -107,7 +101,10 @@ class ReaderInPlace:
         reads = [self._planned(entry, shape, rows, place) for place, entry in enumerate(entries)]
         planned = [read for read in reads if read is not None]
         for read in planned:
-            read.run()
+            try:
+                read.num_read = read.file.read_into(read.spread.offset, read.buffers)
+            except OSError as error:
+                read.error = error
         for file in {read.file for read in planned}:
             file.require_unchanged()
         return [

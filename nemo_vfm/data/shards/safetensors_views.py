@@ -33,15 +33,16 @@ class Stored(NamedTuple):
 
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite. In numpy, one thread: torch's would wait for each other in a worker."""
-        pieces = range(0, len(self.data), _PIECE)
-        return all(_is_finite(self.dtype, self.data[begin : begin + _PIECE]) for begin in pieces)
-
-
-def _is_finite(dtype: torch.dtype, data: NDArray[np.uint8]) -> bool:
-    if dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
-        return not bool(((data.view(np.uint16) & 0x7F80) == 0x7F80).any())
-    kind = _NUMPY.get(dtype)
-    return kind is None or bool(np.isfinite(data.view(kind)).all())
+        is_bf16, kind = self.dtype == torch.bfloat16, _NUMPY.get(self.dtype)
+        for begin in range(0, len(self.data), _PIECE) if is_bf16 or kind is not None else ():
+            data = self.data[begin : begin + _PIECE]
+            if is_bf16:  # numpy has none; all exponent bits set is NaN or infinity
+                is_finite = not ((data.view(np.uint16) & 0x7F80) == 0x7F80).any()
+            else:
+                is_finite = np.isfinite(data.view(kind)).all()
+            if not is_finite:
+                return False
+        return True
 
 
 def stored_tensors(data: bytes) -> dict[str, Stored]:

@@ -6,6 +6,7 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -161,13 +162,12 @@ class CachedLatents:
         fps = facts_of(self._shards, entry)["fps"]
         if not is_frame_rate(fps):
             raise DataError(f"its frame rate is {fps!r}, expected a finite number above 0; encode its clip again")
-        return Sample(self._read(entry, rows) if found is None else found, caption_of(self._shards, entry), float(fps))
-
-    def _read(self, entry: Entry, rows: Rows) -> dict[str, Stored]:
-        contents = self._shards.read_all(entry, self._names)
-        if self._in_place:
-            self._in_place.learn(entry, contents, rows)
-        return {name: stored for data in contents for name, stored in stored_tensors(data).items()}
+        if found is None:
+            contents = self._shards.read_all(entry, self._names)
+            if self._in_place:
+                self._in_place.learn(entry, contents, rows)
+            found = {name: stored for data in contents for name, stored in stored_tensors(data).items()}
+        return Sample(found, caption_of(self._shards, entry), float(fps))
 
     def is_light(self) -> bool:
         """True."""
@@ -392,11 +392,23 @@ class Census:
             self._kinds[names] = media_among(names), unread_among(names)
         media, unread = self._kinds[names]
         self._samples += 1
-        self._without_caption += not _has_caption(samples, entry)
-        for name in unread:
-            self._unread[name] += 1
-        if media is not None and is_image(media):
-            self._deep += bool(entry.index.get("is_deep")) if "fps" in entry.index else _is_deep(samples, entry, media)
+        self._unread.update(unread)
+        try:
+            has_caption = bool(caption_of(samples, entry))
+        except DataError:
+            has_caption = False
+        self._without_caption += not has_caption
+        if media is None or not is_image(media):
+            return
+        if "fps" in entry.index:
+            self._deep += bool(entry.index.get("is_deep"))
+            return
+        offset, size = entry.members[media]
+        with suppress(DataError):
+            if isinstance(samples, _Spanned):
+                self._deep += is_deep(samples.read_span(entry, offset, min(size, _PNG_HEAD_BYTES)))
+            else:
+                self._deep += is_deep(samples.read(entry, media))
 
     def tell(self, where: str) -> None:
         """Say it, of the samples in `where`; nothing where there are none."""
@@ -411,20 +423,3 @@ class Census:
             warn(f"members in {where} that are not read: {', '.join(kinds)}{others}")
         if self._deep:
             warn(said_of_deep(self._deep))
-
-
-def _has_caption(samples: Samples, entry: Entry) -> bool:
-    try:
-        return bool(caption_of(samples, entry))
-    except DataError:
-        return False
-
-
-def _is_deep(samples: Samples, entry: Entry, extension: str) -> bool:
-    offset, size = entry.members[extension]
-    try:
-        if isinstance(samples, _Spanned):
-            return is_deep(samples.read_span(entry, offset, min(size, _PNG_HEAD_BYTES)))
-        return is_deep(samples.read(entry, extension))
-    except DataError:
-        return False

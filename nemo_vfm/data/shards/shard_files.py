@@ -116,7 +116,15 @@ class ShardWriter:
             len(self._samples) >= self._samples_per_shard or self._position + size > self._max_shard_bytes
         ):
             self._finish_shard()
-        places = {name: [self._append(f"{key}.{name}", members[name]), len(members[name])] for name in sorted(members)}
+        if self._file is None:
+            self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
+        places: dict[str, list[int]] = {}
+        for name, data in sorted(members.items()):
+            places[name] = [self._position + BLOCK, len(data)]
+            info = tarfile.TarInfo(f"{key}.{name}")  # no time, owner or machine, so equal members give equal bytes
+            info.size, info.mtime, info.mode = len(data), 0, 0o644
+            for part in (info.tobuf(tarfile.USTAR_FORMAT), data, bytes(-len(data) % BLOCK)):
+                self._put(part)
         crcs = [zlib.crc32(members[name]) for name in places]
         self._samples.append({"key": key, "members": places, "crc32": crcs, "index": dict(index)})
         self._keys.add(key)
@@ -151,16 +159,6 @@ class ShardWriter:
     @property
     def _temporary(self) -> Path:
         return self._folder / f".shard-{len(self._done):06d}.{os.getpid()}.tmp.tar"
-
-    def _append(self, name: str, data: bytes) -> int:
-        if self._file is None:
-            self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
-        offset = self._position + BLOCK
-        info = tarfile.TarInfo(name)  # no time, owner or machine, so equal members give equal bytes
-        info.size, info.mtime, info.mode = len(data), 0, 0o644
-        for part in (info.tobuf(tarfile.USTAR_FORMAT), data, bytes(-len(data) % BLOCK)):
-            self._put(part)
-        return offset
 
     def _put(self, part: bytes) -> None:
         assert self._file is not None
@@ -359,10 +357,9 @@ class ShardSet:
             self._files, self._lock, self._pid = OrderedDict(), threading.Lock(), os.getpid()
         with self._lock:
             file = self._files.get(shard)
-        return self._open(shard) if file is None else file
-
-    def _open(self, shard: str) -> OpenShard:
-        """Open a tar without holding the lock: it may take a request, or the download of a whole shard."""
+        if file is not None:
+            return file
+        # Opened without holding the lock: it may take a request, or the download of a whole shard.
         file = self._source.open(shard, self._hashes.get(shard, ""), self._stamps.get(shard))
         with self._lock:
             if len(self._files) >= _MAX_OPEN_FILES:

@@ -258,18 +258,14 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
 def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[Entry]:
     """The samples that `shards.json` and the indices name, each checked against its tar's size."""
     entries: dict[str, Entry] = {}
-    for found in _read_indices(place, folder, shards):
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="indices") as threads:  # each waits for a store's answer
+        one_by_one = map if isinstance(place, Path) else threads.map
+        read = list(one_by_one(lambda shard: _read_index(place, folder, shard), shards))
+    for found in read:
         for entry in found:
             if entries.setdefault(entry.key, entry) is not entry:
                 raise DataError(f"sample {entry.key} is in {place} twice; write the shards again")
     return list(entries.values())
-
-
-def _read_indices(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[list[Entry]]:
-    if not isinstance(place, Address):
-        return [_read_index(place, folder, shard) for shard in shards]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="indices") as threads:  # each waits for an answer
-        return list(threads.map(lambda shard: _read_index(place, folder, shard), shards))
 
 
 def read_shards_json(place: Place, folder: ShardFolder | None = None) -> list[ShardRecord]:

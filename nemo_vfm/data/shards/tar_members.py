@@ -159,15 +159,12 @@ class TarMembers:
             return info
         except (tarfile.HeaderError, ValueError) as error:
             if self._position == BLOCK:
-                raise Unreadable(self._no_tar(block, error)) from error
+                if packed := next((kind for magic, kind in _PACKED.items() if block.startswith(magic)), None):
+                    raise Unreadable(f"{self._name} is compressed, so it cannot be read as a tar; unpack it first, "
+                                     f"with {packed} -dc") from error  # fmt: skip
+                raise Unreadable(f"{self._name} is not a tar: {error}") from error
             self.skipped["after a damaged header"] += 1
             return None
-
-    def _no_tar(self, block: bytes, error: Exception) -> str:
-        kind = next((kind for magic, kind in _PACKED.items() if block.startswith(magic)), None)
-        if kind is None:
-            return f"{self._name} is not a tar: {error}"
-        return f"{self._name} is compressed, so it cannot be read as a tar; unpack it first, with {kind} -dc"
 
     def _named(
         self, info: tarfile.TarInfo, name: str | None, size: int | None, sparse: bool

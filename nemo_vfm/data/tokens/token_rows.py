@@ -162,17 +162,15 @@ class DocumentRows:
         numbers, order = window * self._num_spans + np.arange(self._num_spans), np.arange(self._num_rows)
         starts = self._spans.starts(numbers)
         self._stream.need(starts, np.full(len(starts), self._span_tokens))
-        spans = [self._pieces(start) for start in starts.tolist()]
+        spans, end = list[Pieces](), self._stream.num_tokens
+        for start in starts.tolist():  # a span may go on at the stream's beginning
+            stop = start + self._span_tokens
+            spans.append(self._stream.pieces(start, min(stop, end)))
+            if stop > end:
+                spans.append(self._stream.pieces(0, stop - end))
         if self._shuffle:
             order = shuffled(order, self._num_rows, self._seed, "rows", window)
         return planned(Pieces.joined(spans), self._size, order)
-
-    def _pieces(self, start: int) -> Pieces:
-        """The documents of a span, which may go on at the stream's beginning."""
-        stop, end = start + self._span_tokens, self._stream.num_tokens
-        if stop <= end:
-            return self._stream.pieces(start, stop)
-        return Pieces.joined([self._stream.pieces(start, end), self._stream.pieces(0, stop - end)])
 
 
 class HeldOutRows:

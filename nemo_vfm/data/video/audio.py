@@ -4,6 +4,7 @@ Times are those of the file's own clock, like the time stamps of its frames, so 
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import av
@@ -101,7 +102,9 @@ def _heard(path: Path, container: InputContainer, start_s: float, end_s: float, 
     """Every piece is laid where its time stamp says; what was cut out of the sound stays silent."""
     samples = np.zeros(round((end_s - start_s) * rate), np.float32)
     expected: int | None = None
-    for piece in _pieces(path, container, start_s, end_s, rate):
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+    frames = chain(decoded_sound(sound_packets(path, container, start_s), end_s), (None,))
+    for piece in (piece for frame in frames for piece in resampler.resample(frame)):
         if piece.pts is None or piece.time_base is None:
             raise DataError("its audio has no timestamps")
         place = round((float(piece.pts * piece.time_base) - start_s) * rate)
@@ -113,14 +116,6 @@ def _heard(path: Path, container: InputContainer, start_s: float, end_s: float, 
             samples[first:last] = values[first - place : last - place]
         expected = place + len(values)
     return samples
-
-
-def _pieces(path: Path, container: InputContainer, start_s: float, end_s: float, rate: int) -> Iterator[AudioFrame]:
-    """Decoded frames from a little before the span to its end, as one channel at the rate."""
-    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
-    for frame in decoded_sound(sound_packets(path, container, start_s), end_s):
-        yield from resampler.resample(frame)
-    yield from resampler.resample(None)
 
 
 def decoded_sound(packets: "Iterable[Packet[AudioStream]]", end_s: float) -> Iterator[AudioFrame]:

@@ -97,23 +97,24 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
                 # x264 gives other bytes with another number of threads: one writes the same file everywhere.
                 context.thread_count = 1
                 open_encoder(stream)
-                _mux(container, audio)
+                if audio is not None and audio.stream is not None:
+                    # All the sound at once: the muxer lays it between the pictures by time.
+                    sound = container.add_stream_from_template(audio.stream)
+                    for packet in audio.packets:
+                        packet.stream = sound
+                        container.mux(packet)
             if (frame.height, frame.width) != shape:
                 raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
-            container.mux(stream.encode(_placed(frame, count - 1, fps)))
+            if frame.format.name != "yuv420p":
+                frame = frame.reformat(format="yuv420p")
+            frame.pts, frame.time_base = count - 1, 1 / fps
+            # A picture type left over from a decoder makes x264 write keyframes where it stands (604 of 900 once).
+            frame.pict_type = av.video.frame.PictureType.NONE
+            container.mux(stream.encode(frame))
         if stream is None:
             raise ValueError("expected at least one frame to encode, got none")
         container.mux(stream.encode(None))
     return count
-
-
-def _mux(container: av.container.OutputContainer, audio: ClipAudio | None) -> None:
-    """All the sound at once: the muxer lays it between the pictures by time."""
-    if audio is not None and audio.stream is not None:
-        stream = container.add_stream_from_template(audio.stream)
-        for packet in audio.packets:
-            packet.stream = stream
-            container.mux(packet)
 
 
 def _encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFrame:
@@ -138,13 +139,4 @@ def _from_rgb(picture: NDArray[np.uint8]) -> av.VideoFrame:
     frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
     frame.colorspace, frame.color_range = _BT709, _LIMITED_RANGE
     frame.color_primaries, frame.color_trc = _BT709, _BT709
-    return frame
-
-
-def _placed(frame: av.VideoFrame, index: int, fps: Fraction) -> av.VideoFrame:
-    if frame.format.name != "yuv420p":
-        frame = frame.reformat(format="yuv420p")
-    frame.pts, frame.time_base = index, 1 / fps
-    # A picture type left over from a decoder makes x264 write keyframes where it stands (604 of 900 once).
-    frame.pict_type = av.video.frame.PictureType.NONE
     return frame

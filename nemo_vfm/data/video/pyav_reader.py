@@ -340,19 +340,15 @@ class PyAVReader:
 
     def picture(self, frame: av.VideoFrame) -> Frame:
         """A frame that was decoded, upright, in square pixels and SDR, (H, W, 3) RGB."""
-        info = self.info()
+        info, scaled = self.info(), dict[str, Any]()
+        if not info.is_square:
+            width, height = self.shown_size(frame.width, frame.height)
+            scaled = {"width": width, "height": height, "interpolation": "BICUBIC"}
         try:
-            picture = np.rot90(rgb_of(frame, self._to_rgb, **self._size(frame)), info.rotation_deg // 90)
+            picture = np.rot90(rgb_of(frame, self._to_rgb, **scaled), info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be converted to RGB: {error}") from error
         return np.ascontiguousarray(picture)
-
-    def _size(self, frame: av.VideoFrame) -> dict[str, Any]:
-        """What is said to the scaler: nothing where pixels are square."""
-        if self.info().is_square:
-            return {}
-        width, height = self.shown_size(frame.width, frame.height)
-        return {"width": width, "height": height, "interpolation": "BICUBIC"}
 
     def shown_size(self, width: int, height: int) -> tuple[int, int]:
         """The size in square pixels of a frame that is stored in this size, before it is turned upright."""
