@@ -50,7 +50,12 @@ class Look:
 
 def look(frames_THWC: Frames) -> NDArray[np.float32]:
     """Colours, profile and grain side by side, (384 + 48 + 16,)."""
-    inside = _without_borders(frames_THWC)
+    # Black bars are cut off: they would be the strongest profile of all.
+    lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
+    rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
+    inside = frames_THWC
+    if len(rows) >= _ROWS and len(columns) >= _ROWS:
+        inside = frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
     profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
     grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
@@ -68,15 +73,6 @@ def look(frames_THWC: Frames) -> NDArray[np.float32]:
     colours = np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
     parts = ((_COLOURS, colours), (_PROFILE, profile), (_GRAIN, grain))
     return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
-
-
-def _without_borders(frames_THWC: Frames) -> Frames:
-    """Cut black bars off: they would be the strongest profile of all."""
-    lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
-    rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
-    if len(rows) < _ROWS or len(columns) < _ROWS:
-        return frames_THWC
-    return frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:

@@ -73,7 +73,7 @@ def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: in
     nearest = torch.full_like(best, _ABSENT if len(vectors) > 1 else 0.0)
     for group in clusters(vectors_ND, num_clusters(len(vectors)) if count is None else count, seed=seed):
         members = torch.from_numpy(group).to(vectors.device)
-        pieces = members.split(_ROWS) if len(group) else ()
+        pieces = torch.split(members, _ROWS) if len(group) else ()
         for number, rows in enumerate(pieces):
             for columns in pieces[number:]:  # later items, a row each: along columns torch takes three times as long
                 cosines = vectors[columns] @ vectors[rows].T

@@ -273,10 +273,10 @@ def agreed_boxes(pictures: Sequence[Picture], seconds: Sequence[float], width: i
     whole = Box(0, 0, width, height)
     groups = _groups(pictures, seconds, width, height)
     # Shots whose box is the file's for a while: 10 s on end, or longer than any other in all.
-    seen = [place for place, group in enumerate(groups) if group is not None]
+    grouped = [place for place, group in enumerate(groups) if group is not None]
     most = max((group.seconds for group in groups if group is not None), default=0.0)
     lasting = []
-    for _, stretch in groupby(seen, key=lambda place: id(groups[place])):
+    for _, stretch in groupby(grouped, key=lambda place: id(groups[place])):
         places = list(stretch)
         group = groups[places[0]]
         assert group is not None

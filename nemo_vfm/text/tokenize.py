@@ -24,7 +24,6 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
-from nemo_vfm.data.tokens.token_writer import write_manifest
 from nemo_vfm.text.document_lines import Portion, files_of, identity, portions
 from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, tokenize
 
@@ -213,23 +212,23 @@ class TokenizeText:
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
             for _ in done(work, missing, self.processes or cores):
                 line.advance()
-        found = work.records_of()
-        totals = counts(found)
+        records = work.records_of()
+        totals = counts(records)
         write_json(run.folder / "counts.json", totals)
         write_text(
-            run.folder / "failed.jsonl", "".join(f"{json.dumps(one)}\n" for one in _faults(work.portions, found))
+            run.folder / "failed.jsonl", "".join(f"{json.dumps(one)}\n" for one in _faults(work.portions, records))
         )
         for reason, count in totals["failed"].items():
             warn(f"{count} of {totals['in']} documents could not be read: {reason}; see failed.jsonl")
-        shards = tuple(record.shard for record in found if record.shard is not None)
+        shards = tuple(record.shard for record in records if record.shard is not None)
         if not shards:
             raise NothingKept(f"none of {totals['in']} documents in {self.path} has tokens: {totals}")
         tokenizer = self.tokenizer
         work.sweep()  # once more: a worker of a killed run may have lived on for a moment and begun another file
-        write_manifest(
-            work.out, Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, totals)
-        )
-        return _outcome(found, did_nothing=False)
+        # The last file of a folder: from here on it is one.
+        manifest = Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, totals)
+        write_json(work.out / NAME, manifest.json())
+        return _outcome(records, did_nothing=False)
 
     def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
         before = _read(folder / _PLAN)

@@ -32,7 +32,7 @@ from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
 from nemo_vfm.data.shards.shard_folder import Entry
-from nemo_vfm.data.video.clip_audio import clip_audio
+from nemo_vfm.data.video.audio import clip_audio
 from nemo_vfm.data.video.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.video.encode import FrameToEncode, encode_mp4
 from nemo_vfm.data.video.image_file import open_image, png

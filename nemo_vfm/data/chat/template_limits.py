@@ -102,8 +102,13 @@ def weight(value: Any) -> int:
         deeper: list[Any] = []
         for one in level:
             total += _own_letters(one)
-            for parts in _parts(one):
-                deeper += parts
+            if isinstance(one, dict):
+                deeper += one.keys()
+                deeper += one.values()
+            elif isinstance(one, _LISTS):
+                deeper += one
+            elif isinstance(one, Namespace):  # its own attributes are those that a template gave it
+                deeper += dict(object.__getattribute__(one, "_Namespace__attrs")).values()
             require_letters(total + _PART_LETTERS * len(deeper))
         level, depth = deeper, depth + 1
         if depth > _MOST_DEPTH:
@@ -115,17 +120,6 @@ def _own_letters(value: Any) -> int:
     if isinstance(value, str | bytes):
         return len(value) + _PART_LETTERS
     return _PART_LETTERS + (value.bit_length() // 3 if isinstance(value, int) else 0)
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    """What a value would write beside itself."""
-    if isinstance(value, dict):
-        return value.keys(), value.values()
-    if isinstance(value, _LISTS):
-        return (value,)
-    if isinstance(value, Namespace):  # its own attributes are those that a template gave it
-        return (dict(object.__getattribute__(value, "_Namespace__attrs")).values(),)
-    return ()
 
 
 def drawn(value: Any) -> Any:

@@ -63,9 +63,14 @@ class LightningBatches:
     def train_dataloader(self) -> Iterator[Batch]:
         """See `TrainingData.train_dataloader`; this rank's slice of each."""
         length = _len(self._loader)
-        begin = self._first // length * length if length else 0
-        for batch in self._from(begin):
-            if batch.index >= self._first:
+        index = self._first // length * length if length else 0
+        assert self._loader is not None
+        while True:
+            batches, before = iter(self._loader), index
+            while (batch := self._next(batches, index)) is not None:
+                index += 1
+                if batch.index < self._first:
+                    continue
                 pieces = batch.cut(self._num_ranks)
                 if len(pieces) < self._num_ranks:
                     raise UserError(
@@ -73,14 +78,6 @@ class LightningBatches:
                         f"{self._num_ranks} data ranks"
                     )
                 yield pieces[self._rank]
-
-    def _from(self, index: int) -> Iterator[Batch]:
-        assert self._loader is not None
-        while True:
-            batches, before = iter(self._loader), index
-            while (batch := self._next(batches, index)) is not None:
-                yield batch
-                index += 1
             if index == before:
                 raise UserError(f"{self._name} yields no batch")
 

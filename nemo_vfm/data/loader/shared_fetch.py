@@ -128,16 +128,13 @@ class UniqueBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            with closing(self._read_ahead() if self._num_workers else self._read_now()) as loaded:
+            one_by_one = (self._load(index, self._held(index)) for index in itertools.count(self._first))
+            with closing(self._read_ahead() if self._num_workers else one_by_one) as loaded:
                 for batch, found in loaded:
                     self._faults.count(found)
                     yield batch
         finally:
             info(f"shared loading, {self._exchange.traffic}")
-
-    def _read_now(self) -> Generator[Loaded, None, None]:
-        for index in itertools.count(self._first):
-            yield self._load(index, self._held(index))
 
     def _held(self, index: int) -> FetchedBytes:
         return self._exchange.held(index, self._entries(index))

@@ -107,9 +107,18 @@ class ReaderInPlace:
                 read.error = error
         for file in {read.file for read in planned}:
             file.require_unchanged()
-        return [
-            read if read is None else self._checked(entry, read) for entry, read in zip(entries, reads, strict=True)
-        ]
+        found: list[dict[str, Stored] | DataError | OSError | None] = []
+        for entry, read in zip(entries, reads, strict=True):
+            if read is None or read.error is not None:
+                found.append(None if read is None else read.error)
+                continue
+            try:
+                self._samples.check(entry, self._extensions, read.members, read.spread.size - read.num_read)
+            except (DataError, OSError) as error:
+                found.append(error)
+            else:
+                found.append(read.tensors())
+        return found
 
     def _planned(self, entry: Entry, shape: str, rows: Rows, place: int) -> _Read | None:
         kinds = self._known.get(self._key(entry, shape))
@@ -121,15 +130,6 @@ class ReaderInPlace:
         for gap, member in zip(where[1].gaps, members, strict=True):
             buffers += [bytearray(gap), *member] if gap else member
         return _Read(kinds, members, *where, buffers)
-
-    def _checked(self, entry: Entry, read: _Read) -> dict[str, Stored] | DataError | OSError | None:
-        try:
-            if read.error is not None:
-                raise read.error
-            self._samples.check(entry, self._extensions, read.members, read.spread.size - read.num_read)
-        except (DataError, OSError) as error:
-            return error
-        return read.tensors()
 
     def _key(self, entry: Entry, shape: str) -> tuple[object, ...]:
         return shape, *[entry.members[extension][1] for extension in self._extensions]

@@ -33,13 +33,15 @@ class Stored(NamedTuple):
 
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite. In numpy, one thread: torch's would wait for each other in a worker."""
-        is_bf16, kind = self.dtype == torch.bfloat16, _NUMPY.get(self.dtype)
-        for begin in range(0, len(self.data), _PIECE) if is_bf16 or kind is not None else ():
+        kind = _NUMPY.get(self.dtype)
+        for begin in range(0, len(self.data), _PIECE):
             data = self.data[begin : begin + _PIECE]
-            if is_bf16:  # numpy has none; all exponent bits set is NaN or infinity
+            if kind is not None:
+                is_finite = bool(np.isfinite(data.view(kind)).all())
+            elif self.dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
                 is_finite = not ((data.view(np.uint16) & 0x7F80) == 0x7F80).any()
             else:
-                is_finite = np.isfinite(data.view(kind)).all()
+                return True
             if not is_finite:
                 return False
         return True

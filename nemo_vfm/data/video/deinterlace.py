@@ -25,12 +25,12 @@ def progressive(frames: Iterator[Numbered]) -> Iterator[Numbered]:
     error: DataError | None = None
     try:
         for number, frame in frames:
-            if filtered is not None and not filtered.takes(frame):  # of another size: for others to refuse
+            if filtered is not None and _kind(frame) != filtered.kind:  # of another size: for others to refuse
                 yield from filtered.end()
                 filtered, before = None, None
             if filtered is None and frame.interlaced_frame:
                 filtered = _Filter(frame)
-                if before is not None and filtered.takes(before[1]):
+                if before is not None and _kind(before[1]) == filtered.kind:
                     filtered.push(*before, given=True)
             if filtered is None:
                 before = number, frame
@@ -50,7 +50,7 @@ class _Filter:
     """One run of frames of one size and kind through bwdif."""
 
     def __init__(self, frame: av.VideoFrame) -> None:
-        self._kind = _kind(frame)
+        self.kind = _kind(frame)
         self._graph = Graph()
         self._graph.threads = 1  # a process a core, as everywhere
         self._source = self._graph.add_buffer(
@@ -63,10 +63,6 @@ class _Filter:
         self._graph.configure()
         self._waiting: deque[tuple[int, av.VideoFrame, bool]] = deque()
         self._pushed = 0
-
-    def takes(self, frame: av.VideoFrame) -> bool:
-        """Whether this run can go on with it."""
-        return _kind(frame) == self._kind
 
     def push(self, number: int, frame: av.VideoFrame, *, given: bool = False) -> None:
         """The next frame; `given` ones are only for their neighbours to look at."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.media_types import Frame
-from nemo_vfm.data.video.clip_audio import ClipAudio
+from nemo_vfm.data.video.audio import ClipAudio
 from nemo_vfm.data.video.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 
@@ -82,21 +82,7 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
             frame = _encodable(picture, scaler)
             if stream is None:
                 shape = frame.height, frame.width
-                if frame.width % 2 or frame.height % 2:
-                    raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be stored as 4:2:0, which needs "
-                                     "even sizes")  # fmt: skip
-                encoder, crf, preset = how
-                stream = container.add_stream(encoder.codec, rate=fps, options=encoder.options(crf, preset))
-                assert isinstance(stream, av.VideoStream)
-                stream.height, stream.width = frame.height, frame.width
-                stream.pix_fmt = "yuv420p"
-                context = stream.codec_context
-                context.time_base = 1 / fps
-                context.colorspace, context.color_range = frame.colorspace, frame.color_range
-                context.color_primaries, context.color_trc = frame.color_primaries, frame.color_trc
-                # x264 gives other bytes with another number of threads: one writes the same file everywhere.
-                context.thread_count = 1
-                open_encoder(stream)
+                stream = _stream(container, frame, fps, how)
                 if audio is not None and audio.stream is not None:
                     # All the sound at once: the muxer lays it between the pictures by time.
                     sound = container.add_stream_from_template(audio.stream)
@@ -115,6 +101,24 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
             raise ValueError("expected at least one frame to encode, got none")
         container.mux(stream.encode(None))
     return count
+
+
+def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, how: How) -> av.VideoStream:
+    if frame.width % 2 or frame.height % 2:
+        raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be stored as 4:2:0, which needs even sizes")
+    encoder, crf, preset = how
+    stream = container.add_stream(encoder.codec, rate=fps, options=encoder.options(crf, preset))
+    assert isinstance(stream, av.VideoStream)
+    stream.height, stream.width = frame.height, frame.width
+    stream.pix_fmt = "yuv420p"
+    context = stream.codec_context
+    context.time_base = 1 / fps
+    context.colorspace, context.color_range = frame.colorspace, frame.color_range
+    context.color_primaries, context.color_trc = frame.color_primaries, frame.color_trc
+    # x264 gives other bytes with another number of threads: one, so that every machine writes the same file.
+    context.thread_count = 1
+    open_encoder(stream)
+    return stream
 
 
 def _encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFrame:
