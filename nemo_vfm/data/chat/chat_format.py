@@ -117,7 +117,9 @@ class ControlTokens:
         return _BORDER.join(joined[begin:end] for begin, end in itertools.pairwise(cuts))
 
     def _piece(self, piece: str, is_name: bool, *, first: bool) -> tuple[list[int], list[Place]]:
-        tokens, places = self._after_a_line(piece, names=not is_name) if not first else self._plain(piece, True)
+        tokens, places = (
+            self._after_a_line(piece, names=not is_name) if not first else self._tokenizer.placed(piece, names=True)
+        )
         if not is_name or self.numbers[piece] not in tokens:
             return tokens, places
         # The library finds tokens that are not special in any text; in halves there is nothing to find.
@@ -128,15 +130,12 @@ class ControlTokens:
                             f"plain text. Take it out of the message.")  # fmt: skip
         return found, [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
 
-    def _plain(self, text: str, names: bool) -> tuple[list[int], list[Place]]:
-        return self._tokenizer.placed(text, names=names)
-
     def _after_a_line(self, text: str, *, names: bool) -> tuple[list[int], list[Place]]:
         """As the text is encoded after a new line: at the start of a text SentencePiece's kind adds a space."""
-        line = self._plain("\n", True)[0]
-        tokens, places = self._plain(f"\n{text}", names)
+        line = self._tokenizer.placed("\n", names=True)[0]
+        tokens, places = self._tokenizer.placed(f"\n{text}", names=names)
         if tokens[: len(line)] != line:
-            return self._plain(text, names)
+            return self._tokenizer.placed(text, names=names)
         return tokens[len(line) :], [(max(0, begin - 1), max(0, end - 1)) for begin, end in places[len(line) :]]
 
 

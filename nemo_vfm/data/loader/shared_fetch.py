@@ -78,10 +78,6 @@ class HeldSamples:
         """See `ReadsInPlace`."""
         self.inner.check(entry, extensions, members, missing)
 
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
-
     def _span(self, held: FetchedBytes, entry: Entry, offset: int, size: int) -> bytes:
         where = (entry.shard, offset, size)
         if where in held.failed:

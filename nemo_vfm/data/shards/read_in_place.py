@@ -100,12 +100,12 @@ class ReaderInPlace:
         shape = _shape(entries[0])
         reads = [self._planned(entry, shape, rows, place) for place, entry in enumerate(entries)]
         planned = [read for read in reads if read is not None]
-        for read in planned:
+        for one in planned:
             try:
-                read.num_read = read.file.read_into(read.spread.offset, read.buffers)
+                one.num_read = one.file.read_into(one.spread.offset, one.buffers)
             except OSError as error:
-                read.error = error
-        for file in {read.file for read in planned}:
+                one.error = error
+        for file in {one.file for one in planned}:
             file.require_unchanged()
         found: list[dict[str, Stored] | DataError | OSError | None] = []
         for entry, read in zip(entries, reads, strict=True):

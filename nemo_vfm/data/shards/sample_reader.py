@@ -79,8 +79,13 @@ class Samples(Protocol):
         """Several members of one sample."""
         ...
 
-    def video(self, entry: Entry, extension: str) -> bytes | Path:
-        """The same as `read`, or the path of the file: a film on the disk is not read whole."""
+
+@runtime_checkable
+class _Files(Protocol):
+    """Samples whose members are files: a film on the disk is not read whole."""
+
+    def path(self, entry: Entry, extension: str) -> Path:
+        """Where a member lies. DataError where it is not what was listed."""
         ...
 
 
@@ -233,7 +238,8 @@ class Media:
         if is_image(extension):
             frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
         else:
-            frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket, self._decoder)
+            read = self._shards.path if isinstance(self._shards, _Files) else self._shards.read
+            frames_THWC, fps = video_to_bucket(read(entry, extension), bucket, self._decoder)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}

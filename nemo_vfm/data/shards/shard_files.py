@@ -323,10 +323,6 @@ class ShardSet:
         """So many bytes of the sample's tar from an offset on. Raises as `read` does."""
         return self._read(entry, f"bytes {offset:,} on", offset, size)
 
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
-
     @staticmethod
     def _place(entry: Entry, extension: str) -> tuple[int, int]:
         where = entry.members.get(extension)

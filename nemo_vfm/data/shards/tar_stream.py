@@ -78,10 +78,6 @@ class Raw:
         """See `Samples.read_all`."""
         return [self.read(entry, extension) for extension in extensions]
 
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedTar:

@@ -43,7 +43,7 @@ class FileSet:
     def read(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.read`."""
         try:
-            return self.video(entry, extension).read_bytes()
+            return self.path(entry, extension).read_bytes()
         except OSError as error:
             raise DataError(f"{self._paths[entry.shard]} cannot be read: {error}") from error
 
@@ -51,8 +51,8 @@ class FileSet:
         """See `Samples.read_all`."""
         return [self.read(entry, extension) for extension in extensions]
 
-    def video(self, entry: Entry, extension: str) -> Path:
-        """See `Samples.video`."""
+    def path(self, entry: Entry, extension: str) -> Path:
+        """The file, as it was listed."""
         path = self._paths[entry.shard]
         if stamp(path) != (entry.index["size"], entry.index["mtime_ns"]):
             raise DataError(f"{path} was changed or removed after it was listed")
