@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.video_info import VideoInfo, check_indices, name_of
-
-if TYPE_CHECKING:  # who names a decoder alone needs no PyAV
-    from nemo_vfm.data.video.pyav_reader import PyAVReader
 
 Decoder = Literal["auto", "pyav", "decord", "torchcodec"]
 Library = Literal["decord", "torchcodec"]
@@ -85,7 +82,7 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
         DataError: this is not a video we can read.
         UserError: there is no such file.
     """
-    from nemo_vfm.data.video.pyav_reader import PyAVReader
+    from nemo_vfm.data.video.pyav_reader import PyAVReader  # who names a decoder alone needs no PyAV
 
     base = PyAVReader(source)
     if decoder == "auto" or decoder == "pyav":
@@ -118,7 +115,7 @@ def read_all(source: Path | bytes) -> Frames:
 class LibraryReader:
     """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's."""
 
-    def __init__(self, source: Path | bytes, base: "PyAVReader", library: Library) -> None:
+    def __init__(self, source: Path | bytes, base: VideoReader, library: Library) -> None:
         self._source, self._base, self._library = source, base, library
         self._name = name_of(source)
         self._reader: Any = None
