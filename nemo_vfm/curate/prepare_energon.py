@@ -6,7 +6,7 @@ from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.shards.energon_index import TRAIN, write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.shards.shard_index import is_held_out
+from nemo_vfm.data.shards.shard_folder import is_held_out
 
 
 class WriteEnergon:

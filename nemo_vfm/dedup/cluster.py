@@ -33,17 +33,6 @@ def clusters(
     """
     if count <= 1:
         return [np.arange(len(vectors_ND))]
-    chosen = _assigned(vectors_ND, count, seed, iterations, min(nearest, count))
-    owners = np.repeat(np.arange(len(vectors_ND)), chosen.shape[1])
-    order = np.argsort(chosen.ravel(), kind="stable")
-    borders = np.searchsorted(chosen.ravel()[order], np.arange(count + 1))
-    return [np.sort(owners[order[a:b]]) for a, b in pairwise(borders) if b > a]
-
-
-def _assigned(
-    vectors_ND: NDArray[np.float32], count: int, seed: int, iterations: int, nearest: int
-) -> NDArray[np.int64]:
-    """(N, nearest) clusters of each vector, the nearest first."""
     import torch
 
     from nemo_vfm.core.device import device
@@ -51,12 +40,14 @@ def _assigned(
 
     order = torch.randperm(len(vectors_ND), generator=generator(seed, "k-means"))
     vectors = torch.nn.functional.normalize(torch.from_numpy(vectors_ND), dim=1)
-    sample = vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device())
-    centroids = _centroids(sample, count, iterations)
-    found = [
-        (part.to(device()) @ centroids.T).topk(nearest, dim=1).indices.cpu() for part in torch.split(vectors, _ROWS)
-    ]
-    return torch.cat(found).numpy()
+    centroids = _centroids(vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device()), count, iterations)
+    most = min(nearest, count)
+    found = [(part.to(device()) @ centroids.T).topk(most, dim=1).indices.cpu() for part in torch.split(vectors, _ROWS)]
+    chosen = torch.cat(found).numpy()  # (N, nearest) clusters of each vector, the nearest first
+    owners = np.repeat(np.arange(len(vectors_ND)), chosen.shape[1])
+    places = np.argsort(chosen.ravel(), kind="stable")
+    borders = np.searchsorted(chosen.ravel()[places], np.arange(count + 1))
+    return [np.sort(owners[places[a:b]]) for a, b in pairwise(borders) if b > a]
 
 
 def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
@@ -70,21 +61,15 @@ def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
         if before is not None and torch.equal(owner, before):
             break
         before = owner
-        centroids = torch.nn.functional.normalize(_sums(sample_ND, owner, count), dim=1)
+        # Sums by cluster as products, since adding by index gives other last digits at every run on a GPU.
+        total = torch.zeros(count, sample_ND.shape[1], device=sample_ND.device)
+        for part, owners in zip(torch.split(sample_ND, _ROWS), torch.split(owner, _ROWS), strict=True):
+            total += torch.nn.functional.one_hot(owners, count).to(part.dtype).T @ part
+        centroids = torch.nn.functional.normalize(total, dim=1)
         empty = (centroids.abs().sum(dim=1) == 0).nonzero()[:, 0]
         # A cluster that lost all its vectors begins anew at those that fit nowhere.
         centroids[empty] = sample_ND[cosine.argsort(stable=True)[: len(empty)]]
     return centroids
-
-
-def _sums(sample_ND: "Tensor", owner_N: "Tensor", count: int) -> "Tensor":
-    """Sums by cluster as products, since adding by index gives other last digits at every run on a GPU."""
-    import torch
-
-    total = torch.zeros(count, sample_ND.shape[1], device=sample_ND.device)
-    for part, owner in zip(torch.split(sample_ND, _ROWS), torch.split(owner_N, _ROWS), strict=True):
-        total += torch.nn.functional.one_hot(owner, count).to(part.dtype).T @ part
-    return total
 
 
 class UnionFind:

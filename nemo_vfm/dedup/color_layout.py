@@ -50,35 +50,19 @@ class Look:
 
 def look(frames_THWC: Frames) -> NDArray[np.float32]:
     """Colours, profile and grain side by side, (384 + 48 + 16,)."""
-    inside = _without_borders(frames_THWC)
+    # Black bars are cut off: they would be the strongest profile of all.
+    lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
+    rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
+    inside = frames_THWC
+    if len(rows) >= _ROWS and len(columns) >= _ROWS:
+        inside = frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
     profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
     grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
-    parts = ((_COLOURS, _colours(inside)), (_PROFILE, profile), (_GRAIN, grain))
-    return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
-
-
-def _without_borders(frames_THWC: Frames) -> Frames:
-    """Cut black bars off: they would be the strongest profile of all."""
-    lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
-    rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
-    if len(rows) < _ROWS or len(columns) < _ROWS:
-        return frames_THWC
-    return frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-
-
-def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
-    small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
-    return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
-
-
-def _colours(frames_THWC: Frames) -> NDArray[np.float32]:
-    """Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
-
-    With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not
-    drown everything else.
-    """
-    pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in frames_THWC])
+    # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells. With
+    # roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not drown
+    # everything else.
+    pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in inside])
     places = np.stack([_place(pixels[:, axis], axis) for axis in range(3)], axis=1)
     low = np.floor(places).astype(np.int64)
     counts = np.zeros(int(np.prod(_BINS)))
@@ -86,7 +70,14 @@ def _colours(frames_THWC: Frames) -> NDArray[np.float32]:
         share = np.abs(np.array(corner) - 1 + (places - low)).prod(axis=1)
         cell = np.minimum(low + np.array(corner), np.array(_BINS) - 1)
         counts += np.bincount(np.ravel_multi_index(tuple(cell.T), _BINS), weights=share, minlength=len(counts))
-    return np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
+    colours = np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
+    parts = ((_COLOURS, colours), (_PROFILE, profile), (_GRAIN, grain))
+    return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
+
+
+def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
+    small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
+    return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
 
 
 def _place(values: NDArray[np.float32], axis: int) -> NDArray[np.float64]:

@@ -86,10 +86,17 @@ def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:
         return 0.0
     places = {(i, j): place for i, x in enumerate(short) for j, y in enumerate(long) if (place := registered(x, y))}
     graded = {at: _graded(short[at[0]], long[at[1]], place) for at, place in places.items()}
-    best = sorted(graded, key=lambda at: -graded[at])[:_HYPOTHESES]
-    return max(
-        (_in_order(_consistent(places[at], places, graded), (len(short), len(long))) for at in best), default=0.0
-    ) / len(short)
+    best = 0.0
+    for one in (places[at] for at in sorted(graded, key=lambda at: -graded[at])[:_HYPOTHESES]):
+        # The pairs of frames whose place is this one: a crop stays where it is while the clip runs.
+        consistent = {
+            at: graded[at]
+            for at, other in places.items()
+            if abs(other.scale / one.scale - 1) < _SCALE
+            and max(abs(other.shift_x - one.shift_x), abs(other.shift_y - one.shift_y)) < _SHIFT
+        }
+        best = max(best, _in_order(consistent, (len(short), len(long))))
+    return best / len(short)
 
 
 def same(a: Frame, b: Frame) -> bool:
@@ -100,18 +107,6 @@ def same(a: Frame, b: Frame) -> bool:
 
 def _graded(a: Frame, b: Frame, place: Place) -> float:
     return min(1.0, max(0.0, (agreement(a, b, place) - _DIFFERENT) / (_SAME - _DIFFERENT)))
-
-
-def _consistent(
-    one: Place, places: dict[tuple[int, int], Place], graded: dict[tuple[int, int], float]
-) -> dict[tuple[int, int], float]:
-    """The pairs of frames whose place is `one`: a crop stays where it is while the clip runs."""
-    return {
-        at: graded[at]
-        for at, other in places.items()
-        if abs(other.scale / one.scale - 1) < _SCALE
-        and max(abs(other.shift_x - one.shift_x), abs(other.shift_y - one.shift_y)) < _SHIFT
-    }
 
 
 def _in_order(graded: dict[tuple[int, int], float], size: tuple[int, int]) -> float:

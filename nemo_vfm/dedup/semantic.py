@@ -4,7 +4,6 @@ This is SemDeDup (arXiv 2303.09540) with two departures. A vector is in its two 
 dropped in favour of an item that stays. Shape letters: N vectors, D width of a vector.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from nemo_vfm.dedup.cluster import UnionFind, clusters, num_clusters
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 import base64
 from collections.abc import Sequence
 
@@ -74,22 +73,16 @@ def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: in
     nearest = torch.full_like(best, _ABSENT if len(vectors) > 1 else 0.0)
     for group in clusters(vectors_ND, num_clusters(len(vectors)) if count is None else count, seed=seed):
         members = torch.from_numpy(group).to(vectors.device)
-        for rows, columns, cosines in _blocks(vectors, members):
-            # Note the best of a block; no item stands twice in `rows` or in `columns`.
-            found = cosines.max(dim=1)  # one row a later item: along columns torch takes three times as long on a CPU
-            better = found.values > best[columns]
-            best[columns[better]], place[columns[better]] = found.values[better], rows[found.indices[better]]
-            nearest[columns] = nearest[columns].maximum(found.values)
-            nearest[rows] = nearest[rows].maximum(cosines.amax(dim=0))
+        pieces = torch.split(members, _ROWS) if len(group) else ()
+        for number, rows in enumerate(pieces):
+            for columns in pieces[number:]:  # later items, a row each: along columns torch takes three times as long
+                cosines = vectors[columns] @ vectors[rows].T
+                if columns is rows:
+                    cosines.masked_fill_(rows[None] >= columns[:, None], _ABSENT)
+                # Note the best of a block; no item stands twice in `rows` or in `columns`.
+                found = cosines.max(dim=1)
+                better = found.values > best[columns]
+                best[columns[better]], place[columns[better]] = found.values[better], rows[found.indices[better]]
+                nearest[columns] = nearest[columns].maximum(found.values)
+                nearest[rows] = nearest[rows].maximum(cosines.amax(dim=0))
     return Matches(best.cpu().numpy(), place.cpu().numpy(), nearest.cpu().numpy())
-
-
-def _blocks(vectors_ND: "Tensor", members: "Tensor") -> Iterator[tuple["Tensor", "Tensor", "Tensor"]]:
-    """(earlier items, later items, cosines with a row a later item) of each block; what is not earlier is -1."""
-    for top in range(0, len(members), _ROWS):
-        for left in range(top, len(members), _ROWS):
-            rows, columns = members[top : top + _ROWS], members[left : left + _ROWS]
-            cosines = vectors_ND[columns] @ vectors_ND[rows].T
-            if top == left:
-                cosines.masked_fill_(rows[None] >= columns[:, None], _ABSENT)
-            yield rows, columns, cosines

@@ -86,9 +86,14 @@ def _fine(kept_TD: Kept) -> Signatures:
     return kept_TD.astype(np.float32, copy=False)
 
 
-def _scaled(sequences: Sequence[Kept]) -> Signatures:
-    """All moments, by length, in one array: the only copy, since it holds 5 kB for each second of all videos."""
+def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
+    """Pairs with at least one moment in common; only these are aligned.
+
+    Of many moments only those in a common cluster are compared. A copy has so many that one pair of them is found.
+    """
+    owners = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
     width = sequences[0].shape[1] if sequences else 1
+    # By length, in one array: the only copy, since it holds 5 kB for each second of all videos.
     scaled = np.empty((sum(len(sequence) for sequence in sequences), width), np.float32)
     first = 0
     for sequence in sequences:
@@ -96,16 +101,6 @@ def _scaled(sequences: Sequence[Kept]) -> Signatures:
         lengths = np.sqrt(np.square(fine).sum(axis=1, keepdims=True) + _NOISE)
         np.divide(fine, lengths, out=scaled[first : first + len(fine)])
         first += len(fine)
-    return scaled
-
-
-def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
-    """Pairs with at least one moment in common; only these are aligned.
-
-    Of many moments only those in a common cluster are compared. A copy has so many that one pair of them is found.
-    """
-    owners = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
-    scaled = _scaled(sequences)
     found: set[tuple[int, int]] = set()
     for members in clusters(scaled, num_clusters(len(scaled)) if len(scaled) > _ALL_WITH_ALL else 1):
         for top in range(0, len(members), _ROWS):

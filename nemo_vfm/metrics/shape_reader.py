@@ -45,8 +45,15 @@ def read(video_THWC: NDArray[np.uint8]) -> Reading:
     if video_THWC.ndim != 4 or video_THWC.shape[-1] != 3 or video_THWC.shape[0] < 2 or video_THWC.dtype != np.uint8:
         raise ValueError(f"expected uint8 frames (T >= 2, H, W, 3), got {video_THWC.dtype} {video_THWC.shape}")
     video = video_THWC.astype(np.float32) / np.float32(255)
-    weight_THW = _object_weight(video)
-    seen_T = _has_object(weight_THW)
+    # How much more saturated each pixel is than the border: 0 in the background.
+    chroma_THW = video.max(-1) - video.min(-1)
+    edge = np.concatenate([chroma_THW[:, 0], chroma_THW[:, -1], chroma_THW[:, :, 0], chroma_THW[:, :, -1]], axis=1)
+    floor = max(_MIN_CHROMA, float(np.median(edge)) + 0.1)
+    weight_THW: NDArray[np.float32] = np.clip(chroma_THW - floor, 0, None)
+    # Frames in which the saturated pixels form one compact patch of a sane size.
+    area_T = (weight_THW > 0).mean((1, 2))
+    _, _, spread_T = _moments(weight_THW)
+    seen_T: NDArray[np.bool_] = (area_T > _AREA[0]) & (area_T < _AREA[1]) & (spread_T < _MAX_SPREAD)
     if seen_T.sum() < max(2, len(video) // 2):
         return Reading(None, None)
     colour = _colour(video[seen_T], weight_THW[seen_T])
@@ -130,23 +137,6 @@ _AREA = (0.004, 0.35)  # of the picture: smaller is a speck, larger is no object
 _MIN_MAJORITY = 0.55  # of the object's chroma that must agree on one colour; noise splits evenly
 _MAX_SPREAD = 0.24  # root mean square distance from the centre, in sides; a uniform picture has 0.41
 _MIN_TRAVEL = 0.06  # of the side over the whole clip; the drawn objects travel 0.2 and more
-
-
-def _object_weight(video_THWC: NDArray[np.float32]) -> NDArray[np.float32]:
-    """How much more saturated each pixel is than the border: 0 in the background."""
-    chroma_THW = video_THWC.max(-1) - video_THWC.min(-1)
-    edge = np.concatenate([chroma_THW[:, 0], chroma_THW[:, -1], chroma_THW[:, :, 0], chroma_THW[:, :, -1]], axis=1)
-    floor = max(_MIN_CHROMA, float(np.median(edge)) + 0.1)
-    weight: NDArray[np.float32] = np.clip(chroma_THW - floor, 0, None)
-    return weight
-
-
-def _has_object(weight_THW: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Frames in which the saturated pixels form one compact patch of a sane size, (T,)."""
-    area_T = (weight_THW > 0).mean((1, 2))
-    _, _, spread_T = _moments(weight_THW)
-    found: NDArray[np.bool_] = (area_T > _AREA[0]) & (area_T < _AREA[1]) & (spread_T < _MAX_SPREAD)
-    return found
 
 
 def _moments(weight_THW: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:

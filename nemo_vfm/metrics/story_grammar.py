@@ -5,7 +5,7 @@ colour a thing has, how many are left, which place someone leaves.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,10 +87,10 @@ def _reason(sentence: str, facts: Facts) -> str:
     """Why a sentence is wrong, or an empty text; what it says is kept."""
     if facts.ended:
         return "the story has ended"
-    for form, understood in _FORMS:
-        if found := form.fullmatch(sentence):
+    for pattern, form in _FORMS:
+        if found := pattern.fullmatch(sentence):
             said = found.groupdict()
-            return _introduced(said, facts) or understood(said, facts)
+            return _introduced(said, facts) or _understood(form, said, facts)
     return "it is not a sentence of this grammar"
 
 
@@ -112,73 +112,51 @@ def _introduced(said: Mapping[str, str], facts: Facts) -> str:
     return ""
 
 
-def _begins(said: Mapping[str, str], facts: Facts) -> str:
-    if facts.hero:
-        return "the story has begun before"
-    facts.hero, facts.place = said["new"], said["place"]
+def _understood(form: str, said: Mapping[str, str], facts: Facts) -> str:
+    """Keep what a sentence says; why it cannot be so, or an empty text."""
+    match form:
+        case "begins":
+            if facts.hero:
+                return "the story has begun before"
+            facts.hero, facts.place = said["new"], said["place"]
+        case "owns":
+            if facts.fruit:
+                return "it was said before"
+            facts.owned[facts.hero] = said["owned"]
+            facts.fruit = next(one for one, many in FRUITS.items() if said["fruits"] in (one, many))
+            facts.number = NUMBERS.index(said["number"])
+        case "meets":
+            if facts.friend or said["new"] == facts.hero:
+                return "they had met before" if facts.friend else "that is who went"
+            facts.friend = said["new"]
+            facts.owned[facts.friend] = said["owned"]
+        case "loses" | "gains":
+            if not facts.fruit or facts.home:
+                return "nobody had any" if not facts.fruit else "that was before going home"
+            by = NUMBERS.index(said["number"]) * (1 if form == "gains" else -1)
+            before, facts.number = facts.number, min(max(0, facts.number + by), len(NUMBERS) - 1)
+            return f"there were only {counted(before, facts.fruit)}" if before + by < 0 else ""
+        case "counts":
+            if not facts.fruit:
+                return "nobody had any"
+            return "" if said["number"] == NUMBERS[facts.number] else f"it should be {NUMBERS[facts.number]}"
+        case "swaps":
+            if not {facts.hero, facts.friend} <= facts.owned.keys():
+                return "there was nothing to swap"
+            mine, theirs = facts.owned[facts.hero], facts.owned[facts.friend]
+            facts.owned = {facts.hero: theirs, facts.friend: mine}
+            return "" if said["owned"] == theirs else f"{facts.friend} had the {theirs}"
+        case "goes home":
+            if facts.home:
+                return "that was before"
+            facts.home = True
+            return "" if said["place"] == facts.place else f"it was the {facts.place}"
+        case "ends":
+            known, facts.ended = facts.owned.get(facts.hero), True
+            if known is None or not facts.home:
+                return "there was nothing to put away" if known is None else "nobody is at home yet"
+            return "" if said["owned"] == known else f"{facts.hero} had the {known}"
     return ""
-
-
-def _owns(said: Mapping[str, str], facts: Facts) -> str:
-    if facts.fruit:
-        return "it was said before"
-    facts.owned[facts.hero] = said["owned"]
-    facts.fruit = next(one for one, many in FRUITS.items() if said["fruits"] in (one, many))
-    facts.number = NUMBERS.index(said["number"])
-    return ""
-
-
-def _meets(said: Mapping[str, str], facts: Facts) -> str:
-    if facts.friend or said["new"] == facts.hero:
-        return "they had met before" if facts.friend else "that is who went"
-    facts.friend = said["new"]
-    facts.owned[facts.friend] = said["owned"]
-    return ""
-
-
-def _loses(said: Mapping[str, str], facts: Facts) -> str:
-    return _changes(facts, -NUMBERS.index(said["number"]))
-
-
-def _gains(said: Mapping[str, str], facts: Facts) -> str:
-    return _changes(facts, NUMBERS.index(said["number"]))
-
-
-def _changes(facts: Facts, by: int) -> str:
-    if not facts.fruit or facts.home:
-        return "nobody had any" if not facts.fruit else "that was before going home"
-    before, facts.number = facts.number, min(max(0, facts.number + by), len(NUMBERS) - 1)
-    return f"there were only {counted(before, facts.fruit)}" if before + by < 0 else ""
-
-
-def _counts(said: Mapping[str, str], facts: Facts) -> str:
-    if not facts.fruit:
-        return "nobody had any"
-    right = NUMBERS[facts.number]
-    return "" if said["number"] == right else f"it should be {right}"
-
-
-def _swaps(said: Mapping[str, str], facts: Facts) -> str:
-    if not {facts.hero, facts.friend} <= facts.owned.keys():
-        return "there was nothing to swap"
-    mine, theirs = facts.owned[facts.hero], facts.owned[facts.friend]
-    facts.owned = {facts.hero: theirs, facts.friend: mine}
-    return "" if said["owned"] == theirs else f"{facts.friend} had the {theirs}"
-
-
-def _goes_home(said: Mapping[str, str], facts: Facts) -> str:
-    if facts.home:
-        return "that was before"
-    facts.home = True
-    return "" if said["place"] == facts.place else f"it was the {facts.place}"
-
-
-def _ends(said: Mapping[str, str], facts: Facts) -> str:
-    known = facts.owned.get(facts.hero)
-    facts.ended = True
-    if known is None or not facts.home:
-        return "there was nothing to put away" if known is None else "nobody is at home yet"
-    return "" if said["owned"] == known else f"{facts.hero} had the {known}"
 
 
 def _form(sentence: str) -> re.Pattern[str]:
@@ -193,15 +171,15 @@ def _form(sentence: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)\}", lambda found: f"(?P<{found[1]}>{'|'.join(words[found[1]])})", pattern))
 
 
-_FORMS: Final[tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str], Facts], str]], ...]] = (
-    (_form("One {time} {new} went to the {place}."), _begins),
-    (_form("{She} had a {owned} and {number} {fruits}."), _owns),
-    (_form("There {she} met {new}, who had a {owned}."), _meets),
-    (_form("{She} ate {number} {fruits}."), _loses),
-    (_form("{She} gave {friend} {number} {fruits}."), _loses),
-    (_form("{friend} gave {her} {number} {fruits}."), _gains),
-    (_form("Now {hero} had {number} {fruits}."), _counts),
-    (_form("{hero} and {friend} swapped, so {she} had the {owned}."), _swaps),
-    (_form("Then {she} went home from the {place}."), _goes_home),
-    (_form("At home {hero} put the {owned} {hide}."), _ends),
+_FORMS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (_form("One {time} {new} went to the {place}."), "begins"),
+    (_form("{She} had a {owned} and {number} {fruits}."), "owns"),
+    (_form("There {she} met {new}, who had a {owned}."), "meets"),
+    (_form("{She} ate {number} {fruits}."), "loses"),
+    (_form("{She} gave {friend} {number} {fruits}."), "loses"),
+    (_form("{friend} gave {her} {number} {fruits}."), "gains"),
+    (_form("Now {hero} had {number} {fruits}."), "counts"),
+    (_form("{hero} and {friend} swapped, so {she} had the {owned}."), "swaps"),
+    (_form("Then {she} went home from the {place}."), "goes home"),
+    (_form("At home {hero} put the {owned} {hide}."), "ends"),
 )

@@ -22,7 +22,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
-from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
+from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable

@@ -272,7 +272,16 @@ def agreed_boxes(pictures: Sequence[Picture], seconds: Sequence[float], width: i
     """
     whole = Box(0, 0, width, height)
     groups = _groups(pictures, seconds, width, height)
-    lasting = _lasting(groups, seconds)
+    # Shots whose box is the file's for a while: 10 s on end, or longer than any other in all.
+    grouped = [place for place, group in enumerate(groups) if group is not None]
+    most = max((group.seconds for group in groups if group is not None), default=0.0)
+    lasting = []
+    for _, stretch in groupby(grouped, key=lambda place: id(groups[place])):
+        places = list(stretch)
+        group = groups[places[0]]
+        assert group is not None
+        if group.seconds == most or sum(seconds[place] for place in places) >= _FOR_GOOD_S:
+            lasting += places
     first = groups[lasting[0]] if lasting else None
     boxes, current, is_lasting = [], None if first is None else first.box, set(lasting)
     for place, (picture, group) in enumerate(zip(pictures, groups, strict=True)):
@@ -302,20 +311,6 @@ def _groups(pictures: Sequence[Picture], seconds: Sequence[float], width: int, h
         group.seconds += duration_s
         found.append(group)
     return found
-
-
-def _lasting(groups: Sequence["_Group | None"], seconds: Sequence[float]) -> list[int]:
-    """Places of the shots whose box is the file's for a while: 10 s on end, or longer than any other in all."""
-    seen = [place for place, group in enumerate(groups) if group is not None]
-    most = max((group.seconds for group in groups if group is not None), default=0.0)
-    lasting = []
-    for _, stretch in groupby(seen, key=lambda place: id(groups[place])):
-        places = list(stretch)
-        group = groups[places[0]]
-        assert group is not None
-        if group.seconds == most or sum(seconds[place] for place in places) >= _FOR_GOOD_S:
-            lasting += places
-    return lasting
 
 
 def _is_near(one: Box, other: Box, width: int, height: int) -> bool:

@@ -52,10 +52,15 @@ class StripeExcess:
         if min(height, width) < _TILE_PX:
             return cls(np.zeros((0, 180), np.float32), (), (height, width))
         places = tuple((row, column) for row in _starts(height) for column in _starts(width))
-        # A tile at a time: the spectra of a 4K clip would fill a gigabyte.
-        power_NSK = np.stack(
-            [_log_power(luma_THW[:, y : y + _TILE_PX, x : x + _TILE_PX].astype(np.float32)) for y, x in places]
-        )
+        window_S = np.hanning(_TILE_PX + 2)[1:-1].astype(np.float32)
+        window_SS = window_S[:, None] * window_S
+        energy, powers = float((window_SS**2).sum()), []
+        for y, x in places:  # a tile at a time: the spectra of a 4K clip would fill a gigabyte
+            tile_TSS = luma_THW[:, y : y + _TILE_PX, x : x + _TILE_PX].astype(np.float32)
+            spectra_TSK = np.fft.rfft2((tile_TSS - tile_TSS.mean((-2, -1), keepdims=True)) * window_SS)
+            # dB per pixel, the mean over time, on the half plane.
+            powers.append(np.asarray((10 * np.log10(np.abs(spectra_TSK) ** 2 / energy + _FLOOR)).mean(0), np.float32))
+        power_NSK = np.stack(powers)
         # Where on the half plane the lines of all directions lie, and those beside them.
         on, beside = ([_line(_TILE_PX, offset) for offset in offsets] for offsets in (_ON, _BESIDE))
         excess_NAR = _mean(power_NSK, on) - _mean(power_NSK, beside)
@@ -119,15 +124,6 @@ def halves(length: int) -> list[slice]:
 def _starts(length: int) -> list[int]:
     count = min(ceil(_TILES_A_LENGTH * length / _TILE_PX), _MOST_STARTS) if length > _TILE_PX else 1
     return [int(start) for start in np.linspace(0, length - _TILE_PX, count).round()]
-
-
-def _log_power(tile_TSS: NDArray[np.float32]) -> NDArray[np.float32]:
-    """dB per pixel, the mean over time, on the half plane, (S, K)."""
-    window_S = np.hanning(tile_TSS.shape[-1] + 2)[1:-1].astype(np.float32)
-    window_SS = window_S[:, None] * window_S
-    spectra_TSK = np.fft.rfft2((tile_TSS - tile_TSS.mean((-2, -1), keepdims=True)) * window_SS)
-    energy = float((window_SS**2).sum())
-    return np.asarray((10 * np.log10(np.abs(spectra_TSK) ** 2 / energy + _FLOOR)).mean(0), np.float32)
 
 
 def _mean(power_NSK: NDArray[np.float32], places: list[Places]) -> NDArray[np.float32]:

@@ -241,7 +241,11 @@ def _upright_stripes(picture_HW: Tensor, ends_HW: Tensor, shear: _Shear, drift: 
     for bands in sorted({1, most}):
         parts = zip(left_HS.tensor_split(bands), ends_HS.tensor_split(bands), strict=True)
         steps_BS = torch.stack([_steps(band, ends, sure=bands > 1) for band, ends in parts])
-        stripes_BS = _without_drift(torch.cumsum(steps_BS, 1), drift * left_HS.shape[1] / picture_HW.shape[1])
+        stripes_BS = torch.cumsum(steps_BS, 1)
+        # Without what is slower than the drift. Mirrored at its end, since a jump to its start would be a stripe.
+        spectrum = torch.fft.rfft(torch.cat([stripes_BS, stripes_BS.flip(1)], 1))
+        spectrum[:, : ceil(2 * (drift * left_HS.shape[1] / picture_HW.shape[1]))] = 0
+        stripes_BS = torch.fft.irfft(spectrum, n=2 * stripes_BS.shape[1])[:, : stripes_BS.shape[1]]
         added_HS = _between(stripes_BS, left_HS.shape[0])
         found_HS = added_HS if found_HS is None else found_HS + added_HS
         left_HS = left_HS - added_HS
@@ -287,15 +291,6 @@ def _steps(band_HS: Tensor, ends_HS: Tensor, *, sure: bool) -> Tensor:
         error = torch.sub(across, step).mul_(weight).square_().sum(0).sqrt() / sums.clamp_min(1e-12)
         step *= step.abs() > _SURE * error
     return torch.cat([step.new_zeros(1), step])
-
-
-def _without_drift(stripes_BS: Tensor, cycles: float) -> Tensor:
-    """Without what is slower than so many cycles. Mirrored at its end, since a jump to its start would be a stripe."""
-    width = stripes_BS.shape[1]
-    spectrum = torch.fft.rfft(torch.cat([stripes_BS, stripes_BS.flip(1)], 1))
-    spectrum[:, : ceil(2 * cycles)] = 0
-    kept_BS: Tensor = torch.fft.irfft(spectrum, n=2 * width)[:, :width]
-    return kept_BS
 
 
 def _between(stripes_BS: Tensor, height: int) -> Tensor:

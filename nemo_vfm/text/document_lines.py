@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_text
@@ -103,7 +103,14 @@ def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[Span
     """The parts of a file, with the bytes of each."""
     size = (folder / name).stat().st_size
     if kind == "parquet":
-        yield from _row_groups(folder / name, name, size, most)
+        weights = row_group_bytes(folder / name)  # neighbouring groups together, as long as they are small
+        begin = weight = 0
+        for number, one in enumerate(weights):
+            if number > begin and weight + one > most:
+                yield Span(name, kind, size, begin, number), weight
+                begin, weight = number, 0
+            weight += one
+        yield Span(name, kind, size, begin, len(weights)), weight
     elif kind == "jsonl":
         count = max(1, -(-size // most))
         borders = [size * number // count for number in range(count + 1)]
@@ -111,18 +118,6 @@ def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[Span
             yield Span(name, kind, size, begin, end), end - begin
     else:
         yield Span(name, kind, size, 0, 1), size
-
-
-def _row_groups(path: Path, name: str, size: int, most: int) -> Iterator[tuple[Span, int]]:
-    """Neighbouring row groups together, as long as they are small."""
-    weights = row_group_bytes(path)
-    begin = weight = 0
-    for number, one in enumerate(weights):
-        if number > begin and weight + one > most:
-            yield Span(name, "parquet", size, begin, number), weight
-            begin, weight = number, 0
-        weight += one
-    yield Span(name, "parquet", size, begin, len(weights)), weight
 
 
 def row_group_bytes(path: Path) -> list[int]:
@@ -252,37 +247,26 @@ def _parquet(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Li
     number = 0
     # pyarrow encodes a path as UTF-8, which not every name is; bytes it takes as they are.
     with pyarrow.OSFile(os.fsencode(path)) as file, pyarrow.parquet.ParquetFile(file) as table:
-        _require_text(path, table.schema_arrow, column)
+        schema, kinds = table.schema_arrow, pyarrow.types
+        if column not in schema.names:
+            raise UserError(f"{path} has no column {column!r}; it has {', '.join(schema.names)}")
+        kind = schema.field(column).type
+        kind = kind.value_type if kinds.is_dictionary(kind) else kind
+        if not (kinds.is_string(kind) or kinds.is_large_string(kind)):
+            raise UserError(f"column {column!r} of {path} is {kind}, expected text")
+        # As bytes: whoever wrote them may not have looked whether they are UTF-8, and one that is not fails them all.
+        binary = pyarrow.large_binary() if kinds.is_large_string(kind) else pyarrow.binary()
         groups = list(range(span.begin, span.end))
         try:
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column], row_groups=groups):
-                for text in _texts(batch.column(0)):
+                texts = batch.column(0)
+                texts = texts.dictionary_decode() if kinds.is_dictionary(texts.type) else texts
+                for text in texts.cast(binary).to_pylist():
                     number += 1
                     long = text is not None and len(text) > max_bytes
                     yield Line(number, fault=_too_long(max_bytes)) if long else _decoded(number, text)
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
-
-
-def _require_text(path: Path, schema: Any, column: str) -> None:
-    import pyarrow
-
-    if column not in schema.names:
-        raise UserError(f"{path} has no column {column!r}; it has {', '.join(schema.names)}")
-    kind = schema.field(column).type
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-        raise UserError(f"column {column!r} of {path} is {kind}, expected text")
-
-
-def _texts(column: Any) -> Iterator[bytes | None]:
-    """As bytes: whoever wrote them may not have looked whether they are UTF-8, and one that is not fails them all."""
-    import pyarrow
-
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    large = pyarrow.types.is_large_string(column.type)
-    yield from column.cast(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
 
 
 def _decoded(where: int | str, data: bytes | None) -> Line:

@@ -59,7 +59,7 @@ class SentencePieceModel:
     def learn(self, texts: Iterable[str], folder: Path) -> None:
         """See `Learner`: tokenizer.model, and tokenizer.json that gives the same tokens."""
         library = require("sentencepiece", purpose="SentencePieceModel")
-        require("tokenizers", purpose="SentencePieceModel")  # before the work, not after
+        tokenizers = require("tokenizers", purpose="SentencePieceModel")  # before the work, not after
         model = _trained(
             library, texts, model_type=self.kind, vocab_size=self.vocab_size,
             byte_fallback=self.byte_fallback, split_digits=self.split_digits, add_dummy_prefix=self.leading_space,
@@ -70,18 +70,34 @@ class SentencePieceModel:
         )  # fmt: skip
         write_bytes(folder / "tokenizer.model", model)
         made = library.SentencePieceProcessor(model_proto=model)
-        write_tokenizer_json(made, folder, kind=self.kind, leading_space=self.leading_space)
+        models = {"unigram": _unigram, "bpe": _bpe}
+        tokenizer = tokenizers.Tokenizer(models[self.kind](tokenizers, made))
+        change, back = tokenizers.normalizers, tokenizers.decoders
+        spaces = [change.Prepend(_SPACE)] if self.leading_space else []
+        tokenizer.normalizer = change.Sequence([*spaces, change.Replace(" ", _SPACE)])
+        strip = [back.Strip(content=" ", left=1, right=0)] if self.leading_space else []
+        tokenizer.decoder = back.Sequence([back.Replace(_SPACE, " "), back.ByteFallback(), back.Fuse(), *strip])
+        own = [number for number in range(made.get_piece_size()) if made.is_unknown(number) or made.is_control(number)]
+        tokenizer.add_special_tokens(
+            [tokenizers.AddedToken(made.id_to_piece(number), special=True, normalized=False) for number in own]
+        )
+        tokenizer.save(str(folder / "tokenizer.json"))
         roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
         write_config(folder, roles, self.special_tokens)
 
 
 def _trained(library: Json, texts: Iterable[str], **settings: Json) -> bytes:
-    """The model, with our errors as they are: the library turns all into text and adds where it was in its code."""
+    """The model of lines, long ones in parts that begin with their space.
+
+    Our errors are as they were: the library turns all into text and adds where it was in its code.
+    """
     failures, model = list[Exception](), io.BytesIO()
 
     def sentences() -> Iterator[str]:
         try:
-            yield from _sentences(texts)
+            for text in texts:
+                for line in text.encode(errors="replace").decode().split("\n"):
+                    yield from _PART.findall(line)
         except Exception as error:
             failures.append(error)
             raise
@@ -97,34 +113,6 @@ def _trained(library: Json, texts: Iterable[str], **settings: Json) -> bytes:
     return model.getvalue()
 
 
-def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Lines, long ones in parts that begin with their space."""
-    for text in texts:
-        for line in text.encode(errors="replace").decode().split("\n"):
-            yield from _PART.findall(line)
-
-
-def write_tokenizer_json(made: Json, folder: Path, *, kind: Literal["unigram", "bpe"], leading_space: bool) -> None:
-    """Write it.
-
-    Args:
-        made: the SentencePieceProcessor; trained with the identity for a normaliser, no space removed.
-        leading_space: whether the model puts a space before each text.
-    """
-    library = require("tokenizers", purpose="Writing tokenizer.json")
-    tokenizer = library.Tokenizer(_unigram(library, made) if kind == "unigram" else _bpe(library, made))
-    change, back = library.normalizers, library.decoders
-    spaces = [change.Prepend(_SPACE)] if leading_space else []
-    tokenizer.normalizer = change.Sequence([*spaces, change.Replace(" ", _SPACE)])
-    strip = [back.Strip(content=" ", left=1, right=0)] if leading_space else []
-    tokenizer.decoder = back.Sequence([back.Replace(_SPACE, " "), back.ByteFallback(), back.Fuse(), *strip])
-    own = [number for number in range(made.get_piece_size()) if made.is_unknown(number) or made.is_control(number)]
-    tokenizer.add_special_tokens(
-        [library.AddedToken(made.id_to_piece(number), special=True, normalized=False) for number in own]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
 def _unigram(library: Json, made: Json) -> Json:
     size = made.get_piece_size()
     scores = [float(made.get_score(number)) for number in range(size)]
@@ -137,21 +125,18 @@ def _unigram(library: Json, made: Json) -> Json:
 
 
 def _bpe(library: Json, made: Json) -> Json:
+    """With the pairs that make each piece; pieces are numbered in the order in which they are joined."""
     names = {made.id_to_piece(number): number for number in range(made.get_piece_size())}
-    merges = [pair for number in range(made.get_piece_size()) for pair in _pairs(made, number, names)]
+    merges = [
+        (piece[:place], piece[place:])
+        for piece, number in names.items()
+        if not (made.is_byte(number) or made.is_control(number) or made.is_unknown(number))
+        for place in range(1, len(piece))
+        if piece[:place] in names and piece[place:] in names
+    ]
     return library.models.BPE(
         names, merges, unk_token=made.id_to_piece(made.unk_id()), fuse_unk=True, byte_fallback=_has_bytes(made)
     )
-
-
-def _pairs(made: Json, number: int, names: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """The pairs that make a piece; pieces are numbered in the order in which they are joined."""
-    piece = made.id_to_piece(number)
-    if made.is_byte(number) or made.is_control(number) or made.is_unknown(number):
-        return
-    for place in range(1, len(piece)):
-        if piece[:place] in names and piece[place:] in names:
-            yield piece[:place], piece[place:]
 
 
 def _has_bytes(made: Json) -> bool:

@@ -24,7 +24,6 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
-from nemo_vfm.data.tokens.token_writer import write_manifest
 from nemo_vfm.text.document_lines import Portion, files_of, identity, portions
 from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, tokenize
 
@@ -37,11 +36,6 @@ class Work(Protocol):
     def do(self, number: int) -> None:
         """One part; what it makes is on the disk when it returns."""
         ...
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
@@ -129,17 +123,14 @@ def _serve(pipe: Connection, work: Work) -> None:
             number = pipe.recv()
         except EOFError:
             return
-        pipe.send(_answer(work, number))
-
-
-def _answer(work: Work, number: int) -> int | str | NemoVfmError:
-    try:
-        work.do(number)
-    except NemoVfmError as error:
-        return error
-    except Exception:
-        return traceback.format_exc()
-    return number
+        try:
+            work.do(number)
+        except NemoVfmError as error:
+            pipe.send(error)
+        except Exception:
+            pipe.send(traceback.format_exc())
+        else:
+            pipe.send(number)
 
 
 def _end_with_the_parent() -> None:
@@ -217,10 +208,27 @@ class TokenizeText:
             return _outcome(work.records_of(), did_nothing=True)
         self._begin(run.folder, plan, work)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
-            for _ in done(work, missing, self.processes or num_cores()):
+            for _ in done(work, missing, self.processes or cores):
                 line.advance()
-        return self._finish(work, run.folder)
+        records = work.records_of()
+        totals = counts(records)
+        write_json(run.folder / "counts.json", totals)
+        write_text(
+            run.folder / "failed.jsonl", "".join(f"{json.dumps(one)}\n" for one in _faults(work.portions, records))
+        )
+        for reason, count in totals["failed"].items():
+            warn(f"{count} of {totals['in']} documents could not be read: {reason}; see failed.jsonl")
+        shards = tuple(record.shard for record in records if record.shard is not None)
+        if not shards:
+            raise NothingKept(f"none of {totals['in']} documents in {self.path} has tokens: {totals}")
+        tokenizer = self.tokenizer
+        work.sweep()  # once more: a worker of a killed run may have lived on for a moment and begun another file
+        # The last file of a folder: from here on it is one.
+        manifest = Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, totals)
+        write_json(work.out / NAME, manifest.json())
+        return _outcome(records, did_nothing=False)
 
     def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
         before = _read(folder / _PLAN)
@@ -236,23 +244,6 @@ class TokenizeText:
             place.mkdir(parents=True, exist_ok=True)
         work.sweep()
         write_json(folder / _PLAN, plan)
-
-    def _finish(self, work: "_Tokenizing", folder: Path) -> Outcome:
-        found = work.records_of()
-        totals = counts(found)
-        write_json(folder / "counts.json", totals)
-        write_text(folder / "failed.jsonl", "".join(f"{json.dumps(one)}\n" for one in _faults(work.portions, found)))
-        for reason, count in totals["failed"].items():
-            warn(f"{count} of {totals['in']} documents could not be read: {reason}; see failed.jsonl")
-        shards = tuple(record.shard for record in found if record.shard is not None)
-        if not shards:
-            raise NothingKept(f"none of {totals['in']} documents in {self.path} has tokens: {totals}")
-        tokenizer = self.tokenizer
-        work.sweep()  # once more: a worker of a killed run may have lived on for a moment and begun another file
-        write_manifest(
-            work.out, Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, totals)
-        )
-        return _outcome(found, did_nothing=False)
 
 
 @dataclass(frozen=True, slots=True)

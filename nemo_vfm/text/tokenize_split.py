@@ -52,26 +52,34 @@ class Record:
         shard = None if self.shard is None else asdict(self.shard)
         return {**numbers, "counted": self.counted, "faults": self.faults, "shard": shard}
 
-    def adds_up(self) -> bool:
-        """Whether every document is accounted for."""
-        return self.read == self.kept + self.dropped.total() + self.failed.total()
-
 
 def tokenize(portion: Portion, tokenizer: Tokenizer, settings: Settings, out: Path, records: Path) -> None:
     """Write the shard and then its record, which says that the shard is whole."""
     record = Record()
     vocab_size, end = tokenizer.vocab_size(), tokenizer.end()
     with ShardFiles(out, portion.name, vocab_size=vocab_size, end=end) as files:
-        for texts in _together(_kept(portion, settings, record)):
+        documents = _kept(portion, settings, record)
+        while texts := _some(documents):
             for document in tokenizer.encode(texts):
                 files.write(document)
             record.kept += len(texts)
-    assert record.adds_up(), "a document was lost"
+    assert record.read == record.kept + record.dropped.total() + record.failed.total(), "a document was lost"
     record.shard = files.shard()
     if not record.kept:
         record.shard = None
         remove(out, portion.name)
     write_json(records / f"{portion.name}.json", record.json())
+
+
+def _some(documents: Iterator[str]) -> list[str]:
+    """The next ones: tokenizers work on many in parallel, and memory is bounded."""
+    group, characters = list[str](), 0
+    for text in documents:
+        group.append(text)
+        characters += len(text)
+        if len(group) >= _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            break
+    return group
 
 
 def remove(out: Path, name: str) -> None:
@@ -130,20 +138,6 @@ def _rule(text: str, settings: Settings) -> str | None:
     if settings.max_characters is not None and len(text) > settings.max_characters:
         return "longer than max_characters"
     return None
-
-
-def _together(texts: Iterator[str]) -> Iterator[list[str]]:
-    """Some at once: tokenizers work on many in parallel, and memory is bounded."""
-    group: list[str] = []
-    characters = 0
-    for text in texts:
-        group.append(text)
-        characters += len(text)
-        if len(group) >= _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
 
 
 def counts(records: list[Record]) -> Json:

@@ -50,7 +50,7 @@ class TrainTokenizer:
         skipped: Counter[str] = Counter()
         read: Counter[str] = Counter()
         log.info(f"learning a tokenizer from {self.documents.path}")
-        texts = self._counted(run.seed, skipped, read)
+        texts = self._texts(run.seed, skipped, read)
         if (first := next(texts, None)) is None:  # libraries answer this each in their own words, or not at all
             raise NothingKept(f"there is no document with text in {self.documents.path}: {dict(skipped)}")
         self.learner.learn(itertools.chain([first], texts), working)
@@ -74,22 +74,17 @@ class TrainTokenizer:
             "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
         }  # fmt: skip
 
-    def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
+    def _texts(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):
             if self.share == 1 or derive(seed, "tokenizer", number) < self.share * 2**63:
+                read["documents"] += 1
+                read["bytes"] += len(text.encode(errors="replace"))
                 yield text
-
-    def _counted(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
-        for text in self._texts(seed, skipped):
-            read["documents"] += 1
-            read["bytes"] += len(text.encode(errors="replace"))
-            yield text
 
     def _figures(self, folder: Path, seed: int) -> dict[str, Json]:
         """Size and compression, on the first texts that it learnt from."""
         tokenizer, measured = FolderTokenizer(folder=folder), Counter[str]()
-        for text in self._texts(seed, Counter()):
-            measured["bytes"] += len(text.encode(errors="replace"))
+        for text in self._texts(seed, Counter(), measured):
             measured["words"] += len(text.split())
             measured["tokens"] += len(tokenizer.encode([text])[0])
             if measured["bytes"] >= _MEASURED_BYTES:

@@ -13,8 +13,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.video.audio import read_audio
-from nemo_vfm.data.video.clip_audio import clip_audio
+from nemo_vfm.data.video.audio import clip_audio, read_audio
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.encode import encode_mp4
 from tests.support.cuts import At
@@ -182,7 +181,7 @@ def test_sound_that_is_damaged_costs_the_sound_and_not_the_clip(tmp_path, monkey
     def broken(*_):
         raise av.error.InvalidDataError(1, "Invalid data found")
 
-    monkeypatch.setattr("nemo_vfm.data.video.clip_audio._kept", broken)
+    monkeypatch.setattr("nemo_vfm.data.video.audio._kept", broken)
     samples, account = curated(tmp_path / "videos", tmp_path / "run")
     assert {facts["audio"] for facts, _ in samples} == {"failed"} and account["kept"] == 0
     assert sum(account["failed"].values()) == account["in"] == 3
@@ -206,7 +205,7 @@ def test_bytes_that_are_damaged_cost_at_most_the_sound(tmp_path, seed):
 
 
 def test_packets_that_the_muxer_refuses_are_decoded_instead(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_vfm.data.video.clip_audio._go_into_mp4", lambda *_: False)
+    monkeypatch.setattr("nemo_vfm.data.video.audio._go_into_mp4", lambda *_: False)
     with clip_audio(sounding_film(tmp_path / "a.mp4"), 1.0, 2.0, keep=True) as audio:
         assert audio.kind == "flac" and audio.flac
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.data.video.audio import read_audio
-from nemo_vfm.data.video.clip_audio import clip_audio
+from nemo_vfm.data.video.audio import clip_audio, read_audio
 from nemo_vfm.data.video.decode import open_video
 from tests.support.broadcast import with_counters_from, with_stamps_moved
 from tests.support.mutations import late_stream

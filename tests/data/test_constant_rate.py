@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio, times_shown
-from nemo_vfm.data.video.decode import VideoInfo
+from nemo_vfm.data.video.video_info import VideoInfo, rate_of, repeated_ratio, times_shown
 
 
 def info(*pts: int, fps: float = 10.0) -> VideoInfo:

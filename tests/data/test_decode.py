@@ -21,10 +21,10 @@ from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video import decode, pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
-from nemo_vfm.data.video.decode import Decoder, VideoInfo, holes_in, open_video
+from nemo_vfm.data.video.decode import Decoder, LibraryReader, open_video
 from nemo_vfm.data.video.deinterlace import progressive
-from nemo_vfm.data.video.library_reader import LibraryReader
 from nemo_vfm.data.video.pyav_reader import PyAVReader
+from nemo_vfm.data.video.video_info import VideoInfo, holes_in
 from tests.data.conftest import moving, mp4
 from tests.support import mutations
 from tests.support.awkward import film, index_in_front, interlaced, with_hole

@@ -12,7 +12,7 @@ import pytest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.data.shards.energon_index import write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.shards.shard_index import is_held_out
+from nemo_vfm.data.shards.shard_folder import is_held_out
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards
 

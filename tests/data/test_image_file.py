@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.video import decode, image_file
+from nemo_vfm.data.video import image_file, video_info
 from nemo_vfm.data.video.image_file import MAX_BYTES, StillImage, _walk_webp, open_image
 from tests.support.films import texture
 from tests.support.stills import animated_png, animated_webp, bomb_png, coded, turned_jpeg
@@ -96,6 +96,6 @@ def test_a_lossless_webp_says_its_own_size():
 
 def test_a_picture_that_is_larger_than_its_file_says_is_refused(monkeypatch):
     monkeypatch.setattr(image_file, "_decoded", lambda data: (np.zeros((4, 30, 3), np.uint8), True))
-    monkeypatch.setattr(decode, "MAX_FRAME_PX", 100)
+    monkeypatch.setattr(video_info, "MAX_FRAME_PX", 100)
     with pytest.raises(DataError, match="30x4, expected 1 to 100 pixels"):
         open_image(cv2.imencode(".png", np.zeros((5, 20, 3), np.uint8))[1].tobytes())

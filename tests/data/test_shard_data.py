@@ -64,7 +64,7 @@ def test_a_batch_holds_what_was_written(latent_shards: LatentShards) -> None:
 @pytest.mark.parametrize(("share", "num_warnings"), [(0.0, 0), (0.001, 1), (0.5, 0)])
 def test_a_share_that_holds_nothing_out_is_a_warning(latent_shards: LatentShards, monkeypatch, share, num_warnings):
     said: list[str] = []
-    monkeypatch.setattr("nemo_vfm.data.shards.shard_index.warn_once", said.append)
+    monkeypatch.setattr("nemo_vfm.data.shards.shard_folder.warn_once", said.append)
     take(ShardData(shards=latent_shards([SMALL] * 10), batch_size=2, val_fraction=share), 1)
     assert len(said) == num_warnings
     assert all(text.startswith("no sample is held out") and "raise data.val_fraction" in text for text in said)

@@ -7,7 +7,8 @@ import urllib.request
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.video.decode import MAX_FRAME_PX, open_video, read_all
+from nemo_vfm.data.video.decode import open_video, read_all
+from nemo_vfm.data.video.video_info import MAX_FRAME_PX
 from tests.support.canary import Opened, called
 from tests.support.mutations import crafted, film, late_stream, odd, reaching, sound
 

@@ -23,7 +23,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
+from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.runtime.run_folder import Status
@@ -117,7 +117,7 @@ def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path)
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
+from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from tests.train.test_job import train
 at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
@@ -143,7 +143,7 @@ def test_twenty_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
+from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from tests.train.test_job import train
 train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3, resume=True))
 """

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.curate.record.stage import ClipRecord
-from nemo_vfm.data.shards.sample_members import caption_in
-from nemo_vfm.data.sources.file_set import texts_beside
+from nemo_vfm.data.shards.sample_members import caption_in, texts_beside
 
 _MAX_BYTES = 64 << 20
 

@@ -24,8 +24,8 @@ from nemo_vfm.curate.split.finder import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
-from nemo_vfm.data.video.decode import VideoInfo
 from nemo_vfm.data.video.image_file import open_image
+from nemo_vfm.data.video.video_info import VideoInfo
 from nemo_vfm.restore.letterbox import Picture
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file

@@ -20,10 +20,9 @@ from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.record.footage import ClipFrames, DecoderReport, MotionVectors
 from nemo_vfm.data.video.codecs import Decoding
-from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio
-from nemo_vfm.data.video.decode import VideoInfo
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.tone_map import rgb_of
+from nemo_vfm.data.video.video_info import VideoInfo, rate_of, repeated_ratio
 from nemo_vfm.restore.letterbox import Borders, Picture, find_picture
 
 # Between looks at the borders, 7 ms at 1080p; by frame number, since stretches of a video begin anywhere.

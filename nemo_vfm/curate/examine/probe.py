@@ -16,7 +16,7 @@ from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
 from nemo_vfm.curate.record.stage import MediaInfo
 from nemo_vfm.data.shards.clip_id import source_id
-from nemo_vfm.data.video.decode import VideoInfo
+from nemo_vfm.data.video.video_info import VideoInfo
 
 _LONGEST_MESSAGE = 300
 
@@ -29,8 +29,8 @@ class Probe:
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""
-        from nemo_vfm.data.video.decode import open_video
         from nemo_vfm.data.video.image_file import is_deep, open_image
+        from nemo_vfm.data.video.pyav_reader import PyAVReader
 
         path, name = Path(request["path"]), request["name"]
         known: dict[str, Json] = {"source_id": ""}
@@ -43,7 +43,7 @@ class Probe:
                     "time_base": [1, 1], "duration_us": 0, "is_deep": is_deep(image.data),
                 }  # fmt: skip
             else:
-                with open_video(path, "pyav") as reader:
+                with PyAVReader(path) as reader:
                     info = reader.info()
                 known |= {
                     "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,

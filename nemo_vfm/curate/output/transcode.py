@@ -31,13 +31,13 @@ from nemo_vfm.curate.examine.probe import Unchanged, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
-from nemo_vfm.data.shards.shard_index import Entry
-from nemo_vfm.data.video.clip_audio import clip_audio
+from nemo_vfm.data.shards.shard_folder import Entry
+from nemo_vfm.data.video.audio import clip_audio
 from nemo_vfm.data.video.codecs import ENCODERS, PRESETS, Decoding, EncoderName
-from nemo_vfm.data.video.constant_rate import times_shown
 from nemo_vfm.data.video.encode import FrameToEncode, encode_mp4
 from nemo_vfm.data.video.image_file import open_image, png
 from nemo_vfm.data.video.pyav_reader import PyAVReader
+from nemo_vfm.data.video.video_info import times_shown
 
 _IN_SHARDS = "in_shards"
 _LOOKED_AT = 8

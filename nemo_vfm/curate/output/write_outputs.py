@@ -147,7 +147,7 @@ def write_shards(
                     "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
                 }
                 more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
-                if is_deep(data):
+                if film.suffix == ".png" and is_deep(data):
                     more["is_deep"] = True  # loaders count pictures of 16 bits by this
                 writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from nemo_vfm.curate.sink.sink_layout import Written, clips
 from nemo_vfm.data.shards.energon_index import write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
-from nemo_vfm.data.shards.shard_index import is_held_out
+from nemo_vfm.data.shards.shard_folder import is_held_out
 
 
 class Energon:

@@ -24,7 +24,7 @@ from nemo_vfm.data.shards.clip_id import Clip, is_key, key_of
 from nemo_vfm.data.shards.sample_members import is_image, json_among, media_among
 from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
-from nemo_vfm.data.shards.shard_index import read_shards_json
+from nemo_vfm.data.shards.shard_folder import read_shards_json
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import decode_image
 

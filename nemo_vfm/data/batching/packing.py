@@ -56,8 +56,16 @@ def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> 
         raise ValueError(f"sample {where} has {lengths[where]} tokens: more than the {budget} of a pack")
     found: list[Pack] = []
     for first in range(0, len(lengths), lookahead):
-        bins = _first_fit(lengths[first : first + lookahead], budget)
-        groups = sorted(sorted(first + place for place in group) for group in bins)
+        window, bins = range(first, min(first + lookahead, len(lengths))), list[list[int]]()
+        # No two neighbours could share one bin, or the second's samples had fitted into the first.
+        total = sum(lengths[first : first + lookahead])
+        rooms = _Rooms(min(len(window), 2 * total // budget + 2), budget)
+        for place in sorted(window, key=lambda place: (-lengths[place], place)):
+            which = rooms.take(lengths[place])
+            if which == len(bins):
+                bins.append([])
+            bins[which].append(place)
+        groups = sorted(map(sorted, bins))
         found += [Pack(tuple(group), tuple(lengths[place] for place in group)) for group in groups]
     return found
 
@@ -66,19 +74,6 @@ def packing(packs: Sequence[Pack], budget: int) -> Packing:
     """How well the budget is used."""
     tokens = sum(sum(pack.lengths) for pack in packs)
     return Packing(len(packs), tokens, tokens / (budget * len(packs)) if packs else 1.0)
-
-
-def _first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Longest first, each in the first bin with room for it."""
-    bins: list[list[int]] = []
-    # No two neighbours could share one bin, or the second's samples had fitted into the first.
-    rooms = _Rooms(min(len(lengths), 2 * sum(lengths) // budget + 2), budget)
-    for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
-        which = rooms.take(lengths[place])
-        if which == len(bins):
-            bins.append([])
-        bins[which].append(place)
-    return bins
 
 
 class _Rooms:

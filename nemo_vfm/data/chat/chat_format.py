@@ -64,7 +64,17 @@ class ControlTokens:
     def marked(self, value: Json) -> Json:
         """A message with marks around what names a control token; keys of mappings stay."""
         if isinstance(value, str):
-            return self._bordered(self._wrapped(value))
+            text = self._wrapped(value)
+            core = text.strip()
+            if not core:
+                return text
+            # Marks at the ends of a text that a template may trim, too, if a part of a name stands there.
+            first, whole = text.index(core), core in self._between
+            parts = [(name, n) for name in self.names for n in range(1, min(len(name), len(core) + 1))]
+            begins = any(name.endswith(core[:n]) for name, n in parts)
+            ends = any(name.startswith(core[-n:]) for name, n in parts)
+            left, right = (_BORDER if begins or whole else ""), (_BORDER if ends or whole else "")
+            return f"{text[:first]}{left}{core}{right}{text[first + len(core) :]}"
         if isinstance(value, dict):
             # Templates make control tokens of roles, such as <|user|>: only a name as a whole is marked.
             return {
@@ -76,36 +86,19 @@ class ControlTokens:
     def _wrapped(self, text: str) -> str:
         return self._name.sub(f"{_BEGINS}\\g<0>{_ENDS}", text.translate(RESERVED))
 
-    def _bordered(self, text: str) -> str:
-        """Marks at the ends of a text that a template may trim, if a part of a name stands there."""
-        core = text.strip()
-        if not core:
-            return text
-        first = text.index(core)
-        begins = any(name.endswith(core[:n]) for name in self.names for n in range(1, min(len(name), len(core) + 1)))
-        ends = any(name.startswith(core[-n:]) for name in self.names for n in range(1, min(len(name), len(core) + 1)))
-        whole = core in self._between
-        left, right = (_BORDER if begins or whole else ""), (_BORDER if ends or whole else "")
-        return f"{text[:first]}{left}{core}{right}{text[first + len(core) :]}"
-
     def encoded(self, text: str) -> tuple[list[int], list[Place], str]:
         """Tokens, the place of each in the text without marks, and this text."""
         tokens, places, plain = list[int](), list[Place](), ""
-        for number, (piece, is_name) in enumerate(self._pieces(text)):
-            own, where = self._piece(piece, is_name, first=number == 0)
+        # What is encoded apart: texts, and names that are no control tokens: text, name or None, text, ...
+        pieces = self._marked.split(self._only_needed_borders(text))
+        for number, piece in enumerate(pieces):
+            if number and not piece:
+                continue
+            own, where = self._piece(piece, number % 2 == 1, first=number == 0)
             tokens += own
             places += [(begin + len(plain), end + len(plain)) for begin, end in where]
             plain += piece
         return tokens, places, plain
-
-    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """What is encoded apart: texts, and names that are no control tokens."""
-        text = self._only_needed_borders(text)
-        pieces = self._marked.split(text)  # text, name or None, text, ...
-        yield pieces[0], False
-        for number, piece in enumerate(pieces[1:], start=1):
-            if piece:
-                yield piece, number % 2 == 1
 
     def _only_needed_borders(self, text: str) -> str:
         """Without the borders over which no name has come about, so that they change no token."""
@@ -115,18 +108,18 @@ class ControlTokens:
         joined, borders = "".join(parts), list[int]()
         for part in parts[:-1]:
             borders.append(len(part) + (borders[-1] if borders else 0))
-        matches = [match.span() for match in self._name.finditer(joined) if not self._is_marked(joined, *match.span())]
-        within = (borders[bisect_right(borders, begin) : bisect_left(borders, end)] for begin, end in matches)
-        needed = sorted(set(itertools.chain.from_iterable(within)))
-        cuts = [0, *needed, len(joined)]
+        needed = set[int]()
+        for begin, end in (match.span() for match in self._name.finditer(joined)):
+            is_marked = joined[max(0, begin - 1) : begin] == _BEGINS and joined[end : end + 1] == _ENDS
+            if not is_marked:
+                needed |= {*borders[bisect_right(borders, begin) : bisect_left(borders, end)]}
+        cuts = [0, *sorted(needed), len(joined)]
         return _BORDER.join(joined[begin:end] for begin, end in itertools.pairwise(cuts))
 
-    @staticmethod
-    def _is_marked(text: str, begin: int, end: int) -> bool:
-        return text[max(0, begin - 1) : begin] == _BEGINS and text[end : end + 1] == _ENDS
-
     def _piece(self, piece: str, is_name: bool, *, first: bool) -> tuple[list[int], list[Place]]:
-        tokens, places = self._after_a_line(piece, names=not is_name) if not first else self._plain(piece, True)
+        tokens, places = (
+            self._after_a_line(piece, names=not is_name) if not first else self._tokenizer.placed(piece, names=True)
+        )
         if not is_name or self.numbers[piece] not in tokens:
             return tokens, places
         # The library finds tokens that are not special in any text; in halves there is nothing to find.
@@ -137,15 +130,12 @@ class ControlTokens:
                             f"plain text. Take it out of the message.")  # fmt: skip
         return found, [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
 
-    def _plain(self, text: str, names: bool) -> tuple[list[int], list[Place]]:
-        return self._tokenizer.placed(text, names=names)
-
     def _after_a_line(self, text: str, *, names: bool) -> tuple[list[int], list[Place]]:
         """As the text is encoded after a new line: at the start of a text SentencePiece's kind adds a space."""
-        line = self._plain("\n", True)[0]
-        tokens, places = self._plain(f"\n{text}", names)
+        line = self._tokenizer.placed("\n", names=True)[0]
+        tokens, places = self._tokenizer.placed(f"\n{text}", names=names)
         if tokens[: len(line)] != line:
-            return self._plain(text, names)
+            return self._tokenizer.placed(text, names=names)
         return tokens[len(line) :], [(max(0, begin - 1), max(0, end - 1)) for begin, end in places[len(line) :]]
 
 
@@ -251,23 +241,19 @@ class ChatFormat:
         if re.search(r"\{%[-+]?\s*generation\b", self._of(tools).template.text) is not None:
             spans = [(len(unmarked(rendered[:begin])), len(unmarked(rendered[:end]))) for begin, end in spans]
         else:
-            spans = self._by_prefixes(messages, tools, plain)
+            spans = []
+            for number, message in enumerate(messages):
+                if message.get("role") == "assistant":
+                    before = self._plain(messages[:number], tools, True)
+                    after = self._plain(messages[: number + 1], tools, False)
+                    _require_prefix(before, after, number)
+                    _require_prefix(after, plain, number)
+                    # Letters of a turn up to the token that ends it: what the template puts behind that nobody says.
+                    turn = after[len(before) :]
+                    ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
+                    last = max(ends, default=len(turn))
+                    spans.append((len(before), len(before) + (last if not turn[last:].strip() else len(turn))))
         return Conversation(tokens, [any(a < end and begin < b for a, b in spans) for begin, end in places])
-
-    def _by_prefixes(self, messages: Sequence[Message], tools: Sequence[Json] | None, whole: str) -> list[Place]:
-        spans = []
-        for number, message in enumerate(messages):
-            if message.get("role") == "assistant":
-                before = self._plain(messages[:number], tools, True)
-                after = self._plain(messages[: number + 1], tools, False)
-                _require_prefix(before, after, number)
-                _require_prefix(after, whole, number)
-                # Letters of a turn up to the token that ends it: what the template puts behind that nobody says.
-                turn = after[len(before) :]
-                ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
-                last = max(ends, default=len(turn))
-                spans.append((len(before), len(before) + (last if not turn[last:].strip() else len(turn))))
-        return spans
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._rendered(messages, tools, prompt))
@@ -279,7 +265,7 @@ class ChatFormat:
     ) -> str:  # fmt: skip
         written = self._of(tools)
         try:
-            marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
+            marked = [written.control.marked(_for_templates(message)) for message in messages]
             told = {name: written.control.marked(value) for name, value in (variables or {}).items()}
         except RecursionError:
             raise DataError("a message holds lists in lists that are nested too deep") from None
@@ -314,21 +300,24 @@ class ChatFormat:
         return f"chat/1 {sha256(text.encode()).hexdigest()[:16]} {self.tokenizer.fingerprint()}"
 
 
-def _with_text(message: Message) -> dict[str, Json]:
-    """A message whose content is one text, where it is a list of texts."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return {key: value for key, value in message.items() if value is not None or key == "content"}
-    texts = [p for p in content if isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str)]
-    if other := next((part for part in content if part not in texts), None):
-        raise DataError(f"a message has a part that is not text: {str(other)[:80]}")
-    return {**message, "content": "".join(part["text"] for part in content)}
+def _for_templates(message: Message) -> dict[str, Json]:
+    """A message whose content is one text, where it is a list of texts, and whose calls have mappings as arguments.
 
-
-def _with_arguments(message: dict[str, Json]) -> dict[str, Json]:
-    """A message whose calls have their arguments as mappings: OpenAI's form is JSON, which templates would quote."""
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": list(map(_with_mapping, calls))} if isinstance(calls, list) else message
+    OpenAI's form of arguments is JSON, which templates would quote.
+    """
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        texts = [
+            p for p in content if isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str)
+        ]
+        if other := next((part for part in content if part not in texts), None):
+            raise DataError(f"a message has a part that is not text: {str(other)[:80]}")
+        found = {**message, "content": "".join(part["text"] for part in texts)}
+    else:
+        found = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if isinstance(calls, list):
+        found["tool_calls"] = list(map(_with_mapping, calls))
+    return found
 
 
 def _with_mapping(call: Json) -> Json:

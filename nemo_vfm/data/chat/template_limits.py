@@ -102,8 +102,14 @@ def weight(value: Any) -> int:
         deeper: list[Any] = []
         for one in level:
             total += _own_letters(one)
-            for parts in _parts(one):
+            if isinstance(one, dict):
+                deeper += one.keys()
+                deeper += one.values()
+            elif isinstance(one, _LISTS):
+                parts: Any = one
                 deeper += parts
+            elif isinstance(one, Namespace):  # its own attributes are those that a template gave it
+                deeper += dict(object.__getattribute__(one, "_Namespace__attrs")).values()
             require_letters(total + _PART_LETTERS * len(deeper))
         level, depth = deeper, depth + 1
         if depth > _MOST_DEPTH:
@@ -115,17 +121,6 @@ def _own_letters(value: Any) -> int:
     if isinstance(value, str | bytes):
         return len(value) + _PART_LETTERS
     return _PART_LETTERS + (value.bit_length() // 3 if isinstance(value, int) else 0)
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    """What a value would write beside itself."""
-    if isinstance(value, dict):
-        return value.keys(), value.values()
-    if isinstance(value, _LISTS):
-        return (value,)
-    if isinstance(value, Namespace):  # its own attributes are those that a template gave it
-        return (dict(object.__getattribute__(value, "_Namespace__attrs")).values(),)
-    return ()
 
 
 def drawn(value: Any) -> Any:
@@ -197,10 +192,6 @@ def _joined_letters(between: Any, parts: Any) -> int:
     return weight(parts) + len(parts) * weight(between)
 
 
-def _tabbed_letters(text: str, tabsize: int = 8) -> int:
-    return len(text) + text.count("\t") * max(tabsize, 0)
-
-
 def _indented_letters(text: Any, width: Any = 4, first: bool = False, blank: bool = False) -> int:
     lines = 1 + len(str(text).splitlines())
     return weight(text) + lines * (width if isinstance(width, int) else weight(width))
@@ -223,10 +214,6 @@ def _json_letters(
     )
 
 
-def _linked_letters(text: Any, *more: Any, **named: Any) -> int:
-    return weight(text) * (20 + weight(more) + weight(named))
-
-
 def _no_start(values: Any, attribute: Any = None, start: Any = 0) -> int:
     if not isinstance(start, int | float):
         raise TemplateTooLong("the chat template adds lists; only numbers can be added here")
@@ -244,12 +231,14 @@ METHODS: dict[str, Foretell | None] = {
         "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
         "zfill", "get", "items", "keys", "values", "copy", "cycle", "changed",
     )),
-    "replace": _replaced_letters, "expandtabs": _tabbed_letters, "join": _joined_letters, "format": _brace_letters,
+    "replace": _replaced_letters, "expandtabs": lambda text, tabsize=8: len(text) + text.count("\t") * max(tabsize, 0),
+    "join": _joined_letters, "format": _brace_letters,
     "format_map": lambda text, values: _brace_letters(text, values),
 }  # fmt: skip
 FILTERS: dict[str, Foretell] = {
     "replace": _replaced_letters, "indent": _indented_letters, "wordwrap": _wrapped_letters, "sum": _no_start,
-    "tojson": _json_letters, "urlize": _linked_letters,
+    "tojson": _json_letters,
+    "urlize": lambda text, *more, **named: weight(text) * (20 + weight(more) + weight(named)),
     "join": lambda parts, d="", attribute=None: _joined_letters(d, parts),
     "format": lambda text, *values, **named: _percent_letters(str(text), named or values),
 }  # fmt: skip

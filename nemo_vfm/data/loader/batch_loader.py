@@ -73,7 +73,17 @@ class Batches:
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, found in self._threads() if self._dataset.is_light() and self._num_workers else self._decoded():
+        loaded: Iterator[Loaded]
+        if not self._num_workers:
+            loaded = (self._dataset[index] for index in itertools.count(self._first))
+        elif self._dataset.is_light():
+            loaded = self._threads()
+        else:
+            loaded = by_processes(
+                self._dataset, self._first, self._num_workers, self._ahead, timeout_s=self._timeout_s,
+                max_growth_bytes=self._max_growth_bytes,
+            )  # fmt: skip
+        for batch, found in loaded:
             self._faults.count(found)
             yield batch
 
@@ -92,15 +102,3 @@ class Batches:
             raise DataError(f"no batch came within {self._timeout_s:g} s; is the shards' storage reachable?") from error
         finally:
             workers.shutdown(wait=False, cancel_futures=True)
-
-    def _decoded(self) -> Iterator[Loaded]:
-        if not self._num_workers:
-            return (self._dataset[index] for index in itertools.count(self._first))
-        return by_processes(
-            self._dataset,
-            self._first,
-            self._num_workers,
-            self._ahead,
-            timeout_s=self._timeout_s,
-            max_growth_bytes=self._max_growth_bytes,
-        )

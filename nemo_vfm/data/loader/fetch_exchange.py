@@ -8,7 +8,7 @@ without communication.
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -80,8 +80,14 @@ class Plan:
 
     def share(self, rank: int, num_ranks: int) -> list[Cut]:
         """What one rank fetches: the `rank`-th of `num_ranks` equal pieces."""
-        total = self.num_bytes
-        return list(_between(self.spans, total * rank // num_ranks, total * (rank + 1) // num_ranks))
+        total, at, cuts = self.num_bytes, 0, []
+        begin, end = total * rank // num_ranks, total * (rank + 1) // num_ranks  # on the spans' common line
+        for number, span in enumerate(self.spans):
+            first, last = max(begin, at), min(end, at + span.size)
+            if first < last:
+                cuts.append(Cut(number, first - at, last - at))
+            at += span.size
+        return cuts
 
     def fingerprint(self) -> str:
         """The same on every rank that means the same bytes: those of another copy may lie in the same places."""
@@ -93,32 +99,17 @@ def plan(index: int, entries: Sequence[Entry], samples: Spanned) -> Plan:
     """The plan of a batch; a sample that comes twice in it is fetched once."""
     found: dict[Place, Span] = {}
     for entry in entries:
-        for extensions in _reads(entry):
+        members = entry.members  # of which loading reads these; each rank reads any other itself, and counts it
+        reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
+        media = media_among(members)
+        if not reads and media is not None:
+            reads.append((media,))
+        texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
+        facts = json_among(members) if "fps" not in entry.index else None
+        for extensions in reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]:
             for offset, size in samples.spans(entry, extensions):
                 found.setdefault((entry.shard, offset, size), Span(entry, offset, size))
     return Plan(index, tuple(found.values()))
-
-
-def _reads(entry: Entry) -> list[tuple[str, ...]]:
-    """The groups of members that loading this entry reads. Each rank reads any other member itself, and counts it."""
-    members = entry.members
-    reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
-    media = media_among(members)
-    if not reads and media is not None:
-        reads.append((media,))
-    texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
-    facts = json_among(members) if "fps" not in entry.index else None
-    return reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]
-
-
-def _between(spans: Sequence[Span], begin: int, end: int) -> Iterator[Cut]:
-    """The parts of spans between two places of their common line."""
-    at = 0
-    for number, span in enumerate(spans):
-        first, last = max(begin, at), min(end, at + span.size)
-        if first < last:
-            yield Cut(number, first - at, last - at)
-        at += span.size
 
 
 _AT_ONCE = 8  # spans that one rank asks for at a time: an object store answers them side by side
@@ -176,7 +167,10 @@ class Exchange:
         rank, num_ranks = self._peers.rank(), self._peers.num_ranks()
         own = _Report()
         share = b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, own), wanted.share(rank, num_ranks)))
-        parts = [_parted(row) for row in self._peers.all_gather(own.packed(wanted, share))]
+        parts = []
+        for row in self._peers.all_gather(own.packed(wanted, share)):
+            end = 4 + int.from_bytes(row[:4], "little")
+            parts.append((json.loads(bytes(row[4:end])), row[end:]))
         self._check(wanted, [head for head, _ in parts])
         if own.error is not None:
             raise own.error
@@ -229,9 +223,3 @@ class _Report:
         }  # fmt: skip
         text = json.dumps(head).encode()
         return len(text).to_bytes(4, "little") + text + share
-
-
-def _parted(row: memoryview) -> tuple[dict[str, Json], memoryview]:
-    """The inverse of `_Report.packed`."""
-    end = 4 + int.from_bytes(row[:4], "little")
-    return json.loads(bytes(row[4:end])), row[end:]

@@ -49,7 +49,7 @@ class LightningBatches:
     """
 
     def __init__(self, module: LightningData) -> None:
-        self.module = module
+        self.module, self._name = module, type(module).__name__
         self._loader: Iterable[Batch] | None = None
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -64,10 +64,15 @@ class LightningBatches:
 
     def train_dataloader(self) -> Iterator[Batch]:
         """See `TrainingData.train_dataloader`; this rank's slice of each."""
-        length = self._length()
-        begin = self._first // length * length if length else 0
-        for batch in self._from(begin):
-            if batch.index >= self._first:
+        length = _len(self._loader)
+        index = self._first // length * length if length else 0
+        assert self._loader is not None
+        while True:
+            batches, before = iter(self._loader), index
+            while (batch := self._next(batches, index)) is not None:
+                index += 1
+                if batch.index < self._first:
+                    continue
                 pieces = batch.cut(self._num_ranks)
                 if len(pieces) < self._num_ranks:
                     raise UserError(
@@ -75,14 +80,6 @@ class LightningBatches:
                         f"{self._num_ranks} data ranks"
                     )
                 yield pieces[self._rank]
-
-    def _from(self, index: int) -> Iterator[Batch]:
-        assert self._loader is not None
-        while True:
-            batches, before = iter(self._loader), index
-            while (batch := self._next(batches, index)) is not None:
-                yield batch
-                index += 1
             if index == before:
                 raise UserError(f"{self._name} yields no batch")
 
@@ -113,7 +110,7 @@ class LightningBatches:
         Raises:
             UserError: its loader has no length.
         """
-        if not (length := self._length()):
+        if not (length := _len(self._loader)):
             raise UserError(f"the loader of {self._name} has no length; give the duration in steps")
         return length
 
@@ -126,13 +123,6 @@ class LightningBatches:
         if not (count := _len(getattr(self._loader, "dataset", None))):
             raise UserError(f"the data set of {self._name} has no length; give the duration in steps")
         return count
-
-    def _length(self) -> int:
-        return _len(self._loader)
-
-    @property
-    def _name(self) -> str:
-        return type(self.module).__name__
 
 
 def _len(of: Any) -> int:

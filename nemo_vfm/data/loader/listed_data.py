@@ -25,7 +25,7 @@ from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
 from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.shards.shard_index import is_held_out, warn_that_none_is_held_out
+from nemo_vfm.data.shards.shard_folder import is_held_out, warn_that_none_is_held_out
 from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.parallel.ranks.gather import Gather
 

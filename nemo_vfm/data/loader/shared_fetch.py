@@ -78,10 +78,6 @@ class HeldSamples:
         """See `ReadsInPlace`."""
         self.inner.check(entry, extensions, members, missing)
 
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
-
     def _span(self, held: FetchedBytes, entry: Entry, offset: int, size: int) -> bytes:
         where = (entry.shard, offset, size)
         if where in held.failed:
@@ -128,16 +124,13 @@ class UniqueBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            with closing(self._read_ahead() if self._num_workers else self._read_now()) as loaded:
+            one_by_one = (self._load(index, self._held(index)) for index in itertools.count(self._first))
+            with closing(self._read_ahead() if self._num_workers else one_by_one) as loaded:
                 for batch, found in loaded:
                     self._faults.count(found)
                     yield batch
         finally:
             info(f"shared loading, {self._exchange.traffic}")
-
-    def _read_now(self) -> Generator[Loaded, None, None]:
-        for index in itertools.count(self._first):
-            yield self._load(index, self._held(index))
 
     def _held(self, index: int) -> FetchedBytes:
         return self._exchange.held(index, self._entries(index))

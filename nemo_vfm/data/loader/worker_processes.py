@@ -167,7 +167,7 @@ def _until_grown(
         timeout=min(_LOOK_S, timeout_s),
     )
     due, enough, most = numbers.next, numbers.next + _LEAST_BATCHES * num_workers, 0
-    numbers.go_on()
+    numbers.stopped = False
     given, watch = _started(loader)
     try:
         while due < numbers.next or not numbers.stopped:  # once it has given the last it must not be asked again
@@ -179,7 +179,7 @@ def _until_grown(
             yield loaded
             due, most = due + 1, max(most, grown)
             if max_growth_bytes is not None and most > max_growth_bytes and due >= enough:
-                numbers.stop()
+                numbers.stopped = True
         return most
     finally:
         del given, watch  # else the error's traceback would keep workers and pipe for as long as anyone looks at it
@@ -195,18 +195,17 @@ def _next(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answ
         except (EOFError, OSError, RuntimeError) as error:
             if time.monotonic() >= until:
                 return DataError(f"no batch came within {timeout_s:g} s; a worker or its storage hangs"), 0
-            if died := watch.died or _death(error):
-                return _died(died), 0
+            died = watch.died  # else how a worker's death shows itself before it is seen
+            if not died and isinstance(error, EOFError | ConnectionError | FileNotFoundError):
+                died = f"{type(error).__name__} while it gave a batch"
+            elif not died and "exited unexpectedly" in str(error):
+                died = str(error).splitlines()[0]
+            if died:
+                return DataError(f"a data worker died ({died}), often because memory ran out: lower num_workers or "
+                                 f"max_ahead_gb, and run again to resume"), 0  # fmt: skip
             if not str(error).startswith("DataLoader timed out"):
                 raise
             # Nothing was lost: it may be asked again.
-
-
-def _death(error: Exception) -> str:
-    """How a worker's death shows itself before it is seen; empty for what is none."""
-    if isinstance(error, EOFError | ConnectionError | FileNotFoundError):
-        return f"{type(error).__name__} while it gave a batch"
-    return str(error).splitlines()[0] if "exited unexpectedly" in str(error) else ""
 
 
 def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]:
@@ -221,13 +220,6 @@ def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]
     torch._C._remove_worker_pids(id(given))
     given._worker_pids_set = False
     return given, WorkerWatch(given._worker_result_queue, workers)
-
-
-def _died(what: str) -> DataError:
-    return DataError(
-        f"a data worker died ({what}), often because memory ran out: lower num_workers or max_ahead_gb, "
-        f"and run again to resume"
-    )
 
 
 class _Sent(Dataset[Answer]):
@@ -256,14 +248,6 @@ class _From(Sampler[int]):
         while not self.stopped:
             self.next += 1
             yield self.next - 1
-
-    def stop(self) -> None:
-        """Give no more."""
-        self.stopped = True
-
-    def go_on(self) -> None:
-        """Give more, to whoever asks anew."""
-        self.stopped = False
 
 
 def _same(loaded: Any) -> Any:

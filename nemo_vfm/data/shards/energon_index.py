@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import struct
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -20,8 +20,8 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sync, write_bytes, write_text
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.shards.shard_index import Entry
-from nemo_vfm.data.shards.tar_members import BLOCK, padding
+from nemo_vfm.data.shards.shard_folder import Entry
+from nemo_vfm.data.shards.tar_members import BLOCK
 
 #: What the files say they were written by: the release whose reader they were tested with.
 ENERGON_VERSION = "7.4.1"
@@ -71,19 +71,25 @@ def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | Non
     if not (folder / "shards.json").is_file():
         raise UserError(f"{folder} has no shards.json, so it is not one of our finished folders; prepare other tars "
                         f"with `energon prepare`")  # fmt: skip
-    tars = [_tar(name, list(entries)) for name, entries in groupby(ShardSet(folder).entries, lambda e: e.shard)]
+    tars = []
+    for name, group in groupby(ShardSet(folder).entries, lambda entry: entry.shard):
+        entries = list(group)
+        begins = [min(offset for offset, _ in entry.members.values()) - BLOCK for entry in entries]
+        offset, size = max(entries[-1].members.values())
+        tars.append(_Tar(name, entries, [*begins, offset + size + -size % BLOCK]))
     parts = _parts(tars, splits or {})
     for tar in tars:
         write_bytes(folder / f"{tar.name}.idx", struct.pack(f"<{len(tar.begins)}Q", *tar.begins))
-    write_text(folder / METADATASET, _metadataset(parts))
+    # Parts by the files that give each exactly; a part without samples has none.
+    lists = [
+        f"  {name}:\n    path: .\n    split_part: {name}\n    split_config: {'split' if name == TRAIN else name}.yaml\n"
+        for name, keys in parts.items()
+        if keys
+    ]
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
+    write_text(folder / METADATASET, head + "".join(lists))
     _replace(folder / META, _texts(tars, parts, hashlib.sha256((folder / "shards.json").read_bytes()).digest()), tars)
     return {name: len(keys) for name, keys in parts.items()}
-
-
-def _tar(name: str, entries: list[Entry]) -> _Tar:
-    begins = [min(offset for offset, _ in entry.members.values()) - BLOCK for entry in entries]
-    offset, size = max(entries[-1].members.values())
-    return _Tar(name, entries, [*begins, offset + size + len(padding(size))])
 
 
 def _parts(tars: Sequence[_Tar], splits: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
@@ -149,16 +155,6 @@ def _captioning(tars: Sequence[_Tar]) -> dict[str, str]:
     return {"captioning.yaml": f"{kind}field_map:\n  image: {picture}\n  caption: txt\n"}
 
 
-def _metadataset(parts: Mapping[str, set[str]]) -> str:
-    """Parts by the files that give each exactly; a part without samples has none."""
-    lines = ["__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"]
-    for name, keys in parts.items():
-        config = "split" if name == TRAIN else name
-        text = f"  {name}:\n    path: .\n    split_part: {name}\n    split_config: {config}.yaml\n"
-        lines.append(text if keys else "")
-    return "".join(lines)
-
-
 def _replace(meta: Path, texts: Mapping[str, str], tars: Sequence[_Tar]) -> None:
     """Fill a folder and put it in the old one's place: energon sees none of it or all."""
     partial = meta.with_name(f"{meta.name}.partial")
@@ -166,36 +162,29 @@ def _replace(meta: Path, texts: Mapping[str, str], tars: Sequence[_Tar]) -> None
     partial.mkdir()
     for name, text in sorted(texts.items()):
         write_text(partial / name, text)
-    _write_index(partial / "index.sqlite", tars)
-    sync(partial / "index.sqlite")
-    shutil.rmtree(meta, ignore_errors=True)
-    partial.rename(meta)
-    sync(meta.parent)
-
-
-def _write_index(path: Path, tars: Sequence[_Tar]) -> None:
-    """Where every sample and every member lies, as energon's tables have it."""
-    database = sqlite3.connect(path)
+    database = sqlite3.connect(partial / "index.sqlite")
     try:
         for statement in _TABLES:
             database.execute(statement)
-        database.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", _sample_rows(tars))
-        database.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", _part_rows(tars))
+        samples = (
+            (number, entry.key, index, begin, end - begin)
+            for number, tar in enumerate(tars)
+            for index, (entry, (begin, end)) in enumerate(zip(tar.entries, pairwise(tar.begins), strict=True))
+        )
+        database.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", samples)
+        members = (
+            (number, index, name, offset, size)
+            for number, tar in enumerate(tars)
+            for index, entry in enumerate(tar.entries)
+            for name, (offset, size) in sorted(entry.members.items(), key=lambda member: member[1])
+        )
+        database.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", members)
         for statement in _INDICES:
             database.execute(statement)
         database.commit()
     finally:
         database.close()
-
-
-def _sample_rows(tars: Sequence[_Tar]) -> Iterator[tuple[int, str, int, int, int]]:
-    for number, tar in enumerate(tars):
-        for index, (entry, (begin, end)) in enumerate(zip(tar.entries, pairwise(tar.begins), strict=True)):
-            yield number, entry.key, index, begin, end - begin
-
-
-def _part_rows(tars: Sequence[_Tar]) -> Iterator[tuple[int, int, str, int, int]]:
-    for number, tar in enumerate(tars):
-        for index, entry in enumerate(tar.entries):
-            for name, (offset, size) in sorted(entry.members.items(), key=lambda member: member[1]):
-                yield number, index, name, offset, size
+    sync(partial / "index.sqlite")
+    shutil.rmtree(meta, ignore_errors=True)
+    partial.rename(meta)
+    sync(meta.parent)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards.safetensors_views import Stored, header_and_tensors
-from nemo_vfm.data.shards.shard_folder import LocalShard
-from nemo_vfm.data.shards.shard_index import Entry
+from nemo_vfm.data.shards.shard_folder import Entry, LocalShard
 
 #: Memory to read to, (samples, bytes) uint8, of every tensor by name.
 Rows = Mapping[str, NDArray[np.uint8]]
@@ -67,12 +66,6 @@ class _Read:
     error: OSError | None = None
     num_read: int = 0
 
-    def run(self) -> None:
-        try:
-            self.num_read = self.file.read_into(self.spread.offset, self.buffers)
-        except OSError as error:
-            self.error = error
-
     def tensors(self) -> dict[str, Stored] | None:
         """What was read; None where a header is another one."""
         found: dict[str, Stored] = {}
@@ -107,13 +100,25 @@ class ReaderInPlace:
         shape = _shape(entries[0])
         reads = [self._planned(entry, shape, rows, place) for place, entry in enumerate(entries)]
         planned = [read for read in reads if read is not None]
-        for read in planned:
-            read.run()
-        for file in {read.file for read in planned}:
+        for one in planned:
+            try:
+                one.num_read = one.file.read_into(one.spread.offset, one.buffers)
+            except OSError as error:
+                one.error = error
+        for file in {one.file for one in planned}:
             file.require_unchanged()
-        return [
-            read if read is None else self._checked(entry, read) for entry, read in zip(entries, reads, strict=True)
-        ]
+        found: list[dict[str, Stored] | DataError | OSError | None] = []
+        for entry, read in zip(entries, reads, strict=True):
+            if read is None or read.error is not None:
+                found.append(None if read is None else read.error)
+                continue
+            try:
+                self._samples.check(entry, self._extensions, read.members, read.spread.size - read.num_read)
+            except (DataError, OSError) as error:
+                found.append(error)
+            else:
+                found.append(read.tensors())
+        return found
 
     def _planned(self, entry: Entry, shape: str, rows: Rows, place: int) -> _Read | None:
         kinds = self._known.get(self._key(entry, shape))
@@ -125,15 +130,6 @@ class ReaderInPlace:
         for gap, member in zip(where[1].gaps, members, strict=True):
             buffers += [bytearray(gap), *member] if gap else member
         return _Read(kinds, members, *where, buffers)
-
-    def _checked(self, entry: Entry, read: _Read) -> dict[str, Stored] | DataError | OSError | None:
-        try:
-            if read.error is not None:
-                raise read.error
-            self._samples.check(entry, self._extensions, read.members, read.spread.size - read.num_read)
-        except (DataError, OSError) as error:
-            return error
-        return read.tensors()
 
     def _key(self, entry: Entry, shape: str) -> tuple[object, ...]:
         return shape, *[entry.members[extension][1] for extension in self._extensions]

@@ -33,15 +33,18 @@ class Stored(NamedTuple):
 
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite. In numpy, one thread: torch's would wait for each other in a worker."""
-        pieces = range(0, len(self.data), _PIECE)
-        return all(_is_finite(self.dtype, self.data[begin : begin + _PIECE]) for begin in pieces)
-
-
-def _is_finite(dtype: torch.dtype, data: NDArray[np.uint8]) -> bool:
-    if dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
-        return not bool(((data.view(np.uint16) & 0x7F80) == 0x7F80).any())
-    kind = _NUMPY.get(dtype)
-    return kind is None or bool(np.isfinite(data.view(kind)).all())
+        kind = _NUMPY.get(self.dtype)
+        for begin in range(0, len(self.data), _PIECE):
+            data = self.data[begin : begin + _PIECE]
+            if kind is not None:
+                is_finite = bool(np.isfinite(data.view(kind)).all())
+            elif self.dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
+                is_finite = not ((data.view(np.uint16) & 0x7F80) == 0x7F80).any()
+            else:
+                return True
+            if not is_finite:
+                return False
+        return True
 
 
 def stored_tensors(data: bytes) -> dict[str, Stored]:

@@ -6,6 +6,7 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,8 +79,13 @@ class Samples(Protocol):
         """Several members of one sample."""
         ...
 
-    def video(self, entry: Entry, extension: str) -> bytes | Path:
-        """The same as `read`, or the path of the file: a film on the disk is not read whole."""
+
+@runtime_checkable
+class _Files(Protocol):
+    """Samples whose members are files: a film on the disk is not read whole."""
+
+    def path(self, entry: Entry, extension: str) -> Path:
+        """Where a member lies. DataError where it is not what was listed."""
         ...
 
 
@@ -161,13 +167,12 @@ class CachedLatents:
         fps = facts_of(self._shards, entry)["fps"]
         if not is_frame_rate(fps):
             raise DataError(f"its frame rate is {fps!r}, expected a finite number above 0; encode its clip again")
-        return Sample(self._read(entry, rows) if found is None else found, caption_of(self._shards, entry), float(fps))
-
-    def _read(self, entry: Entry, rows: Rows) -> dict[str, Stored]:
-        contents = self._shards.read_all(entry, self._names)
-        if self._in_place:
-            self._in_place.learn(entry, contents, rows)
-        return {name: stored for data in contents for name, stored in stored_tensors(data).items()}
+        if found is None:
+            contents = self._shards.read_all(entry, self._names)
+            if self._in_place:
+                self._in_place.learn(entry, contents, rows)
+            found = {name: stored for data in contents for name, stored in stored_tensors(data).items()}
+        return Sample(found, caption_of(self._shards, entry), float(fps))
 
     def is_light(self) -> bool:
         """True."""
@@ -233,7 +238,8 @@ class Media:
         if is_image(extension):
             frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
         else:
-            frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket, self._decoder)
+            read = self._shards.path if isinstance(self._shards, _Files) else self._shards.read
+            frames_THWC, fps = video_to_bucket(read(entry, extension), bucket, self._decoder)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
@@ -392,11 +398,23 @@ class Census:
             self._kinds[names] = media_among(names), unread_among(names)
         media, unread = self._kinds[names]
         self._samples += 1
-        self._without_caption += not _has_caption(samples, entry)
-        for name in unread:
-            self._unread[name] += 1
-        if media is not None and is_image(media):
-            self._deep += bool(entry.index.get("is_deep")) if "fps" in entry.index else _is_deep(samples, entry, media)
+        self._unread.update(unread)
+        try:
+            has_caption = bool(caption_of(samples, entry))
+        except DataError:
+            has_caption = False
+        self._without_caption += not has_caption
+        if media is None or not is_image(media):
+            return
+        if "fps" in entry.index:
+            self._deep += bool(entry.index.get("is_deep"))
+            return
+        offset, size = entry.members[media]
+        with suppress(DataError):
+            if isinstance(samples, _Spanned):
+                self._deep += is_deep(samples.read_span(entry, offset, min(size, _PNG_HEAD_BYTES)))
+            else:
+                self._deep += is_deep(samples.read(entry, media))
 
     def tell(self, where: str) -> None:
         """Say it, of the samples in `where`; nothing where there are none."""
@@ -411,20 +429,3 @@ class Census:
             warn(f"members in {where} that are not read: {', '.join(kinds)}{others}")
         if self._deep:
             warn(said_of_deep(self._deep))
-
-
-def _has_caption(samples: Samples, entry: Entry) -> bool:
-    try:
-        return bool(caption_of(samples, entry))
-    except DataError:
-        return False
-
-
-def _is_deep(samples: Samples, entry: Entry, extension: str) -> bool:
-    offset, size = entry.members[extension]
-    try:
-        if isinstance(samples, _Spanned):
-            return is_deep(samples.read_span(entry, offset, min(size, _PNG_HEAD_BYTES)))
-        return is_deep(samples.read(entry, extension))
-    except DataError:
-        return False

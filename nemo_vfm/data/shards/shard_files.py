@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import tarfile
 import threading
 import zlib
 from collections import OrderedDict
@@ -30,18 +31,20 @@ from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.shards.shard_folder import LocalShard, OpenShard, folder_at
-from nemo_vfm.data.shards.shard_index import (
+from nemo_vfm.data.shards.shard_folder import (
     INDEX_SCHEMA,
     SHARDS_SCHEMA,
     Entry,
+    LocalShard,
+    OpenShard,
     SampleRecord,
     ShardRecord,
+    folder_at,
     indexed_entries,
     listed_entries,
     read_shards_json,
 )
-from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
+from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS
 
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 
@@ -108,12 +111,20 @@ class ShardWriter:
             UserError: the key or an extension cannot be written, or the key was written before.
         """
         self._check(key, members)
-        size = sum(BLOCK + len(data) + len(padding(len(data))) for data in members.values())
+        size = sum(BLOCK + len(data) + -len(data) % BLOCK for data in members.values())
         if self._samples and (
             len(self._samples) >= self._samples_per_shard or self._position + size > self._max_shard_bytes
         ):
             self._finish_shard()
-        places = {name: [self._append(f"{key}.{name}", members[name]), len(members[name])] for name in sorted(members)}
+        if self._file is None:
+            self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
+        places: dict[str, list[int]] = {}
+        for name, data in sorted(members.items()):
+            places[name] = [self._position + BLOCK, len(data)]
+            info = tarfile.TarInfo(f"{key}.{name}")  # no time, owner or machine, so equal members give equal bytes
+            info.size, info.mtime, info.mode = len(data), 0, 0o644
+            for part in (info.tobuf(tarfile.USTAR_FORMAT), data, bytes(-len(data) % BLOCK)):
+                self._put(part)
         crcs = [zlib.crc32(members[name]) for name in places]
         self._samples.append({"key": key, "members": places, "crc32": crcs, "index": dict(index)})
         self._keys.add(key)
@@ -148,14 +159,6 @@ class ShardWriter:
     @property
     def _temporary(self) -> Path:
         return self._folder / f".shard-{len(self._done):06d}.{os.getpid()}.tmp.tar"
-
-    def _append(self, name: str, data: bytes) -> int:
-        if self._file is None:
-            self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
-        offset = self._position + BLOCK
-        for part in (header(name, len(data)), data, padding(len(data))):
-            self._put(part)
-        return offset
 
     def _put(self, part: bytes) -> None:
         assert self._file is not None
@@ -320,10 +323,6 @@ class ShardSet:
         """So many bytes of the sample's tar from an offset on. Raises as `read` does."""
         return self._read(entry, f"bytes {offset:,} on", offset, size)
 
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
-
     @staticmethod
     def _place(entry: Entry, extension: str) -> tuple[int, int]:
         where = entry.members.get(extension)
@@ -354,10 +353,9 @@ class ShardSet:
             self._files, self._lock, self._pid = OrderedDict(), threading.Lock(), os.getpid()
         with self._lock:
             file = self._files.get(shard)
-        return self._open(shard) if file is None else file
-
-    def _open(self, shard: str) -> OpenShard:
-        """Open a tar without holding the lock: it may take a request, or the download of a whole shard."""
+        if file is not None:
+            return file
+        # Opened without holding the lock: it may take a request, or the download of a whole shard.
         file = self._source.open(shard, self._hashes.get(shard, ""), self._stamps.get(shard))
         with self._lock:
             if len(self._files) >= _MAX_OPEN_FILES:

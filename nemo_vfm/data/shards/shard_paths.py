@@ -134,7 +134,3 @@ class Joined:
         """See `ShardSet.checked`."""
         shards, name = self._homes[entry.shard]
         return shards.checked(replace(entry, shard=name), extension, data)
-
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)

@@ -7,7 +7,7 @@ reused.
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import read_json, sha256_text
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.shards.shard_index import read_shards_json
+from nemo_vfm.data.shards.shard_folder import read_shards_json
 
 _OURS = re.compile(r"shard-\d{6}-[0-9a-f]{16}\.(tar|json)")
 _AT_ONCE = 4
@@ -46,16 +46,13 @@ def upload_shards(folder: Path, target: Address) -> int:
         return len(missing)
     marker = {**content, _BEFORE: sorted(_files(seen))}
     object_store.write((json.dumps(marker, indent=1, ensure_ascii=False) + "\n").encode(), target / "shards.json")
-    _forget(target, seen.get(_BEFORE), files.keys() | _files(seen))
-    info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were already there")
-    return len(missing) + 1
-
-
-def _forget(target: Address, names: Json, kept: Set[str]) -> None:
-    """Delete the version before the last. What no shards.json ever named stays: another upload may be bringing it."""
-    for name in names if isinstance(names, list) else ():
+    # The version before the last goes. What no shards.json ever named stays: another upload may be bringing it.
+    kept, before = files.keys() | _files(seen), seen.get(_BEFORE)
+    for name in before if isinstance(before, list) else ():
         if isinstance(name, str) and _OURS.fullmatch(name) and name not in kept:
             object_store.remove(target / name)
+    info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were already there")
+    return len(missing) + 1
 
 
 def _renamed(folder: Path) -> tuple[dict[str, Json], dict[str, Path]]:

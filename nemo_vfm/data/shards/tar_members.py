@@ -1,4 +1,4 @@
-"""Reads any WebDataset tar from front to back, its regular files by key and extension; and writes tar headers.
+"""Reads any WebDataset tar from front to back, its regular files by key and extension.
 
 Whoever reads tars reads them by this: from a disk or a stream, with an index or without. Nothing is ever extracted: a
 name in a tar is text to us, never a path. tarfile and webdataset would unpack a compressed tar of any size, fill memory
@@ -159,15 +159,12 @@ class TarMembers:
             return info
         except (tarfile.HeaderError, ValueError) as error:
             if self._position == BLOCK:
-                raise Unreadable(self._no_tar(block, error)) from error
+                if packed := next((kind for magic, kind in _PACKED.items() if block.startswith(magic)), None):
+                    raise Unreadable(f"{self._name} is compressed, so it cannot be read as a tar; unpack it first, "
+                                     f"with {packed} -dc") from error  # fmt: skip
+                raise Unreadable(f"{self._name} is not a tar: {error}") from error
             self.skipped["after a damaged header"] += 1
             return None
-
-    def _no_tar(self, block: bytes, error: Exception) -> str:
-        kind = next((kind for magic, kind in _PACKED.items() if block.startswith(magic)), None)
-        if kind is None:
-            return f"{self._name} is not a tar: {error}"
-        return f"{self._name} is compressed, so it cannot be read as a tar; unpack it first, with {kind} -dc"
 
     def _named(
         self, info: tarfile.TarInfo, name: str | None, size: int | None, sparse: bool
@@ -244,18 +241,6 @@ class TarIndex:
     #: key -> extension -> (offset, size), in the tar's order
     samples: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)  #: reason -> how many members were left out for it
-
-
-def header(name: str, size: int) -> bytes:
-    """The 512 bytes before a member: no time, owner or machine in them, so equal members give equal bytes."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = size, 0, 0o644
-    return info.tobuf(tarfile.USTAR_FORMAT)
-
-
-def padding(size: int) -> bytes:
-    """The zeros after a member of this size."""
-    return bytes(-size % BLOCK)
 
 
 def index_tar(path: Path) -> TarIndex:

@@ -144,17 +144,12 @@ class TarOrder:
                 self._census.add(sample, sample.entry)
             yield sample
         self._counts.put(tar, count)
-        if is_new:
-            self._tell(tar)
-
-    def _tell(self, tar: Tar) -> None:
-        """Say what training does not see, of the first tar as soon as it is read, and of all."""
-        self._unseen.discard(tar.name)
-        num_read = len(self._tars) - len(self._unseen)
-        if not self._unseen:
-            self._census.tell(tar.name if len(self._tars) == 1 else f"the {len(self._tars)} tars")
-        elif num_read == 1:
-            self._census.tell(tar.name)
+        if is_new:  # say what training does not see, of the first tar as soon as it is read, and of all
+            self._unseen.discard(tar.name)
+            if not self._unseen:
+                self._census.tell(tar.name if len(self._tars) == 1 else f"the {len(self._tars)} tars")
+            elif len(self._tars) - len(self._unseen) == 1:
+                self._census.tell(tar.name)
 
     def _permutation(self, count: int, *names: str | int) -> list[int]:
         if self._block == 1:

@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
-from nemo_vfm.data.shards.shard_index import Entry
+from nemo_vfm.data.shards.shard_folder import Entry
 from nemo_vfm.data.shards.tar_members import TarMembers, Unreadable, neighbours
 
 _CHUNK = 8 << 20
@@ -77,10 +77,6 @@ class Raw:
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
         """See `Samples.read_all`."""
         return [self.read(entry, extension) for extension in extensions]
-
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.data.shards.sample_members import LATENTS
-from nemo_vfm.data.shards.shard_folder import folder_at
-from nemo_vfm.data.shards.shard_index import indexed_entries, read_shards_json
+from nemo_vfm.data.shards.shard_folder import folder_at, indexed_entries, read_shards_json
 from nemo_vfm.data.shards.shard_paths import folders_of
 from nemo_vfm.data.sources.blend import Blend
 from nemo_vfm.data.sources.packed import PackedLatents

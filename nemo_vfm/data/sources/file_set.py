@@ -1,45 +1,17 @@
 """Serves video and image files, with captions beside them, as samples like those of shards; nothing is copied."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePath
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken, say_passed_over
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES, VIDEO_SUFFIXES
-from nemo_vfm.data.shards.sample_members import CAPTION_SUFFIXES, texts_beside_media
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.media_info import stamp
-
-
-def texts_beside(media: Path, root: Path | None = None) -> Iterator[Path]:
-    """Those there are of `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt` and so on, for `x.mp4`.
-
-    What they say ends up in shards and reports, so a link among them is followed as one among videos is: while it stays
-    inside `root`, the folder that was given as the source; None takes the video's own.
-    """
-    inside = (root or media.parent).resolve()
-    names = _texts_in(media.parent, media.parent.stat().st_mtime_ns) if media.parent.is_dir() else {}
-    for path in (media.with_name(names[name]) for name in texts_beside_media(media.name) if name in names):
-        if not path.is_file():
-            continue
-        if path.resolve().is_relative_to(inside):
-            yield path
-        else:
-            warn_once(f"{path} is a link that points outside {root or media.parent}; it is not used for captions")
-
-
-@lru_cache(maxsize=64)
-def _texts_in(folder: Path, changed_ns: int) -> Mapping[str, str]:
-    """The folder's texts, by their names with the suffix in small letters; listed anew when the folder has changed."""
-    found = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in CAPTION_SUFFIXES)
-    return {name.removesuffix(suffix := Path(name).suffix) + suffix.lower(): name for name in found}
-
 
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -71,7 +43,7 @@ class FileSet:
     def read(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.read`."""
         try:
-            return self.video(entry, extension).read_bytes()
+            return self.path(entry, extension).read_bytes()
         except OSError as error:
             raise DataError(f"{self._paths[entry.shard]} cannot be read: {error}") from error
 
@@ -79,8 +51,8 @@ class FileSet:
         """See `Samples.read_all`."""
         return [self.read(entry, extension) for extension in extensions]
 
-    def video(self, entry: Entry, extension: str) -> Path:
-        """See `Samples.video`."""
+    def path(self, entry: Entry, extension: str) -> Path:
+        """The file, as it was listed."""
         path = self._paths[entry.shard]
         if stamp(path) != (entry.index["size"], entry.index["mtime_ns"]):
             raise DataError(f"{path} was changed or removed after it was listed")

@@ -9,9 +9,9 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
-from nemo_vfm.data.shards.sample_members import caption_in
+from nemo_vfm.data.shards.sample_members import caption_in, texts_beside
 from nemo_vfm.data.shards.sample_reader import Samples
-from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files, texts_beside
+from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
 from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
@@ -83,14 +83,12 @@ class VideoFolder(ListedData):
 
 def caption_beside(media: Path, root: Path) -> str:
     """What the first file beside the video that has a caption says; empty where there is none below `root`."""
-    return next(filter(None, map(_read_caption, texts_beside(media, root))), "")
-
-
-def _read_caption(path: Path) -> str:
-    try:
-        if path.stat().st_size > _MAX_CAPTION_BYTES:
-            raise ValueError(f"it is larger than {_MAX_CAPTION_BYTES >> 20} MiB")
-        return caption_in(path.name, path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        warn_once(f"{path} is not used for captions: {error}")
-        return ""
+    for path in texts_beside(media, root):
+        try:
+            if path.stat().st_size > _MAX_CAPTION_BYTES:
+                raise ValueError(f"it is larger than {_MAX_CAPTION_BYTES >> 20} MiB")
+            if caption := caption_in(path.name, path.read_bytes()):
+                return caption
+        except (OSError, ValueError, RecursionError) as error:
+            warn_once(f"{path} is not used for captions: {error}")
+    return ""

@@ -38,13 +38,15 @@ class SentencePiece:
 
     def token_bytes(self) -> list[bytes | None]:
         """See `Loaded`."""
-        return [self._bytes_of(token) for token in range(self.vocab_size())]
-
-    def _bytes_of(self, token: int) -> bytes | None:
-        if self._made.is_control(token) or self._made.is_unknown(token):
-            return None
-        piece = str(self._made.id_to_piece(token))
-        return bytes([int(piece[1:-1], 16)]) if self._made.is_byte(token) else piece.replace(SPACE, " ").encode()
+        found: list[bytes | None] = []
+        for token in range(self.vocab_size()):
+            if self._made.is_control(token) or self._made.is_unknown(token):
+                found.append(None)
+                continue
+            piece = str(self._made.id_to_piece(token))
+            is_byte = self._made.is_byte(token)
+            found.append(bytes([int(piece[1:-1], 16)]) if is_byte else piece.replace(SPACE, " ").encode())
+        return found
 
     def end(self, named: str | None) -> int:
         """See `Loaded`."""

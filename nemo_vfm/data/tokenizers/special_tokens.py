@@ -1,7 +1,7 @@
 """Reads special and added tokens from the files beside a tokenizer."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,11 @@ def read(folder: Path) -> Special:
             decoder.setdefault(int(number), Added(content, int(number), content in roles.values(), {}))
         listed = [decoder[number] for number in sorted(decoder)]
         known = {one.content for one in listed}
-        rest = [*(_added(named[role], None) for role in roles), *_extra(named)]
+        rest = [_added(named[role], None) for role in roles]
+        # transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens.
+        for name in ("additional_special_tokens", "extra_special_tokens"):
+            more = named.get(name) or []
+            rest += [_added(one, None) for one in (more.values() if isinstance(more, dict) else more)]
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(
             f"{folder.name}: its special tokens are not in the form that transformers writes ({error})"
@@ -71,13 +75,6 @@ def _mapping(path: Path) -> dict[str, Json]:
     if not isinstance(found, dict):
         raise DataError(f"{path.name} of {path.parent.name} is not a mapping")
     return found
-
-
-def _extra(named: Mapping[str, Json]) -> Iterator[Added]:
-    """transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens."""
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        entry = named.get(name) or []
-        yield from (_added(one, None) for one in (entry.values() if isinstance(entry, dict) else entry))
 
 
 def _added(entry: Json, number: int | None) -> Added:

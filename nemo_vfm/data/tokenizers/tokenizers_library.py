@@ -145,15 +145,11 @@ def load(folder: Path) -> HuggingFace:
     for added in found.added:
         # One that is only a word of the vocabulary becomes a token that is found first, as in transformers.
         if added.content not in there or added.number is not None:
-            _add(made, library, added, folder.name)
+            token = library.AddedToken(added.content, special=added.special, **added.settings)
+            (made.add_special_tokens if added.special else made.add_tokens)([token])
+            if added.number is not None and made.token_to_id(added.content) != added.number:
+                raise DataError(
+                    f"{folder.name}: tokenizer_config.json gives {added.content!r} the number {added.number}, "
+                    f"and {FILE} {made.token_to_id(added.content)}; save the tokenizer again with transformers"
+                )
     return HuggingFace(made, found.roles, folder.name)
-
-
-def _add(made: Json, library: Json, added: special_tokens.Added, name: str) -> None:
-    token = library.AddedToken(added.content, special=added.special, **added.settings)
-    (made.add_special_tokens if added.special else made.add_tokens)([token])
-    if added.number is not None and made.token_to_id(added.content) != added.number:
-        raise DataError(
-            f"{name}: tokenizer_config.json gives {added.content!r} the number {added.number}, and {FILE} "
-            f"{made.token_to_id(added.content)}; save the tokenizer again with transformers"
-        )

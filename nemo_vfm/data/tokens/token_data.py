@@ -345,22 +345,19 @@ class TokenData(ScheduledData[Turns]):
     def _folders(self) -> dict[str, TokenFolder]:
         if self._opened is None:
             opened = {name: TokenFolder(folder) for name, folder in self.folders.items()}
-            self._require_one_tokenizer(opened)
+            first = next(iter(opened.values())).manifest
+            wanted = first.tokenizer if self.tokenizer is None else self.tokenizer.fingerprint()
+            for name, folder in opened.items():
+                if (folder.manifest.tokenizer, folder.manifest.vocab_size) != (wanted, first.vocab_size):
+                    raise UserError(
+                        f"the tokens of source {name} ({folder.folder}) come from tokenizer "
+                        f"{folder.manifest.tokenizer[:16]} with {folder.manifest.vocab_size:,} tokens, expected "
+                        f"{wanted[:16]} with {first.vocab_size:,}; tokenize all sources with the model's tokenizer"
+                    )
             for folder in opened.values() if self.verify else ():
                 folder.verify()
             self._opened = opened
         return self._opened
-
-    def _require_one_tokenizer(self, folders: Mapping[str, TokenFolder]) -> None:
-        first = next(iter(folders.values())).manifest
-        wanted = first.tokenizer if self.tokenizer is None else self.tokenizer.fingerprint()
-        for name, folder in folders.items():
-            if (folder.manifest.tokenizer, folder.manifest.vocab_size) != (wanted, first.vocab_size):
-                raise UserError(
-                    f"the tokens of source {name} ({folder.folder}) come from tokenizer "
-                    f"{folder.manifest.tokenizer[:16]} with {folder.manifest.vocab_size:,} tokens, expected "
-                    f"{wanted[:16]} with {first.vocab_size:,}; tokenize all sources with the model's tokenizer"
-                )
 
 
 def _read(

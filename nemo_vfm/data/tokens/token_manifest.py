@@ -121,10 +121,6 @@ def read_manifest(folder: Path) -> Manifest:
                if started else
                ", so it is not a token folder; `TokenizeText` makes one (docs/how-to/language/pretraining_data.md)")
         )  # fmt: skip
-    return _parsed(path)
-
-
-def _parsed(path: Path) -> Manifest:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes")

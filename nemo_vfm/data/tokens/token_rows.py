@@ -162,17 +162,15 @@ class DocumentRows:
         numbers, order = window * self._num_spans + np.arange(self._num_spans), np.arange(self._num_rows)
         starts = self._spans.starts(numbers)
         self._stream.need(starts, np.full(len(starts), self._span_tokens))
-        spans = [self._pieces(start) for start in starts.tolist()]
+        spans, end = list[Pieces](), self._stream.num_tokens
+        for start in starts.tolist():  # a span may go on at the stream's beginning
+            stop = start + self._span_tokens
+            spans.append(self._stream.pieces(start, min(stop, end)))
+            if stop > end:
+                spans.append(self._stream.pieces(0, stop - end))
         if self._shuffle:
             order = shuffled(order, self._num_rows, self._seed, "rows", window)
         return planned(Pieces.joined(spans), self._size, order)
-
-    def _pieces(self, start: int) -> Pieces:
-        """The documents of a span, which may go on at the stream's beginning."""
-        stop, end = start + self._span_tokens, self._stream.num_tokens
-        if stop <= end:
-            return self._stream.pieces(start, stop)
-        return Pieces.joined([self._stream.pieces(start, end), self._stream.pieces(0, stop - end)])
 
 
 class HeldOutRows:
@@ -248,16 +246,12 @@ def _read_rows(stream: TokenStream, rows: list[Pieces], tokens_BS: Numbers, labe
     stream.gather(pieces.starts, pieces.lengths, tokens[:filled])
     tokens[filled:] = stream.folder.manifest.end
     labels[:-1] = tokens[1:]
-    labels[np.cumsum(pieces.lengths) - 1], labels[filled:] = _after(stream, pieces), IGNORED
-    if filled < tokens.size:
-        lengths[0].append(size - filled)
-    return tuple(map(tuple, lengths))
-
-
-def _after(stream: TokenStream, pieces: Pieces) -> Numbers:
-    """The label of each part's last token: the document's next one, or none."""
+    # The label of each part's last token: the document's next one, or none.
     found, cut = np.full(len(pieces.starts), IGNORED, np.int64), np.flatnonzero(~pieces.whole)
     after = np.empty(len(cut), np.int64)
     stream.gather(pieces.starts[cut] + pieces.lengths[cut], np.ones(len(cut), np.int64), after)
     found[cut] = after
-    return found
+    labels[np.cumsum(pieces.lengths) - 1], labels[filled:] = found, IGNORED
+    if filled < tokens.size:
+        lengths[0].append(size - filled)
+    return tuple(map(tuple, lengths))

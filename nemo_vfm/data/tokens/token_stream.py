@@ -126,24 +126,19 @@ class TokenStream:
         found = []
         for run in range(self._run(start), self._run(stop - 1) + 1):
             low, high = max(start, int(self._before[run])), min(stop, int(self._before[run + 1]))
-            found.append(self._pieces(run, low, high))
+            ends = self.folder.ends(int(self._shards[run]))  # a run lies in one shard
+            shift = int(self._before[run]) - int(self._begins[run])  # from a place in the shard to a position
+            first = int(np.searchsorted(ends, np.uint64(low - shift), side="right"))
+            last = int(np.searchsorted(ends, np.uint64(high - shift), side="left"))
+            stops = ends[first : last + 1].astype(np.int64) + shift
+            borders = np.concatenate([[low], np.minimum(stops, high)])
+            lengths = np.diff(borders)
+            if not len(lengths) or lengths.min() < 1 or borders[-1] != high:
+                raise DataError(
+                    f"the documents of {self.folder.folder} do not follow one another; run the tokenizing step again"
+                )
+            found.append(Pieces(borders[:-1], lengths, stops <= high))
         return Pieces.joined(found)
-
-    def _pieces(self, run: int, low: int, high: int) -> Pieces:
-        """Within one run, so within one shard."""
-        ends = self.folder.ends(int(self._shards[run]))
-        shift = int(self._before[run]) - int(self._begins[run])  # from a place in the shard to a position
-        first = int(np.searchsorted(ends, np.uint64(low - shift), side="right"))
-        last = int(np.searchsorted(ends, np.uint64(high - shift), side="left"))
-        stops = ends[first : last + 1].astype(np.int64) + shift
-        whole = stops <= high
-        borders = np.concatenate([[low], np.minimum(stops, high)])
-        lengths = np.diff(borders)
-        if not len(lengths) or lengths.min() < 1 or borders[-1] != high:
-            raise DataError(
-                f"the documents of {self.folder.folder} do not follow one another; run the tokenizing step again"
-            )
-        return Pieces(borders[:-1], lengths, whole)
 
     def _run(self, position: int) -> int:
         return int(np.searchsorted(self._before, position, side="right")) - 1

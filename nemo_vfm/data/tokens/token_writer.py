@@ -98,11 +98,6 @@ class _Hashed:
         self.sha256.update(data)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """The last file of a folder: from here on it is one."""
-    write_json(folder / NAME, manifest.json())
-
-
 def write_tokens(
     folder: Path, documents: Sequence[Sequence[int]], *, vocab_size: int, end: int, tokenizer: str, per_shard: int
 ) -> Manifest:
@@ -120,5 +115,5 @@ def write_tokens(
                 files.write(document)
         shards.append(files.shard())
     manifest = Manifest(tokenizer, vocab_size, end, tuple(shards), {"in": len(documents), "kept": len(documents)})
-    write_manifest(folder, manifest)
+    write_json(folder / NAME, manifest.json())
     return manifest

@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -83,26 +84,33 @@ COSTS = {
 def why_not(name: EncoderName) -> str | None:
     """Why an encoder cannot be used here, by encoding four frames with it; None where it can."""
     try:
-        with av.open(io.BytesIO(), "w", format="mp4") as container:
-            encoder = ENCODERS[name]
-            stream = container.add_stream(encoder.codec, rate=Fraction(24), options=encoder.options(30, "veryfast"))
-            assert isinstance(stream, av.VideoStream)
-            stream.width, stream.height, stream.pix_fmt = 256, 256, "yuv420p"
-            open_encoder(stream)
-            for number in range(4):
-                frame = av.VideoFrame.from_ndarray(np.full((256, 256, 3), 40 * number, np.uint8), format="rgb24")
-                frame = frame.reformat(format="yuv420p")
-                frame.pts, frame.time_base = number, Fraction(1, 24)
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode(None))
+        _four_frames(name)
     except (av.error.FFmpegError, ValueError, OSError) as error:
         return " ".join(str(error).split())[:200] or type(error).__name__
     return None
 
 
+def _four_frames(name: EncoderName) -> io.BytesIO:
+    """An mp4 by an encoder, large enough for GPUs."""
+    file, encoder = io.BytesIO(), ENCODERS[name]
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream(encoder.codec, rate=Fraction(24), options=encoder.options(30, "veryfast"))
+        assert isinstance(stream, av.VideoStream)
+        stream.width, stream.height, stream.pix_fmt = 256, 256, "yuv420p"
+        open_encoder(stream)
+        for number in range(4):
+            frame = av.VideoFrame.from_ndarray(np.full((256, 256, 3), 40 * number, np.uint8), format="rgb24")
+            frame = frame.reformat(format="yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, 24)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    file.seek(0)
+    return file
+
+
 def open_encoder(stream: av.VideoStream) -> None:
-    """Begin to encode with all that was set; the process stays scheduled as it was."""
-    with realtime_guard.kept():
+    """Begin to encode with all that was set; the process stays scheduled as it was, which SVT-AV1 would change."""
+    with realtime_guard.kept() if stream.codec_context.name == "libsvtav1" else nullcontext():
         stream.codec_context.open(strict=False)
 
 
@@ -136,14 +144,9 @@ def nvdec_why_not() -> str | None:
 
     if "cuda" not in hwdevices_available():
         return "this FFmpeg was built without it"
-    file = io.BytesIO()
-    from nemo_vfm.data.video.encode import encode_mp4
-
-    encode_mp4(file, np.zeros((2, 256, 256, 3), np.uint8), 24)
-    file.seek(0)
     try:
         acceleration = HWAccel(device_type="cuda", allow_software_fallback=False)
-        with av.open(file, "r", hwaccel=acceleration) as container:
+        with av.open(_four_frames("x264"), "r", hwaccel=acceleration) as container:
             next(container.decode(video=0))
     except (av.error.FFmpegError, RuntimeError, OSError, StopIteration) as error:
         return " ".join(str(error).split())[:200] or type(error).__name__

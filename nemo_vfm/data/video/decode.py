@@ -12,106 +12,34 @@ yields the frames before it first.
 Shape letters: T frames, H height, W width.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import DataError, MissingPackage
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types.media_types import Frame, Frames, Span, Transfer
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.types.media_types import Frame, Frames
+from nemo_vfm.data.video.video_info import VideoInfo, check_indices, name_of
 
 Decoder = Literal["auto", "pyav", "decord", "torchcodec"]
+Library = Literal["decord", "torchcodec"]
 
-MAX_FRAME_PX = 8192 * 8192
-MAX_FRAMES = 10_000_000
-MAX_READ_BYTES = 8 << 30
-_HOLE_STEPS, _HOLE_S = 5, 0.5
+# Neither library's FFmpeg can be told which formats it may take, and it takes "#EXTM3U" in a .mp4 for a playlist:
+# MPEG-TS with such lines in front, which PyAV reads as MPEG-TS, made decord open other files. What begins like these
+# is no playlist.
+_BEGINNINGS = ((4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (0, b"\x1a\x45\xdf\xa3"))
 
+# decord aborts the process when a reader crosses a fork, even when it is only freed there: a child keeps it unused.
+_inherited: list[Any] = []
 # What FFmpeg 4, inside decord 0.6, decodes well. AV1 is the one that matters and is not here.
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
-
-
-@dataclass(frozen=True, slots=True)
-class VideoInfo:
-    """What a video holds, upright and in square pixels."""
-
-    num_frames: int  #: frames that can be shown, counted from the packets and not from the container's word
-    fps: float  #: mean frames per second, without holes
-    width: int  #: square pixels, after rotation, of the first frame
-    height: int  #: the same
-    codec: str  #: FFmpeg's name of the codec, such as h264
-    duration_s: float  #: from the first frame until the last one ends, holes included
-    rotation_deg: int  #: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270
-    time_base: Fraction  #: seconds a unit of pts
-    pts: tuple[int, ...]  #: presentation time stamp of each frame, ascending
-    #: more that should be there and cannot be shown: the file was cut short, or begins between keyframes
-    missing_frames: int = 0
-    is_square: bool = True  #: whether pixels are square as they are stored
-    is_interlaced: bool = False  #: whether its first frame is stored interlaced
-    #: of the missing frames, those that are there and cannot be decoded, since the keyframe that they refer to is not
-    before_keyframe: int = 0
-    holes: tuple[int, ...] = ()  #: the frames before which the time stamps leave a hole, ascending; see `holes_in`
-    #: what the values of its first frame mean as it is stored: frames are given in SDR in any case
-    transfer: Transfer = "sdr"
-
-    @property
-    def frame_ticks(self) -> int:
-        """How long one frame lasts at the mean rate, in units of pts."""
-        return max(1, round(1 / (self.fps * float(self.time_base))))
-
-    def stamp(self, frame: int) -> int:
-        """When a frame begins, also one that is missing at the end; the one after the last begins where that ends."""
-        if frame < self.num_frames:
-            return self.pts[frame]
-        return self.pts[-1] + (frame - self.num_frames + 1) * self.frame_ticks
-
-    def end_pts(self, frame: int) -> int:
-        """The time stamp at which a frame ends: the next one's; one frame's time after the last, and before a hole."""
-        place = bisect_left(self.holes, frame + 1)
-        if self.holes[place : place + 1] == (frame + 1,):
-            return self.pts[frame] + self.frame_ticks
-        return self.stamp(frame + 1)
-
-    def parts(self) -> list[Span]:
-        """The frames between holes; nothing that moves, and no clip, goes on from one part to the next."""
-        return list(pairwise((0, *self.holes, self.num_frames)))
-
-    def longest_part(self) -> Span:
-        """The first of the longest parts: what training takes of a film."""
-        return max(self.parts(), key=lambda part: part[1] - part[0])
-
-    def why_incomplete(self) -> str:
-        """What is missing, as a sentence without a name."""
-        cut_off = self.missing_frames - self.before_keyframe
-        there = self.num_frames + self.before_keyframe
-        reasons = []
-        if self.before_keyframe:
-            reasons.append(f"has {self.before_keyframe:,} frames without their keyframe, which cannot be decoded")
-        if cut_off:
-            reasons.append(
-                f"is truncated: the container declares {there + cut_off:,} frames, only {self.num_frames:,} decode"
-            )
-        return ", and ".join(reasons)
-
-
-def holes_in(pts: Sequence[int], time_base: Fraction) -> tuple[int, ...]:
-    """The frames that come late: by more than half a second and by more than five usual steps.
-
-    A recording that was paused has such holes, and a screen that stands still and sends no frames. Both limits count:
-    phones vary their steps up to 0.3 s, and a slide show of one picture a second has no hole.
-    """
-    steps_s = np.diff(np.asarray(pts, np.float64)) * float(time_base)
-    if not len(steps_s):
-        return ()
-    longest_s = max(_HOLE_S, _HOLE_STEPS * float(np.median(steps_s)))
-    return tuple(int(place) + 1 for place in np.flatnonzero(steps_s > longest_s + 1e-6))
 
 
 class VideoReader(AbstractContextManager["VideoReader"], Protocol):
@@ -154,13 +82,11 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
         DataError: this is not a video we can read.
         UserError: there is no such file.
     """
-    from nemo_vfm.data.video.pyav_reader import PyAVReader
+    from nemo_vfm.data.video.pyav_reader import PyAVReader  # who names a decoder alone needs no PyAV
 
     base = PyAVReader(source)
     if decoder == "auto" or decoder == "pyav":
         return base
-    from nemo_vfm.data.video.library_reader import LibraryReader
-
     if reason := "several streams of pictures" if base.has_other_streams() else _why_pyav(base.info(), decoder):
         warn_once(f"some videos are read by PyAV, because {decoder} cannot read them: {reason}")
         return base
@@ -180,35 +106,134 @@ def _why_pyav(info: VideoInfo, library: str) -> str | None:
     return "interlaced frames" if info.is_interlaced else None
 
 
-def name_of(source: Path | bytes) -> str:
-    """How messages call a source."""
-    return f"{len(source):,} bytes of video" if isinstance(source, bytes) else str(source)
-
-
-def check_indices(indices: Sequence[int], info: VideoInfo) -> None:
-    """Refuse frames that are not there, and more than memory should hold."""
-    outside = [index for index in indices if not 0 <= index < info.num_frames]
-    if outside:
-        raise UserError(f"frame {outside[0]} does not exist; the video has frames 0 to {info.num_frames - 1}")
-    size = len(indices) * info.width * info.height * 3
-    if size > MAX_READ_BYTES:
-        raise UserError(
-            f"{len(indices)} frames of {info.width}x{info.height} fill {size:,} bytes, more than {MAX_READ_BYTES:,}; "
-            "read fewer at once or use frames()"
-        )
-
-
-def check_size(width: int, height: int, name: str) -> None:
-    """Refuse pictures that no camera makes before memory is spent on them."""
-    if not width * height:  # which is also what a decoder says that was told not to make larger ones
-        raise DataError(
-            f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or without a size; smaller ones were expected"
-        )
-    if width * height > MAX_FRAME_PX:
-        raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")
-
-
 def read_all(source: Path | bytes) -> Frames:
     """Every frame, (T, H, W, 3): for short videos. Read in order, which needs no fast random access, so by PyAV."""
     with open_video(source, decoder="pyav") as reader:
         return reader.read(range(reader.info().num_frames))
+
+
+class LibraryReader:
+    """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's."""
+
+    def __init__(self, source: Path | bytes, base: VideoReader, library: Library) -> None:
+        self._source, self._base, self._library = source, base, library
+        self._name = name_of(source)
+        self._reader: Any = None
+        self._turns = 0
+        self._process = 0
+
+    def __enter__(self) -> "LibraryReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._drop()
+        self._base.close()
+
+    def info(self) -> VideoInfo:
+        """See `VideoReader.info`."""
+        return self._base.info()
+
+    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Frame]:
+        """See `VideoReader.frames`."""
+        return self._base.frames(start, stop)
+
+    def read(self, indices: Sequence[int]) -> Frames:
+        """See `VideoReader.read`."""
+        info = self.info()
+        check_indices(indices, info)
+        reader = self._opened()
+        if reader is None:
+            return self._base.read(indices)
+        wanted, places = np.unique(np.asarray(indices, np.int64), return_inverse=True)
+        if not len(wanted):
+            return np.empty((0, info.height, info.width, 3), np.uint8)
+        try:
+            # Ascending: decord seeks for every step back (sintel trailer, 20 frames: 3.9 s in random order).
+            pictures = _READ[self._library](reader, wanted.tolist())
+        except Exception as error:  # the libraries' own error types differ by build
+            raise DataError(f"{self._name} is damaged: {_first_line(error)}") from error
+        return np.ascontiguousarray(np.rot90(pictures, self._turns, (1, 2))[places])
+
+    def _opened(self) -> Any:
+        """The library's reader of this process, or None where it sees another video than PyAV does."""
+        if self._process == os.getpid():
+            return self._reader
+        self._drop()
+        try:
+            if isinstance(self._source, bytes):
+                head = self._source[:8]
+            else:
+                with self._source.open("rb") as file:
+                    head = file.read(8)
+            if not any(head[place : place + len(mark)] == mark for place, mark in _BEGINNINGS):
+                raise DataError("it reads only files that start as MP4, QuickTime or Matroska")
+            reader = _OPEN[self._library](self._source)
+            info = self.info()
+            if len(reader) != info.num_frames:
+                raise DataError("its number of frames differs from PyAV's")
+            ends = [0, info.num_frames - 1]  # a last one of another size would be scaled to that of the first
+            found, wanted = _READ[self._library](reader, ends), [self._base.read([index])[0] for index in ends]
+            alike = [
+                turns
+                for turns in {0, info.rotation_deg // 90}
+                if all(_are_alike(np.rot90(one, turns), other) for one, other in zip(found, wanted, strict=True))
+            ]
+            if not alike:
+                raise DataError("its first or last frame differs from PyAV's")
+            if len(alike) > 1:
+                raise DataError("its first and last frame are plain and do not show their rotation")
+            self._turns = alike[0]
+        except MissingPackage:
+            raise
+        except Exception as error:
+            warn_once(f"some videos are read by PyAV, because {self._library} cannot read them: {_first_line(error)}")
+            reader = None
+        self._reader, self._process = reader, os.getpid()
+        return reader
+
+    def _drop(self) -> None:
+        if self._reader is not None and self._process != os.getpid():
+            _inherited.append(self._reader)
+        self._reader, self._process = None, 0
+
+
+def _are_alike(a: Frame, b: Frame) -> bool:
+    return a.shape == b.shape and int(np.abs(a.astype(np.int16) - b).max()) <= 2
+
+
+def _open_decord(source: Path | bytes) -> Any:
+    decord = require("decord", purpose="Decoding with decord")
+    return decord.VideoReader(io.BytesIO(source) if isinstance(source, bytes) else _path(source), num_threads=1)
+
+
+def _open_torchcodec(source: Path | bytes) -> Any:
+    try:
+        decoders = require("torchcodec.decoders", purpose="Decoding with torchcodec")
+    except RuntimeError as error:  # it is there, and finds no FFmpeg
+        raise MissingPackage(
+            "torchcodec is installed, but cannot load FFmpeg's libraries, which it needs: install them (apt "
+            f"install ffmpeg), or use decoder=pyav, which brings its own ({_first_line(error)})"
+        ) from error
+    what = source if isinstance(source, bytes) else _path(source)
+    return decoders.VideoDecoder(what, dimension_order="NHWC", num_ffmpeg_threads=1, device="cpu")
+
+
+def _path(source: Path) -> str:
+    return str(source.absolute())
+
+
+_OPEN: dict[Library, Callable[[Path | bytes], Any]] = {"decord": _open_decord, "torchcodec": _open_torchcodec}
+_READ: dict[Library, Callable[[Any, list[int]], Frames]] = {
+    "decord": lambda reader, indices: reader.get_batch(indices).asnumpy(),
+    "torchcodec": lambda reader, indices: reader.get_frames_at(indices).data.numpy(),
+}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -14,26 +14,6 @@ from av.filter import Graph
 
 from nemo_vfm.core.errors import DataError
 
-_NEARLY = Fraction(1, 200)  # encoders write 4095:4096 and the like where they mean 1:1
-_LARGEST = 4  # more is a mistake of the header; anamorphic films have 2 at most
-
-
-def square_size(width: int, height: int, aspect: Fraction | None) -> tuple[int, int]:
-    """Width and height, one of them larger than stored, so that nothing is lost; even, as 4:2:0 wants it.
-
-    Args:
-        aspect: a pixel's width over its height; None or 0 where nothing is said.
-    """
-    ratio = Fraction(aspect) if aspect else Fraction(1)
-    if not Fraction(1, _LARGEST) <= ratio <= _LARGEST or abs(ratio - 1) <= _NEARLY:
-        return width, height
-    return (_even(width * ratio), height) if ratio > 1 else (width, _even(height / ratio))
-
-
-def _even(length: Fraction) -> int:
-    return 2 * round(length / 2)
-
-
 Numbered = tuple[int, av.VideoFrame]
 _COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
@@ -45,12 +25,12 @@ def progressive(frames: Iterator[Numbered]) -> Iterator[Numbered]:
     error: DataError | None = None
     try:
         for number, frame in frames:
-            if filtered is not None and not filtered.takes(frame):  # of another size: for others to refuse
+            if filtered is not None and _kind(frame) != filtered.kind:  # of another size: for others to refuse
                 yield from filtered.end()
                 filtered, before = None, None
             if filtered is None and frame.interlaced_frame:
                 filtered = _Filter(frame)
-                if before is not None and filtered.takes(before[1]):
+                if before is not None and _kind(before[1]) == filtered.kind:
                     filtered.push(*before, given=True)
             if filtered is None:
                 before = number, frame
@@ -70,7 +50,7 @@ class _Filter:
     """One run of frames of one size and kind through bwdif."""
 
     def __init__(self, frame: av.VideoFrame) -> None:
-        self._kind = _kind(frame)
+        self.kind = _kind(frame)
         self._graph = Graph()
         self._graph.threads = 1  # a process a core, as everywhere
         self._source = self._graph.add_buffer(
@@ -83,10 +63,6 @@ class _Filter:
         self._graph.configure()
         self._waiting: deque[tuple[int, av.VideoFrame, bool]] = deque()
         self._pushed = 0
-
-    def takes(self, frame: av.VideoFrame) -> bool:
-        """Whether this run can go on with it."""
-        return _kind(frame) == self._kind
 
     def push(self, number: int, frame: av.VideoFrame, *, given: bool = False) -> None:
         """The next frame; `given` ones are only for their neighbours to look at."""

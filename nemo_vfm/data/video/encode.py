@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.media_types import Frame
-from nemo_vfm.data.video.clip_audio import ClipAudio
+from nemo_vfm.data.video.audio import ClipAudio
 from nemo_vfm.data.video.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 
@@ -83,23 +83,24 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
             if stream is None:
                 shape = frame.height, frame.width
                 stream = _stream(container, frame, fps, how)
-                _mux(container, audio)
+                if audio is not None and audio.stream is not None:
+                    # All the sound at once: the muxer lays it between the pictures by time.
+                    sound = container.add_stream_from_template(audio.stream)
+                    for packet in audio.packets:
+                        packet.stream = sound
+                        container.mux(packet)
             if (frame.height, frame.width) != shape:
                 raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
-            container.mux(stream.encode(_placed(frame, count - 1, fps)))
+            if frame.format.name != "yuv420p":
+                frame = frame.reformat(format="yuv420p")
+            frame.pts, frame.time_base = count - 1, 1 / fps
+            # A picture type left over from a decoder makes x264 write keyframes where it stands (604 of 900 once).
+            frame.pict_type = av.video.frame.PictureType.NONE
+            container.mux(stream.encode(frame))
         if stream is None:
             raise ValueError("expected at least one frame to encode, got none")
         container.mux(stream.encode(None))
     return count
-
-
-def _mux(container: av.container.OutputContainer, audio: ClipAudio | None) -> None:
-    """All the sound at once: the muxer lays it between the pictures by time."""
-    if audio is not None and audio.stream is not None:
-        stream = container.add_stream_from_template(audio.stream)
-        for packet in audio.packets:
-            packet.stream = stream
-            container.mux(packet)
 
 
 def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, how: How) -> av.VideoStream:
@@ -142,13 +143,4 @@ def _from_rgb(picture: NDArray[np.uint8]) -> av.VideoFrame:
     frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
     frame.colorspace, frame.color_range = _BT709, _LIMITED_RANGE
     frame.color_primaries, frame.color_trc = _BT709, _BT709
-    return frame
-
-
-def _placed(frame: av.VideoFrame, index: int, fps: Fraction) -> av.VideoFrame:
-    if frame.format.name != "yuv420p":
-        frame = frame.reformat(format="yuv420p")
-    frame.pts, frame.time_base = index, 1 / fps
-    # A picture type left over from a decoder makes x264 write keyframes where it stands (604 of 900 once).
-    frame.pict_type = av.video.frame.PictureType.NONE
     return frame

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.media_types import Frame, Transfer
-from nemo_vfm.data.video.decode import check_size
 from nemo_vfm.data.video.tone_map import tone_mapped, transfer_of
+from nemo_vfm.data.video.video_info import check_size
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 
@@ -80,30 +80,24 @@ def open_image(source: Path | bytes) -> StillImage:
         DataError: it is damaged, cut short, animated, too large, or of another format; the sentence has no name.
         OSError: the file cannot be read.
     """
-    data = source if isinstance(source, bytes) else _read(source)
-    kind = _format(data)
-    width, height = {"jpeg": _walk_jpeg, "png": _walk_png, "webp": _walk_webp}[kind](data)
+    if isinstance(source, Path):
+        if (size := source.stat().st_size) > MAX_BYTES:
+            raise DataError(f"has {size:,} bytes; an image has at most {MAX_BYTES:,}")
+        source = source.read_bytes()
+    data = source
+    kind: ImageFormat
+    if data[:2] == b"\xff\xd8":
+        kind, (width, height) = "jpeg", _walk_jpeg(data)
+    elif data[:8] == _PNG:
+        kind, (width, height) = "png", _walk_png(data)
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        kind, (width, height) = "webp", _walk_webp(data)
+    else:
+        raise DataError("is not a JPEG, PNG or WebP, despite its name")
     check_size(width, height, "the image")
     picture_HWC, is_upright = _decoded(data)
     check_size(picture_HWC.shape[1], picture_HWC.shape[0], "the image")  # it may be larger than it says
     return StillImage(data, kind, picture_HWC, is_upright)
-
-
-def _read(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise DataError(f"has {size:,} bytes; an image has at most {MAX_BYTES:,}")
-    return path.read_bytes()
-
-
-def _format(data: bytes) -> ImageFormat:
-    if data[:2] == b"\xff\xd8":
-        return "jpeg"
-    if data[:8] == _PNG:
-        return "png"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    raise DataError("is not a JPEG, PNG or WebP, despite its name")
 
 
 def _walk_png(data: bytes) -> tuple[int, int]:
@@ -147,26 +141,20 @@ def _walk_webp(data: bytes) -> tuple[int, int]:
 
 def _walk_jpeg(data: bytes) -> tuple[int, int]:
     """Width and height of a JPEG that has its end; a maker may put more pictures, and anything else, behind that."""
-    size = (0, 0)
-    for marker, position in _markers(data):
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
-            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
-            size = int.from_bytes(width, "big"), int.from_bytes(height, "big")
-        if marker == 0xD9:
-            return size
-    raise DataError(_CUT)
-
-
-def _markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Each marker of a JPEG, and where it stands: segments are passed over, and coded data searched."""
-    position = 2
+    size, position = (0, 0), 2
+    # Segments are passed over, and coded data searched.
     while 0 <= (position := data.find(b"\xff", position)) < len(data) - 1:
         marker = data[position + 1]
         if marker in (0x00, 0xFF):  # a stuffed byte of coded data; filling
             position += 1 + (marker == 0)
             continue
-        yield marker, position
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
+            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
+            size = int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        if marker == 0xD9:
+            return size
         position += 2 if marker in _NO_LENGTH else 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+    raise DataError(_CUT)
 
 
 def _decoded(data: bytes) -> tuple[NDArray[np.uint8], bool]:

@@ -1,7 +1,7 @@
 """Reads size, length and rate of video and image files; results are cached for files that did not change."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -12,9 +12,10 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.write_path import require_own
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
-from nemo_vfm.data.video.decode import check_size, open_video
+from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import image_size
 from nemo_vfm.data.video.image_file import is_deep
+from nemo_vfm.data.video.video_info import check_size
 
 FACTS_SCHEMA = "nemo_vfm.file_facts/3"
 _BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
@@ -50,23 +51,26 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     new = [name for name in paths if name not in found]
     if new:
         info(f"{len(new)} of {len(paths)} files are new or changed and are examined once")
-        _look(new, paths, found, index)
-    _tell(paths, found)
+        names = iter(new)
+        with (
+            ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as threads,
+            bar("look at", len(new), unit="files") as line,
+        ):
+            while some := list(islice(names, _SAVE_EVERY)):
+                for name, facts in zip(some, threads.map(lambda name: _facts(paths[name]), some), strict=True):
+                    found[name] = facts
+                    line.advance()
+                if index is not None:
+                    write_json(index, {"schema": FACTS_SCHEMA, "files": found})
+    unused = [name for name in paths if "why" in found[name]]
+    for name in unused[:_SHOWN]:
+        warn(f"{paths[name]} is left out: {found[name]['why']}")
+    if len(unused) > _SHOWN:
+        warn(f"{len(unused) - _SHOWN} more files are left out")
+    if broken := sum(bool(found[name].get("has_holes")) for name in paths):
+        warn(f"{broken} of {len(paths)} files have gaps in their timestamps; only the longest part without a gap "
+             "is used. Curation makes clips of every part")  # fmt: skip
     return found
-
-
-def _look(new: Sequence[str], paths: Mapping[str, Path], found: dict[str, Facts], index: Path | None) -> None:
-    names = iter(new)
-    with (
-        ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as threads,
-        bar("look at", len(new), unit="files") as line,
-    ):
-        while some := list(islice(names, _SAVE_EVERY)):
-            for name, facts in zip(some, threads.map(lambda name: _facts(paths[name]), some), strict=True):
-                found[name] = facts
-                line.advance()
-            if index is not None:
-                write_json(index, {"schema": FACTS_SCHEMA, "files": found})
 
 
 def _facts(path: Path) -> Facts:
@@ -75,26 +79,20 @@ def _facts(path: Path) -> Facts:
         return {"size": 0, "mtime_ns": 0, "why": "there is no such file"}
     file = {"size": at[0], "mtime_ns": at[1]}
     try:
-        return {**file, **(_of_picture(path) if path.suffix.lower() in TRAINED_IMAGE_SUFFIXES else _of_video(path))}
+        if path.suffix.lower() in TRAINED_IMAGE_SUFFIXES:
+            data = path.read_bytes()
+            width, height = image_size(data)
+            check_size(width, height, str(path))
+            known = {**file, "width": width, "height": height, "num_frames": 1, "fps": 1.0}
+            return {**known, "is_deep": True} if is_deep(data) else known
+        with open_video(path, decoder="pyav") as reader:
+            video = reader.info()
     except (NemoVfmError, OSError, ValueError, ArithmeticError) as error:
         return {**file, "why": str(error)}
-
-
-def _of_picture(path: Path) -> dict[str, Json]:
-    data = path.read_bytes()
-    width, height = image_size(data)
-    check_size(width, height, str(path))
-    known = {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
-    return {**known, "is_deep": True} if is_deep(data) else known
-
-
-def _of_video(path: Path) -> dict[str, Json]:
-    with open_video(path, decoder="pyav") as reader:
-        video = reader.info()
     if video.missing_frames:
         warn(f"{path} {video.why_incomplete()}; what can be decoded is used")
     first, stop = video.longest_part()
-    known = {"width": video.width, "height": video.height, "num_frames": stop - first, "fps": video.fps}
+    known = {**file, "width": video.width, "height": video.height, "num_frames": stop - first, "fps": video.fps}
     return {**known, "has_holes": True} if video.holes else known
 
 
@@ -119,14 +117,3 @@ def _is_facts(facts: Json) -> bool:
         return False
     numbers = [facts.get(name) for name in ("width", "height", "num_frames", "fps")]
     return isinstance(facts.get("why"), str) or all(isinstance(n, int | float) and 0 < n < 1e9 for n in numbers)
-
-
-def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
-    unused = [name for name in paths if "why" in found[name]]
-    for name in unused[:_SHOWN]:
-        warn(f"{paths[name]} is left out: {found[name]['why']}")
-    if len(unused) > _SHOWN:
-        warn(f"{len(unused) - _SHOWN} more files are left out")
-    if broken := sum(bool(found[name].get("has_holes")) for name in paths):
-        warn(f"{broken} of {len(paths)} files have gaps in their timestamps; only the longest part without a gap "
-             "is used. Curation makes clips of every part")  # fmt: skip

@@ -23,16 +23,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Frames, Transfer
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
-from nemo_vfm.data.video.decode import (
-    MAX_FRAME_PX,
-    MAX_FRAMES,
-    VideoInfo,
-    check_indices,
-    check_size,
-    holes_in,
-    name_of,
-)
-from nemo_vfm.data.video.deinterlace import progressive, square_size
+from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.joined_recordings import (
     Recordings,
     Shown,
@@ -42,6 +33,15 @@ from nemo_vfm.data.video.joined_recordings import (
     without_gap,
 )
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
+from nemo_vfm.data.video.video_info import (
+    MAX_FRAME_PX,
+    MAX_FRAMES,
+    VideoInfo,
+    check_indices,
+    check_size,
+    holes_in,
+    name_of,
+)
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
 _FORMATS = (
@@ -62,6 +62,8 @@ _WITHOUT_STAMPS = ("avi", "asf", "mxf")
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _HDR: dict[Transfer, int] = {"sdr": 0, "pq": 8, "hlg": 16}
 _NOT_YCBCR = 14, 15  # ICtCp and IPT in ITU-T H.273, which FFmpeg's scaler would take for YCbCr
+_NEARLY_SQUARE = Fraction(1, 200)  # encoders write 4095:4096 and the like where they mean 1:1
+_MAX_ASPECT = 4  # more is a mistake of the header; anamorphic films have 2 at most
 _SEEK_FRAMES = 4  # a seek costs about what decoding this many frames does (320x192 to 1280x720, H.264, 2026-11)
 
 
@@ -307,21 +309,23 @@ class PyAVReader:
             self.close()
             container = self._opened()
         stream, place = film_of(container), self._places.get(key, 0)
-        part, is_there = self._recordings.number(place), not place
+        part, is_there = self._recordings.number(place) if self._places else 0, not place
+        shift: int | None = 0
         for packet in container.demux(stream):
             # At the byte of a keyframe another frame may end: pieces of a program stream hold several.
             is_there = is_there or packet.is_keyframe
             if packet.size:
                 if not is_there:
                     continue
-                place = place if packet.pos is None else packet.pos
-                before, part = part, self._recordings.number(place)
-                if part != before:  # another recording: what is left of the one before comes first
-                    for frame in stream.decode(None):
-                        frame.time_base = stream.time_base or Fraction(1, 90_000)
-                        yield frame
-                    stream.codec_context.flush_buffers()
-                shift = self._recordings.shifts[part]
+                if self._places:
+                    place = place if packet.pos is None else packet.pos
+                    before, part = part, self._recordings.number(place)
+                    if part != before:  # another recording: what is left of the one before comes first
+                        for frame in stream.decode(None):
+                            frame.time_base = stream.time_base or Fraction(1, 90_000)
+                            yield frame
+                        stream.codec_context.flush_buffers()
+                    shift = self._recordings.shifts[part]
                 if shift is None or (whole and packet.is_corrupt):
                     continue
                 if shift and packet.pts is not None:
@@ -336,23 +340,19 @@ class PyAVReader:
 
     def picture(self, frame: av.VideoFrame) -> Frame:
         """A frame that was decoded, upright, in square pixels and SDR, (H, W, 3) RGB."""
-        info = self.info()
+        info, scaled = self.info(), dict[str, Any]()
+        if not info.is_square:
+            width, height = self.shown_size(frame.width, frame.height)
+            scaled = {"width": width, "height": height, "interpolation": "BICUBIC"}
         try:
-            picture = np.rot90(rgb_of(frame, self._to_rgb, **self._size(frame)), info.rotation_deg // 90)
+            picture = np.rot90(rgb_of(frame, self._to_rgb, **scaled), info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be converted to RGB: {error}") from error
         return np.ascontiguousarray(picture)
 
-    def _size(self, frame: av.VideoFrame) -> dict[str, Any]:
-        """What is said to the scaler: nothing where pixels are square."""
-        if self.info().is_square:
-            return {}
-        width, height = self.shown_size(frame.width, frame.height)
-        return {"width": width, "height": height, "interpolation": "BICUBIC"}
-
     def shown_size(self, width: int, height: int) -> tuple[int, int]:
         """The size in square pixels of a frame that is stored in this size, before it is turned upright."""
-        return square_size(width, height, film_of(self._opened()).sample_aspect_ratio)
+        return _square_size(width, height, film_of(self._opened()).sample_aspect_ratio)
 
     def _opened(self) -> InputContainer:
         """The container of this process: a file shared over a fork would be sought by both sides."""
@@ -429,7 +429,7 @@ class PyAVReader:
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
         self.stored = first.width, first.height
-        wide, high = square_size(*self.stored, stream.sample_aspect_ratio)
+        wide, high = _square_size(*self.stored, stream.sample_aspect_ratio)
         check_size(wide, high, self._name)
         width, height = (high, wide) if turned % 2 else (wide, high)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
@@ -493,6 +493,20 @@ def _area(stream: av.VideoStream) -> int:
 def _is_cover(stream: av.VideoStream) -> bool:
     """Music and phones' films carry a picture of one "frame" at 90,000 a second, often before the film itself."""
     return bool(stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails))
+
+
+def _square_size(width: int, height: int, aspect: Fraction | None) -> tuple[int, int]:
+    """Width and height, one of them larger than stored, so that nothing is lost; even, as 4:2:0 wants it.
+
+    Args:
+        width: as it is stored.
+        height: the same.
+        aspect: a pixel's width over its height; None or 0 where nothing is said.
+    """
+    ratio = Fraction(aspect) if aspect else Fraction(1)
+    if not Fraction(1, _MAX_ASPECT) <= ratio <= _MAX_ASPECT or abs(ratio - 1) <= _NEARLY_SQUARE:
+        return width, height
+    return (2 * round(width * ratio / 2), height) if ratio > 1 else (width, 2 * round(height / ratio / 2))
 
 
 def _mean_rate(pts: Sequence[int], holes: Sequence[int], declared_fps: Fraction, time_base: Fraction) -> Fraction:

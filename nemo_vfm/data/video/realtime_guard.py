@@ -32,16 +32,11 @@ def real_time_threads() -> frozenset[int]:
     """This process's threads of that priority; where there is no Linux to ask, none."""
     if not hasattr(os, "sched_getscheduler"):
         return frozenset()
-    return frozenset(thread for thread in _threads() if _policy(thread) in (os.SCHED_FIFO, os.SCHED_RR))
-
-
-def _threads() -> list[int]:
+    threads, found = [0], set[int]()  # 0 is the one that asks
     with suppress(OSError):
-        return [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
-    return [0]  # the one that asks
-
-
-def _policy(thread: int) -> int:
-    with suppress(OSError):
-        return os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK
-    return os.SCHED_OTHER
+        threads = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
+    for thread in threads:
+        with suppress(OSError):
+            if os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
+                found.add(thread)
+    return frozenset(found)

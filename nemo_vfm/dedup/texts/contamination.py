@@ -50,26 +50,7 @@ class Contamination:
         self._whole: dict[str, int] = {}
         self._hashes_G: dict[int, NDArray[np.uint64]] = {}
         self._owners_G: dict[int, NDArray[np.int32]] = {}
-        self._index(shortest)
-
-    def find(self, text: str) -> Overlap | None:
-        """What the text shares with the references: the first place in the text, the longest n-gram first."""
-        found = words(text)
-        line_U = _line(found)
-        for size in sorted(self._hashes_G, reverse=True):
-            overlap = self._find_size(found, line_U, size)
-            if overlap is not None:
-                return overlap
-        whole = " ".join(found)
-        return Overlap(self._whole[whole], whole) if whole in self._whole else None
-
-    def find_all(self, texts: Iterable[str]) -> dict[int, Overlap]:
-        """`{position: overlap}` of the texts that share something; the texts may be a stream."""
-        found = ((position, self.find(text)) for position, text in enumerate(texts))
-        return {position: overlap for position, overlap in found if overlap is not None}
-
-    def _index(self, shortest: int) -> None:
-        """Hash the references, sorted by the number of words at which they are looked for."""
+        # Hashes of the references, sorted, by the number of words at which they are looked for.
         by_size: dict[int, list[tuple[int, NDArray[np.uint64]]]] = {}
         for reference, line in enumerate(self._lines):
             found = line.split()
@@ -92,17 +73,26 @@ class Contamination:
             order = np.argsort(hashes_G, kind="stable")
             self._hashes_G[size], self._owners_G[size] = hashes_G[order], owners_G[order]
 
-    def _find_size(self, found: list[str], line_U: NDArray[np.uint64], size: int) -> Overlap | None:
-        """The first n-gram of `size` words that a reference has, too."""
-        hashes, known_G = window_hashes(line_U, size), self._hashes_G[size]
-        left = np.searchsorted(known_G, hashes)
-        right = np.searchsorted(known_G, hashes, side="right")
-        for first in np.flatnonzero(left < right).tolist():
-            ngram = " ".join(found[first : first + size])
-            for reference in self._owners_G[size][left[first] : right[first]].tolist():
-                if f" {ngram} " in f" {self._lines[reference]} ":
-                    return Overlap(reference, ngram)
-        return None
+    def find(self, text: str) -> Overlap | None:
+        """What the text shares with the references: the first place in the text, the longest n-gram first."""
+        found = words(text)
+        line_U = _line(found)
+        for size in sorted(self._hashes_G, reverse=True):
+            hashes, known_G = window_hashes(line_U, size), self._hashes_G[size]
+            left = np.searchsorted(known_G, hashes)
+            right = np.searchsorted(known_G, hashes, side="right")
+            for first in np.flatnonzero(left < right).tolist():
+                ngram = " ".join(found[first : first + size])
+                for reference in self._owners_G[size][left[first] : right[first]].tolist():
+                    if f" {ngram} " in f" {self._lines[reference]} ":
+                        return Overlap(reference, ngram)
+        whole = " ".join(found)
+        return Overlap(self._whole[whole], whole) if whole in self._whole else None
+
+    def find_all(self, texts: Iterable[str]) -> dict[int, Overlap]:
+        """`{position: overlap}` of the texts that share something; the texts may be a stream."""
+        found = ((position, self.find(text)) for position, text in enumerate(texts))
+        return {position: overlap for position, overlap in found if overlap is not None}
 
 
 def _line(found: list[str]) -> NDArray[np.uint64]:

@@ -59,7 +59,7 @@ def near_duplicates(
     for item in range(len(search.places)):
         match = next(search.matches(item), None)
         if match is None:
-            search.enter(item)
+            search.buckets.enter(item)  # later texts find it
         else:
             gone[search.places[item]] = match.a
     return gone | {copy: gone.get(first, first) for copy, first in search.copies.items()}
@@ -84,7 +84,7 @@ def similar_pairs(
     yield from (TextPair(first, copy, 1.0) for copy, first in search.copies.items())
     for item in range(len(search.places)):
         yield from search.matches(item)
-        search.enter(item)
+        search.buckets.enter(item)  # later texts find it
 
 
 class _Search:
@@ -93,6 +93,7 @@ class _Search:
     Attributes:
         copies: `{position of a copy: position of the first text that it equals}`.
         places: the position of each distinct text.
+        buckets: which of them entered.
     """
 
     def __init__(self, texts: Sequence[str], threshold: float, shingles: Shingles, num_hashes: int, seed: int) -> None:
@@ -101,7 +102,7 @@ class _Search:
         self.places = [place for place in range(len(texts)) if place not in self.copies]
         self._texts = [normalize(texts[place]) for place in self.places]
         signatures_NP = signatures(self._texts, shingles, num_hashes, seed)
-        self._buckets = _Buckets(buckets(signatures_NP, bands))
+        self.buckets = _Buckets(buckets(signatures_NP, bands))
         # The last byte of each number is enough to estimate: different ones agree once in 256, which drops nobody.
         self._bytes_NP = signatures_NP.astype(np.uint8)
         self._threshold = threshold
@@ -110,14 +111,10 @@ class _Search:
         length = sum(map(len, self._texts)) // max(1, len(self._texts)) + 1
         self._cached = lru_cache(_CACHED_CHARACTERS // length + 1)(lambda item: shingles.of(self._texts[item]))
 
-    def enter(self, item: int) -> None:
-        """Let later texts find this one."""
-        self._buckets.enter(item)
-
     def matches(self, item: int) -> Iterator[TextPair]:
         """Earlier texts that are similar, the one with the most similar signature first."""
         # Those with a common bucket and a signature that lets them be similar.
-        others = self._buckets.others(item)
+        others = self.buckets.others(item)
         same = (self._bytes_NP[others] == self._bytes_NP[item]).view(np.uint8)
         equal = np.einsum("np->n", same, dtype=np.int32)
         order = np.argsort(-equal, kind="stable")

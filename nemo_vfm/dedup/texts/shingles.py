@@ -3,7 +3,7 @@
 Shape letters: U units (characters or words) of several texts in one line, S shingles, N texts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -52,10 +52,16 @@ class Shingles:
     def hashes(self, texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """(S,) hashes of the shingles of all normalised texts, one text after another, and (N,) where each begins."""
         units = [self.units(text) for text in texts]
-        line_U = _characters(units, self.size) if self.unit == "characters" else _words(units, self.size)
+        # All in one line, with `size` zeros after each text, so that a window may begin at any unit of it.
+        if self.unit == "characters":
+            line = "".join("".join(text) + "\0" * self.size for text in units)
+            line_U = np.frombuffer(line.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint64)
+        else:
+            gap = [0] * self.size
+            line_U = np.array([number for text in units for number in [*map(word_hash, text), *gap]], dtype=np.uint64)
         lengths = np.array([len(each) for each in units], dtype=np.int64)
         counts = np.maximum(lengths - self.size + 1, 1)
-        in_line, starts = _before(lengths + self.size), _before(counts)
+        in_line, starts = np.cumsum(lengths + self.size) - (lengths + self.size), np.cumsum(counts) - counts
         places_S = np.repeat(in_line - starts, counts) + np.arange(counts.sum())
         return window_hashes(line_U, self.size)[places_S], starts
 
@@ -84,20 +90,3 @@ def window_hashes(line_U: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
 def word_hash(word: str) -> int:
     """64 bits, the same on every machine and in every process (unlike `hash`)."""
     return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def _characters(texts: Iterable[Sequence[str]], size: int) -> NDArray[np.uint64]:
-    """Code points, with `size` zeros after each text, so that a window may begin at any character of it."""
-    line = "".join("".join(text) + "\0" * size for text in texts)
-    return np.frombuffer(line.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint64)
-
-
-def _words(texts: Iterable[Sequence[str]], size: int) -> NDArray[np.uint64]:
-    """The same of hashes of words."""
-    gap = [0] * size
-    return np.array([number for text in texts for number in [*map(word_hash, text), *gap]], dtype=np.uint64)
-
-
-def _before(counts_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sum of the counts before each."""
-    return np.cumsum(counts_N) - counts_N

@@ -20,7 +20,7 @@ from nemo_vfm.core.types.task import (
     Task,
 )
 from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
-from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
+from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
 from nemo_vfm.parallel.ranks.process_group import everyone_says, everyone_sends
 from nemo_vfm.train.state.train_state import TrainState
