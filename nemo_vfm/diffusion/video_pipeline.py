@@ -118,11 +118,13 @@ class TextToVideo:
         known = self.given(request.given, names, request.size, seed=request.seed)
         texts = self._encode_texts(request.prompts, memory.device)
         memory.offload(self.text_encoder, self.codec, self.frame_conditioning)
-        memory.load_model()
+        if memory._moves() and not getattr(memory.model, "one_on_device", False):
+            memory.model.to(memory.device)
         given = None if known is None else known.to(noise.device)
         batch = _SamplingBatch(self, model, texts, noise, request.fps, given, ranks)
         latents = batch.sample()
-        memory.offload_model()
+        if memory._moves():
+            memory.model.to("cpu")
         if not ranks.writes:
             return None
         videos = batch.decode(latents)
@@ -197,16 +199,6 @@ class DeviceMemory:
         for part in parts if self.offloads else ():
             if isinstance(part, Offloadable):
                 part.offload()
-
-    def load_model(self) -> None:
-        """Move the network to the device; one of several networks is moved when it is called."""
-        if self._moves() and not getattr(self.model, "one_on_device", False):
-            self.model.to(self.device)
-
-    def offload_model(self) -> None:
-        """Move the network to host memory."""
-        if self._moves():
-            self.model.to("cpu")
 
     def _moves(self) -> bool:
         return self.offloads and self.ranks.has_plain_weights

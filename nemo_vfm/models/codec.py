@@ -84,7 +84,18 @@ class WaveletCodec:
             band = difference.unflatten(2, (-1, frames)).movedim(3, 1).flatten(1, 2)  # type: ignore[no-untyped-call]
             motion.insert(0, F.pad(band, (0, 0, 0, 0, 1, 0)))
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
-        latents = self.gain * self._encode_space(bands)
+        low = bands
+        details: list[Tensor] = []
+        for level in range(self.levels_space):
+            # The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels.
+            rows, row_differences = split(low, 3, self.wavelet)
+            low, horizontal = split(rows, 4, self.wavelet)
+            band = torch.cat([horizontal, *split(row_differences, 4, self.wavelet)], dim=1)
+            # Squares of neighbours into channels, place in the square slowest.
+            side, (b, c, t, h, w) = 2 ** (self.levels_space - level - 1), band.shape
+            band = band.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
+            details.insert(0, self.detail_gain * band.reshape(b, c * side**2, t, h // side, w // side))
+        latents = self.gain * torch.cat([low, *details], dim=1)
         latents = latents if self.basis == "mean" else latents / self._along(latents)
         kept = latents[:, : latents.shape[1] >> (2 * self.left_out)]
         return _first_frame_times(self.first_frame_gain, kept)
@@ -168,19 +179,6 @@ class WaveletCodec:
         num_channels = latents_BCTHW.shape[1] >> (2 * self.levels_space + self.levels_time)
         first, others = self._mean_scales(num_channels).to(latents_BCTHW).tensor_split(2, dim=1)
         return torch.cat([first, others.expand(-1, latents_BCTHW.shape[2] - 1)], dim=1)[None, :, :, None, None]
-
-    def _encode_space(self, low: Tensor) -> Tensor:
-        details: list[Tensor] = []
-        for level in range(self.levels_space):
-            # The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels.
-            rows, row_differences = split(low, 3, self.wavelet)
-            low, horizontal = split(rows, 4, self.wavelet)
-            band = torch.cat([horizontal, *split(row_differences, 4, self.wavelet)], dim=1)
-            # Squares of neighbours into channels, place in the square slowest.
-            side, (b, c, t, h, w) = 2 ** (self.levels_space - level - 1), band.shape
-            band = band.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
-            details.insert(0, self.detail_gain * band.reshape(b, c * side**2, t, h // side, w // side))
-        return torch.cat([low, *details], dim=1)
 
     def _decode_space(self, latents: Tensor) -> Tensor:
         channels = latents.shape[1] >> (2 * self.levels_space)

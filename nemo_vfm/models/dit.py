@@ -32,11 +32,10 @@ from nemo_vfm.models.blocks.embeddings import (
     SharedNoiseEmbedding,
     TextProjection,
     as_given,
-    mean_token,
     visible,
     with_uncertainty,
 )
-from nemo_vfm.models.blocks.layers import Gelu, LayerNorm, last_modulation, modulate
+from nemo_vfm.models.blocks.layers import Gelu, LayerNorm, LowRankModulation, Modulation, modulate
 from nemo_vfm.models.blocks.video_tokens import (
     Grid,
     NoiseLevels,
@@ -158,7 +157,9 @@ class DiT(nn.Module):
 
     def last_modulation(self) -> nn.Module:
         """The modulation of the output."""
-        return last_modulation(width=self.width, rank=self.modulation_rank)
+        if self.modulation_rank is None:
+            return Modulation(width=self.width, num_chunks=2)
+        return LowRankModulation(width=self.width, rank=self.modulation_rank, parts=1, chunks_each=2)
 
     def init_weights(self, seed: int) -> None:
         """Draw every weight from (seed, its name), so that no layout of devices changes it.
@@ -302,7 +303,9 @@ class DiT(nn.Module):
         embedded = self.noise_embedding(levels.value_N)
         vector, shared = embedded if isinstance(embedded, tuple) else (embedded, None)
         if self.text_embedding is not None:
-            vector = vector + self.text_embedding(mean_token(text_BLD, text_mask_BL))[levels.sample_N]
+            weight_BL1 = text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
+            mean_BD = (text_BLD * weight_BL1).sum(1) / weight_BL1.sum(1).clamp(min=1)  # 0 where no text may be seen
+            vector = vector + self.text_embedding(mean_BD)[levels.sample_N]
         return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
     def plan(self) -> Declared:

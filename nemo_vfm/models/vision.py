@@ -105,23 +105,19 @@ class Pictures:
         if size == (height, width):
             return frames_FCHW
         if frames_FCHW.device.type == "cpu":
-            return _by_pillow(frames_FCHW, size, self.mode)
+            # Pillow gives the bytes of transformers' own processors, to the last.
+            import numpy as np
+            from PIL import Image
+
+            way = Image.Resampling.BICUBIC if self.mode == "bicubic" else Image.Resampling.BILINEAR
+            pictures = (Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in frames_FCHW)
+            resized = [np.asarray(picture.resize((size[1], size[0]), way)) for picture in pictures]
+            return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
         # The same arithmetic without rounding between the axes: a byte in some hundreds differs by one.
         floats = nn.functional.interpolate(
             frames_FCHW.float(), size=size, mode=self.mode, antialias=True, align_corners=False
         )
         return floats.round().clamp(0, 255)
-
-
-def _by_pillow(frames_FCHW: Tensor, size: tuple[int, int], mode: str) -> Tensor:
-    """The bytes that transformers' own processors give, to the last."""
-    import numpy as np
-    from PIL import Image
-
-    way = Image.Resampling.BICUBIC if mode == "bicubic" else Image.Resampling.BILINEAR
-    pictures = (Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in frames_FCHW)
-    resized = [np.asarray(picture.resize((size[1], size[0]), way)) for picture in pictures]
-    return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
 
 
 def _cropped(frames_FCHW: Tensor, height: int, width: int) -> Tensor:

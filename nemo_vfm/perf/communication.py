@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Work
 from nemo_vfm.perf.network import Group, Network
 
@@ -108,24 +107,3 @@ class WeightsTime:
     gather: float
     scatter: float
     copies: float
-
-
-def weights_s(parameters: float, at: ParallelPlan | Degrees, network: Network, itemsize: int) -> WeightsTime:
-    """Exchanges of weights that are shared over shard x context, and copied over replicate.
-
-    Args:
-        parameters: that one device of the group would hold if it had them all.
-        at: the degrees.
-        itemsize: bytes of a weight on its way: that of the arithmetic.
-    """
-    group = Group(at.shard * at.context, at.tensor)
-    copies = Group(at.replicate, at.tensor * group.size)
-    own = parameters * GRADIENT_BYTES / group.size
-    return WeightsTime(network.gather_s(parameters * itemsize, group),
-                       network.gather_s(parameters * GRADIENT_BYTES, group), network.reduce_s(own, copies))  # fmt: skip
-
-
-def stage_send_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """What one stage sends to the next, for one microbatch."""
-    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
-    return network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))

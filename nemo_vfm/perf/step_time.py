@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
+from nemo_vfm.perf.communication import GRADIENT_BYTES, Passes, WeightsTime, activation_bytes, context_s, tensor_s
 from nemo_vfm.perf.fp8_time import Casts, fp8_flops_per_s, share_in_fp8
 from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
 from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Product, Split, Work
-from nemo_vfm.perf.network import Network
+from nemo_vfm.perf.network import Group, Network
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
 UPDATE_BYTES = 28  # that AdamW reads and writes for each parameter: weight, both moments, and the gradient read
@@ -165,22 +165,22 @@ class Clock:
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
-            self._blocks[key] = self._reckoned(plan, rows, recompute)
+            linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
+            least = self.machine.kernels.launched_s()
+            forward = max(least, linears.forward + attention + moved)
+            # Backward computes the scores of attention again.
+            backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)
+            network, again = self.machine.network, 1 if recompute else 0
+            tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
+            found = context_s(self.work, plan, network, rows, self.itemsize)
+            hidden = attention * (1 - 1 / max(1, plan.context // _exchanging(plan)))
+            context = Passes(found.plain.forward + max(0.0, found.ring.forward - hidden),
+                             found.plain.backward + max(0.0, found.ring.backward - 2.5 * hidden))  # fmt: skip
+            compute = Passes(forward, backward)
+            self._blocks[key] = _Block(
+                *(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context))
+            )
         return self._blocks[key]
-
-    def _reckoned(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
-        linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
-        least = self.machine.kernels.launched_s()
-        forward = max(least, linears.forward + attention + moved)
-        backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)  # attention's scores: computed again
-        network, again = self.machine.network, 1 if recompute else 0
-        tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
-        found = context_s(self.work, plan, network, rows, self.itemsize)
-        hidden = attention * (1 - 1 / max(1, plan.context // _exchanging(plan)))
-        context = Passes(found.plain.forward + max(0.0, found.ring.forward - hidden),
-                         found.plain.backward + max(0.0, found.ring.backward - 2.5 * hidden))  # fmt: skip
-        compute = Passes(forward, backward)
-        return _Block(*(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context)))
 
     def _linears(self, plan: ParallelPlan, rows: int) -> Passes:
         """A block's linears; of blocks of which some are in FP8, the mean."""
@@ -267,27 +267,33 @@ class Clock:
         learned = self.work.learned  # gradients are of these alone
         if plan.pipeline > 1:
             all_own = self._moved_weights(at, own * blocks + rest / plan.tensor)
-            again = self._fetched_again(plan, one.gather * blocks, blocks * (block.forward + block.backward))
+            rounds = math.ceil(plan.microbatches / plan.pipeline) if plan.virtual > _KEPT_STAGES else 1
+            # What a round over all virtual stages does not hide of bringing each together, forward and backward.
+            busy = blocks * (block.forward + block.backward)
+            again = (rounds - 1) * max(0.0, 2 * one.gather * blocks - plan.pipeline * busy)
             return fetched + again + ends.gather + learned * (all_own.scatter + all_own.copies)
         given = learned * (one.scatter + one.copies)
         shared = given + blocks * max(0.0, one.gather + given - block.backward)
         return plan.microbatches * (fetched + shared + 2 * ends.gather + learned * (ends.scatter + ends.copies))
 
     def _moved_weights(self, at: ParallelPlan | Degrees, parameters: float) -> WeightsTime:
+        """Weights are shared over shard x context, and copied over replicate; one device would hold `parameters`."""
         key = at.tensor, at.context, at.shard, at.replicate, parameters
         if key not in self._shared:
-            self._shared[key] = weights_s(parameters, at, self.machine.network, self.itemsize)
+            group, network = Group(at.shard * at.context, at.tensor), self.machine.network
+            copies = Group(at.replicate, at.tensor * group.size)
+            self._shared[key] = WeightsTime(
+                network.gather_s(parameters * self.itemsize, group),
+                network.gather_s(parameters * GRADIENT_BYTES, group),
+                network.reduce_s(parameters * GRADIENT_BYTES / group.size, copies),
+            )
         return self._shared[key]
-
-    def _fetched_again(self, plan: ParallelPlan, gather: float, work: float) -> float:
-        """What a round over all virtual stages does not hide of bringing each together, forward and backward."""
-        rounds = math.ceil(plan.microbatches / plan.pipeline) if plan.virtual > _KEPT_STAGES else 1
-        return (rounds - 1) * max(0.0, 2 * gather - plan.pipeline * work)
 
     def _sends(self, plan: ParallelPlan, rows: int, block: _Block, blocks: int) -> float:
         if plan.pipeline == 1:
             return 0.0
-        each = stage_send_s(self.work, plan, self.machine.network, rows, self.itemsize)
+        own = activation_bytes(self.work, plan, rows, self.itemsize) / (plan.tensor if plan.sequence else 1)
+        each = self.machine.network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))
         chunk = blocks / plan.virtual * block.forward
         late = 2 * plan.microbatches * plan.virtual * max(0.0, each - chunk)
         return 2 * (plan.pipeline - 1) * each + late

@@ -133,7 +133,19 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
     with ExitStack() as stack:
         stack.enter_context(without_compiler())
         live = stack.enter_context(LiveBytes())
-        _make_local(small, cut)
+        how, narrows = small.plan(), narrowable(_module(small)) if cut.narrow else set()
+        made: dict[int, nn.Parameter] = {}
+        for path, module in _module(small).named_modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    axis = split_axis(f"{path}.{name}", how)
+                    shape = [n // cut.tensor if place == axis else n for place, n in enumerate(parameter.shape)]
+                    narrow = (cut.narrow and cut.gathered) or f"{path}.{name}" in narrows
+                    dtype = torch.bfloat16 if narrow else torch.float32
+                    if id(parameter) not in made:
+                        made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
+                    module._parameters[name] = made[id(parameter)]
+            module._buffers |= {name: torch.empty_like(one) for name, one in module._buffers.items() if one is not None}
         inside, count = fake_inputs(model, shapes, rows, tokens, split)
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
         stack.enter_context(native_products())
@@ -268,20 +280,3 @@ def _with(module: nn.Module, path: list[str], other: nn.Module) -> nn.Module:
     name, *rest = path
     twin._modules[name] = _with(module.get_submodule(name), rest, other) if rest else other
     return twin
-
-
-def _make_local(model: Cuttable, cut: Cut) -> None:
-    """Leave what a device has of the parameters, as tensors without numbers; buffers likewise."""
-    how, narrows = model.plan(), narrowable(_module(model)) if cut.narrow else set()
-    made: dict[int, nn.Parameter] = {}
-    for path, module in _module(model).named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                axis = split_axis(f"{path}.{name}", how)
-                shape = [n // cut.tensor if place == axis else n for place, n in enumerate(parameter.shape)]
-                narrow = (cut.narrow and cut.gathered) or f"{path}.{name}" in narrows
-                dtype = torch.bfloat16 if narrow else torch.float32
-                if id(parameter) not in made:
-                    made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
-                module._parameters[name] = made[id(parameter)]
-        module._buffers |= {name: torch.empty_like(one) for name, one in module._buffers.items() if one is not None}

@@ -179,12 +179,6 @@ def as_given(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
     return text, text_mask_BL.new_ones(text_mask_BL.shape)[:, None, None, :]
 
 
-def mean_token(text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
-    """(B, D), zero for a text of which nothing may be seen."""
-    weight_BL1 = text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
-    return (text_BLD * weight_BL1).sum(1) / weight_BL1.sum(1).clamp(min=1)
-
-
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 

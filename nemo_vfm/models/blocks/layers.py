@@ -210,13 +210,6 @@ def block_modulation(*, width: int, rank: int | None, parts: int) -> Modulation 
     return LowRankModulation(width=width, rank=rank, parts=parts)
 
 
-def last_modulation(*, width: int, rank: int | None) -> Modulation | LowRankModulation:
-    """A shift and a scale for the output, which no gate follows."""
-    if rank is None:
-        return Modulation(width=width, num_chunks=2)
-    return LowRankModulation(width=width, rank=rank, parts=1, chunks_each=2)
-
-
 def modulate(x_BSD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
     """x (1 + scale) + shift, in one pass over x."""
     return torch.addcmul(shift_B1D, x_BSD, 1 + scale_B1D)

@@ -14,7 +14,7 @@ from nemo_vfm.models.convert.language.config_keys import shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.reward import replace_head
+from nemo_vfm.parallel.layers.linear import Linear
 
 _ENDING, _ENDING_THERE = "ForCausalLM", "ForSequenceClassification"
 _MOST_OUTPUTS = 1000
@@ -54,7 +54,10 @@ class _RewardFolder(GptFolder):
 
     def _unborn(self) -> GPT:
         model = super()._unborn()
-        replace_head(model, len(labels_of(self.config)))
+        weight = model.embedding.weight
+        outputs = len(labels_of(self.config))
+        model.head = Linear(model.width, outputs, bias=False, device=weight.device, dtype=weight.dtype)
+        model.tied = False
         return model
 
     def _map_to(self, name: str) -> TensorMap:

@@ -182,16 +182,12 @@ def _members(window: Window) -> dict[str, _Member]:
             raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
         names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         found[name] = _Member(info.header_offset + _LOCAL_HEADER + names + extra, info.file_size, info.CRC)
-    _require_apart(found, window.size)
-    return found
-
-
-def _require_apart(members: Mapping[str, _Member], size: int) -> None:
-    """No two members share bytes, and none goes beyond the end: so together they are no larger than the file."""
+    # No two share bytes, and none goes beyond the end: so together they are no larger than the file.
     end = 0
-    for name, member in sorted(members.items(), key=lambda item: item[1].start):
+    for name, member in sorted(found.items(), key=lambda item: item[1].start):
         if member.start < end:
             raise DataError(f"{name[:200]!r} shares bytes of the zip with another member")
         end = member.start + member.size
-        if end > size:
+        if end > window.size:
             raise DataError(f"{name[:200]!r} continues beyond the zip's end")
+    return found

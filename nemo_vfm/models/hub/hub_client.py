@@ -71,7 +71,12 @@ class HubAccess:
         if not location or len(location) > _LONGEST_URL:
             raise DataError(f"{url.origin} redirects without a valid Location header")
         try:
-            target = _url_of(urljoin(f"{url.origin}{url.path}", location))
+            text = urljoin(f"{url.origin}{url.path}", location)
+            parts = urlsplit(text)
+            if not re.fullmatch(r"[\x21-\x7e]+", text):
+                raise ValueError("a URL must not contain these characters")
+            found = service_url(f"{parts.scheme}://{parts.netloc}")
+            target = replace(found, path=parts.path or "/", query=parts.query)
         except ValueError:
             raise DataError(f"{url.origin} redirects to something that is not the URL of a host; it was not "
                             "followed") from None  # fmt: skip
@@ -114,15 +119,6 @@ def _variable(url: ServiceUrl, entry: Allowed | None, is_loopback: bool) -> str 
     if entry is not None and entry.variable is not None:
         return entry.variable
     return TOKEN if os.environ.get(TOKEN, "").strip() and (url.scheme == "https" or is_loopback) else None
-
-
-def _url_of(text: str) -> ServiceUrl:
-    """Parse a URL with any query, as signed links have; raise ValueError if it is not a URL."""
-    parts = urlsplit(text)
-    if not re.fullmatch(r"[\x21-\x7e]+", text):
-        raise ValueError("a URL must not contain these characters")
-    found = service_url(f"{parts.scheme}://{parts.netloc}")
-    return replace(found, path=parts.path or "/", query=parts.query)
 
 
 def _require_public(url: ServiceUrl, target: ServiceUrl) -> None:

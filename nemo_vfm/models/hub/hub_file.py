@@ -127,11 +127,6 @@ def listing_of(client: HubClient, address: HubAddress) -> Listing:
     return Listing(commit, found)
 
 
-def file_target(model: str, commit: str, path: str) -> str:
-    """Return the request target of a file, below the hub's URL."""
-    return f"/{model}/resolve/{commit}/{quote(path)}"
-
-
 def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
     target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
     count = length = pages = 0

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Self
+from urllib.parse import quote
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import bar, info
@@ -23,7 +23,7 @@ from nemo_vfm.core.storage.files import is_full, read_json, sync, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
 from nemo_vfm.models.hub.hub_client import HubClient
-from nemo_vfm.models.hub.hub_file import HubFile, digest_of, file_target, listing_of, recorded_file
+from nemo_vfm.models.hub.hub_file import HubFile, digest_of, listing_of, recorded_file
 from nemo_vfm.models.hub.hub_names import (
     RECORD,
     UNFINISHED,
@@ -51,16 +51,6 @@ class GetRecord:
     commit: str  #: the commit that the revision pointed to
     files: Mapping[str, HubFile]  #: downloaded files by path, each with its sha256
     left_out: Mapping[str, HubFile]  #: the commit's other files by path
-
-    def all_files(self) -> tuple[HubFile, ...]:
-        """Return all files of the commit, sorted by path."""
-        return tuple(file for _, file in sorted({**self.left_out, **self.files}.items()))
-
-    def with_files(self, downloaded: Mapping[str, HubFile]) -> Self:
-        """Return a copy that lists these files as downloaded."""
-        files = {**self.files, **downloaded}
-        left = {path: file for path, file in self.left_out.items() if path not in files}
-        return type(self)(self.address, self.hub, self.commit, dict(sorted(files.items())), left)
 
     def require_same(self, address: HubAddress, folder: Path) -> None:
         """Refuse to mix two models or revisions in one folder."""
@@ -116,7 +106,9 @@ def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Ca
             wanted, present = _compare(record, folder, only)
         missing = [file for path, file in wanted.items() if path not in present]
         downloaded = _download(missing, record, folder, client) if missing else {}
-        record.with_files({**present, **downloaded}).write(folder / RECORD)
+        files = {**record.files, **{**present, **downloaded}}
+        left = {path: file for path, file in record.left_out.items() if path not in files}
+        replace(record, files=dict(sorted(files.items())), left_out=left).write(folder / RECORD)
     return f"downloaded {files_text(missing)} of {address}, commit {record.commit}"
 
 
@@ -131,7 +123,7 @@ def _pin(address: HubAddress, client: HubClient, parts: Path) -> GetRecord:
 
 def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict[str, HubFile], dict[str, HubFile]]:
     """Return the wanted files, including earlier downloads, and those that are present, both by path."""
-    selection = file_selection(record.all_files(), only)
+    selection = file_selection(tuple(file for _, file in sorted({**record.left_out, **record.files}.items())), only)
     info(f"{record.address} is commit {record.commit}: {files_text(selection.chosen)}")
     if absent := [file for file in selection.left_out if file.path not in record.files]:
         info(left_out_text(absent))
@@ -174,7 +166,8 @@ def _download(
     with _bytes_bar("get", files, partial_bytes) as advance, _report_full_disk(folder):
         downloader = FileDownloader(client(), record.commit, parts, advance)
         for file in files:
-            found = downloader.download(file, file_target(record.address.model, record.commit, file.path), folder)
+            target = f"/{record.address.model}/resolve/{record.commit}/{quote(file.path)}"
+            found = downloader.download(file, target, folder)
             done[file.path] = replace(file, sha256=found.sha256)
     return done
 

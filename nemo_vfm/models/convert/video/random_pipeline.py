@@ -157,10 +157,9 @@ def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType
     if "boundary_ratio" in parts.settings:
         components["transformer_2"] = components["transformer"]
     if parts.image_tokens:
-        components |= {
-            "image_encoder": lambda: _clip(transformers),
-            "image_processor": lambda: _processor(transformers),
-        }
+        sizes = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+        components["image_encoder"] = lambda: _clip(transformers)
+        components["image_processor"] = lambda: transformers.CLIPImageProcessorPil(**sizes)
     for name, make in components.items():
         part = make()
         part.save_pretrained(folder / name)
@@ -202,7 +201,3 @@ def _tokenizer(hf: ModuleType) -> Any:
 def _clip(hf: ModuleType) -> Any:
     size = {"hidden_size": _WIDTH, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
     return hf.CLIPVisionModel(hf.CLIPVisionConfig(image_size=28, patch_size=14, **size))
-
-
-def _processor(hf: ModuleType) -> Any:
-    return hf.CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
