@@ -85,17 +85,15 @@ class RMSNormAcrossHeads(nn.Module):
         super().__init__()
         self.dim, self.eps = dim, eps
         self.weight = nn.Parameter(torch.ones(dim))
-        self.total: Callable[[Tensor], Tensor] = _as_it_is
+        self.total: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x_BSHD: Tensor) -> Tensor:
         """x with unit root mean square over heads and head dimension, times the weight, in the dtype of x."""
-        square_BS11 = self.total(x_BSHD.float().square().sum((-2, -1), keepdim=True))
+        square_BS11 = x_BSHD.float().square().sum((-2, -1), keepdim=True)
+        if self.total is not None:
+            square_BS11 = self.total(square_BS11)
         normal = x_BSHD * torch.rsqrt(square_BS11 / self.dim + self.eps).to(x_BSHD.dtype)
         return normal * local(self.weight).view(x_BSHD.shape[-2:]).to(x_BSHD.dtype)
-
-
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
 
 
 def rms_normalised(x: Tensor, eps: float = 1e-6) -> Tensor:
