@@ -120,7 +120,7 @@ def listing_of(client: HubClient, address: HubAddress) -> Listing:
     commit = answer.get("sha") if isinstance(answer, dict) else None
     if not isinstance(commit, str) or not is_commit(commit):
         raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
-    if address.is_commit and commit != address.revision:
+    if is_commit(address.revision) and commit != address.revision:
         raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
     found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
     require_names(file.path for file in found)
