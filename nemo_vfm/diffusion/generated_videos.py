@@ -6,7 +6,6 @@ Shape letters: B batch, C channels, T frames, H height, W width.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log10
 
 from torch import Tensor
 
@@ -64,10 +63,3 @@ class GeneratedVideos:
     num_blocks: int = 0  #: blocks in all steps on this rank; 0 without a step cache
     num_skipped: int = 0  #: blocks that the step cache skipped
     errors: Sequence[CacheError] = ()  #: one per video if the step cache measures, else empty
-
-
-def cache_error(latents_CTHW: Tensor, exact_CTHW: Tensor, pixels_THWC: Tensor, exact_THWC: Tensor) -> CacheError:
-    """Compute the `CacheError` of one video; pixels are uint8."""
-    difference = (latents_CTHW - exact_CTHW).double().square().mean().sqrt() / exact_CTHW.double().std()
-    mse = float((pixels_THWC.double() - exact_THWC.double()).square().mean())
-    return CacheError(float(difference), float("inf") if mse == 0 else 10 * log10(255**2 / mse))

@@ -6,6 +6,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf, log10
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.encoders import Codec, Offloadable, TextEncoder
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
-from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest, cache_error
+from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser, Texts
 from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
@@ -57,6 +58,10 @@ class TextToVideo:
         self.sampler, self.guidance, self.negative_prompt = sampler, guidance, negative_prompt
         self.noise_schedule, self.frame_conditioning = noise_schedule, frame_conditioning
         self.step_cache, self.offload, self.family = step_cache, offload, family
+
+    def is_for_another(self, family: str) -> bool:
+        """Return whether these settings are for another pretrained family."""
+        return self.family not in (None, family)
 
     def is_guided(self) -> bool:
         """Return whether sampling needs the unconditional estimate."""
@@ -213,7 +218,10 @@ class _SamplingBatch:
         errors: list[CacheError] = []
         if exact is not None:
             exact_pixels = _pixels(self.pipeline.codec.decode(exact))
-            errors = [cache_error(*row) for row in zip(latents, exact, pixels, exact_pixels, strict=True)]
+            for mine, theirs, shown, other in zip(latents, exact, pixels, exact_pixels, strict=True):
+                difference = (mine - theirs).double().square().mean().sqrt() / theirs.double().std()
+                mse = float((shown.double() - other.double()).square().mean())
+                errors.append(CacheError(float(difference), inf if mse == 0 else 10 * log10(255**2 / mse)))
         return GeneratedVideos(pixels, cache.num_blocks, cache.num_skipped, errors)
 
     def _latents(self, cache: CachedSteps | None) -> Tensor:

@@ -105,7 +105,16 @@ class WaveletCodec:
         latents = _first_frame_times(1 / self.first_frame_gain, latents_BCTHW)
         latents = F.pad(latents, (0, 0, 0, 0, 0, 0, 0, latents.shape[1] * (4**self.left_out - 1)))
         latents = latents if self.basis == "mean" else latents * self._along(latents)
-        bands = self._decode_space(latents / self.gain)
+        latents = latents / self.gain
+        channels = latents.shape[1] >> (2 * self.levels_space)
+        bands = latents[:, :channels]
+        for level in range(self.levels_space):
+            band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
+            side, (b, c, t, h, w) = 2**level, band.shape
+            band = band.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
+            horizontal, vertical, diagonal = band.reshape(b, c // side**2, t, h * side, w * side).chunk(3, dim=1)
+            rows, row_differences = join(bands, horizontal, 4, self.wavelet), join(vertical, diagonal, 4, self.wavelet)
+            bands = join(rows, row_differences, 3, self.wavelet)
         channels = bands.shape[1] >> self.levels_time
         mean = bands[:, :channels]
         for level in range(self.levels_time):
@@ -179,18 +188,6 @@ class WaveletCodec:
         num_channels = latents_BCTHW.shape[1] >> (2 * self.levels_space + self.levels_time)
         first, others = self._mean_scales(num_channels).to(latents_BCTHW).tensor_split(2, dim=1)
         return torch.cat([first, others.expand(-1, latents_BCTHW.shape[2] - 1)], dim=1)[None, :, :, None, None]
-
-    def _decode_space(self, latents: Tensor) -> Tensor:
-        channels = latents.shape[1] >> (2 * self.levels_space)
-        low = latents[:, :channels]
-        for level in range(self.levels_space):
-            band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
-            side, (b, c, t, h, w) = 2**level, band.shape
-            band = band.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
-            horizontal, vertical, diagonal = band.reshape(b, c // side**2, t, h * side, w * side).chunk(3, dim=1)
-            rows, row_differences = join(low, horizontal, 4, self.wavelet), join(vertical, diagonal, 4, self.wavelet)
-            low = join(rows, row_differences, 3, self.wavelet)
-        return low
 
 
 def split(x: Tensor, dim: int, wavelet: Wavelet) -> tuple[Tensor, Tensor]:

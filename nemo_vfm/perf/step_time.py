@@ -188,9 +188,13 @@ class Clock:
         wide = self._products_s(plan, rows)
         if self.casts is None:
             return Passes(wide, times * wide)
-        quick, casts, share = self._products_s(plan, rows, fp8=True), self._casts_s(plan, rows), self.share_in_fp8
-        return Passes((1 - share) * wide + share * (quick + casts.forward),
-                      (1 - share) * times * wide + share * (times * quick + casts.backward))  # fmt: skip
+        quick, share, rate = self._products_s(plan, rows, fp8=True), self.share_in_fp8, self.machine.gpu.bytes_per_s
+        # What quantising the operands of the linears takes.
+        m, learns = rows * self.work.tokens / plan.context, not self.work.frozen
+        moved = [self.casts.linear(m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
+        forward, backward = sum(one.forward for one in moved) / rate, sum(one.backward for one in moved) / rate
+        return Passes((1 - share) * wide + share * (quick + forward),
+                      (1 - share) * times * wide + share * (times * quick + backward))  # fmt: skip
 
     def _products_s(self, plan: ParallelPlan, rows: int, *, fp8: bool = False) -> float:
         """Forward; linears of a text or a sample take the time of their FLOPs at the others' rate."""
@@ -202,14 +206,6 @@ class Clock:
             seconds += 2 * m * inputs * outputs / (peak * reached(m, inputs, outputs))
         all_flops = rows * self.work.products_flops / plan.context / plan.tensor
         return seconds * all_flops / flops if flops else all_flops / peak
-
-    def _casts_s(self, plan: ParallelPlan, rows: int) -> Passes:
-        """What quantising the operands of a block's linears takes."""
-        assert self.casts is not None
-        m, learns = rows * self.work.tokens / plan.context, not self.work.frozen
-        moved = [self.casts.linear(m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
-        rate = self.machine.gpu.bytes_per_s
-        return Passes(sum(one.forward for one in moved) / rate, sum(one.backward for one in moved) / rate)
 
     def _sides(self, plan: ParallelPlan) -> Iterator[tuple[float, float]]:
         """(inputs, outputs) on one device of each linear over a sample's own tokens."""

@@ -45,11 +45,6 @@ class AdapterTarget:
         self.modules, self.rank, self.alpha = modules, rank, alpha
         self.parts = None if parts is None else tuple(parts)
 
-    def state(self) -> dict[str, Json]:
-        """Return the arguments."""
-        parts = None if self.parts is None else list(self.parts)
-        return {"modules": self.modules, "rank": self.rank, "alpha": self.alpha, "parts": parts}
-
 
 class LowRankAdapter:
     """Low-rank adapters that are trained instead of the model's weights.
@@ -88,7 +83,12 @@ class LowRankAdapter:
 
     def state(self) -> dict[str, Json]:
         """Return the arguments, which a checkpoint stores because its matrices do not contain alpha."""
-        return {"method": self.method, "targets": {name: one.state() for name, one in self.targets.items()}}
+        targets: dict[str, Json] = {
+            name: {"modules": one.modules, "rank": one.rank, "alpha": one.alpha,
+                   "parts": None if one.parts is None else list(one.parts)}
+            for name, one in self.targets.items()
+        }  # fmt: skip
+        return {"method": self.method, "targets": targets}
 
     def differs_from(self, before: Json) -> str | None:
         """Return the arguments that differ from a checkpoint's, with both values; None if there are none to report."""

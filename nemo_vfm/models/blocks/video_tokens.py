@@ -295,21 +295,19 @@ class AbsolutePositions(nn.Module):
 
     def forward(self, *grids: Grid) -> Tensor:
         """(S, D), this rank's tokens of one video after another, in each the time slowest and the width fastest."""
-        features_SF = torch.cat([self.features(grid) for grid in grids])
-        positions: Tensor = self.proj(split_tokens(features_SF, 0))
-        return positions
-
-    def features(self, grid: Grid) -> Tensor:
-        """(S, F)."""
         order = torch.arange(1, self.num_frequencies + 1, device=self.proj.weight.device)
         periods = order * (2.0 / self.num_frequencies)
-        waves = []
-        for axis, size in enumerate(grid):
-            place = (torch.arange(size, device=order.device) + 0.5) / size
-            angles = 2 * math.pi * place[:, None] * periods
-            wave = torch.cat([angles.sin(), angles.cos()], dim=1)
-            waves.append(wave.reshape([size if i == axis else 1 for i in range(3)] + [-1]).expand(*grid, -1))
-        return torch.cat(waves, dim=-1).flatten(0, 2)
+        features = []
+        for grid in grids:
+            waves = []
+            for axis, size in enumerate(grid):
+                place = (torch.arange(size, device=order.device) + 0.5) / size
+                angles = 2 * math.pi * place[:, None] * periods
+                wave = torch.cat([angles.sin(), angles.cos()], dim=1)
+                waves.append(wave.reshape([size if i == axis else 1 for i in range(3)] + [-1]).expand(*grid, -1))
+            features.append(torch.cat(waves, dim=-1).flatten(0, 2))  # (S, F)
+        positions: Tensor = self.proj(split_tokens(torch.cat(features), 0))
+        return positions
 
 
 class LearnedPositions(nn.Module):
@@ -329,24 +327,22 @@ class LearnedPositions(nn.Module):
 
     def forward(self, *grids: Grid) -> Tensor:
         """(S, D), this rank's tokens of one video after another, in each the time slowest and the width fastest."""
-        places_S3 = split_tokens(torch.cat([self._places(grid) for grid in grids]), 0)
-        frame, row, column = places_S3.unbind(1)
+        places = []
+        for grid in grids:
+            if any(size > most for size, most in zip(grid, self.most, strict=True)):
+                raise ValueError(
+                    f"a video of {grid} tokens (frames, rows, columns) is larger than the model's learned positions "
+                    f"{self.most}; use a smaller one, or raise learned_positions"
+                )
+            _, rows, columns = grid
+            place_S = torch.arange(math.prod(grid), device=self.frames.device)
+            places.append(torch.stack([place_S // (rows * columns), place_S // columns % rows, place_S % columns], 1))
+        frame, row, column = split_tokens(torch.cat(places), 0).unbind(1)
         sum_SD = self.frames[frame] + self.rows[row] + self.columns[column]
         # Cosmos adds its epsilon to the root, not below it: small vectors differ by 1e-5.
         size_S1 = torch.linalg.vector_norm(sum_SD, dim=1, keepdim=True, dtype=torch.float32)
         positions: Tensor = (sum_SD / (size_S1 / sum_SD.shape[1] ** 0.5 + 1e-6)).to(sum_SD.dtype)
         return positions
-
-    def _places(self, grid: Grid) -> Tensor:
-        """(S, 3): frame, row and column of each token."""
-        if any(size > most for size, most in zip(grid, self.most, strict=True)):
-            raise ValueError(
-                f"a video of {grid} tokens (frames, rows, columns) is larger than the model's learned positions "
-                f"{self.most}; use a smaller one, or raise learned_positions"
-            )
-        _, rows, columns = grid
-        place_S = torch.arange(math.prod(grid), device=self.frames.device)
-        return torch.stack([place_S // (rows * columns), place_S // columns % rows, place_S % columns], 1)
 
 
 def sinusoids(noise_B: Tensor, dim: int, scale: float = 1000.0, max_period: float = 10_000.0) -> Tensor:

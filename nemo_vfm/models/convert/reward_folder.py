@@ -50,7 +50,11 @@ class _RewardFolder(GptFolder):
     """A language model's folder whose head is `score.weight`, (outputs, width)."""
 
     def _as_language_model(self) -> Mapping[str, Json]:
-        return _as_language_model(self.config)
+        known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
+        names = self.config.get("architectures")
+        if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
+            raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")
+        return {**self.config, "architectures": [known[names[0]]]}
 
     def _unborn(self) -> GPT:
         model = super()._unborn()
@@ -76,7 +80,12 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
         number = _DEFAULT_OUTPUTS if count is None else whole(config, "num_labels", _MOST_OUTPUTS)
         return tuple(f"LABEL_{place}" for place in range(number))
     expected = [str(place) for place in range(min(len(told), _MOST_OUTPUTS))] if isinstance(told, dict) else []
-    if not isinstance(told, dict) or not told or set(told) != set(expected) or not all(map(_is_text, told.values())):
+    if (
+        not isinstance(told, dict)
+        or not told
+        or set(told) != set(expected)
+        or not all(isinstance(name, str) for name in told.values())
+    ):
         raise wrong("id2label", told, 'a name for each output, "0", "1" and so on')
     return tuple(told[place] for place in expected)
 
@@ -87,15 +96,3 @@ def pad_of(config: Mapping[str, Json]) -> int | None:
     if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
         raise wrong("pad_token_id", pad, "a token or null")
     return pad
-
-
-def _as_language_model(config: Mapping[str, Json]) -> dict[str, Json]:
-    known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
-    names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
-        raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")
-    return {**config, "architectures": [known[names[0]]]}
-
-
-def _is_text(value: Json) -> bool:
-    return isinstance(value, str)

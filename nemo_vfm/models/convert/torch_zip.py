@@ -117,7 +117,11 @@ class TorchZip:
         known = (place.storage.key, place.storage.num_bytes)
         if known not in self._storages:
             self._storages[known] = self._read(place.storage)
-        return _typed(self._storages[known], place.dtype).as_strided(place.shape, place.stride, place.offset)
+        data, dtype = self._storages[known], place.dtype
+        whole = data[: len(data) // dtype.itemsize * dtype.itemsize]
+        # Any byte but 0 and 1 is a boolean that no program expects.
+        typed = whole != 0 if dtype == torch.bool else whole.view(dtype)
+        return typed.as_strided(place.shape, place.stride, place.offset)
 
     def alone(self, place: TensorPlace) -> Tensor:
         """The same, where one is asked for after another: of what was read before, only its own storage is kept."""
@@ -134,12 +138,6 @@ class TorchZip:
         if zlib.crc32(data) != member.crc:
             raise DataError(f"storage {storage.key} is damaged: its bytes do not match their checksum")
         return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def _typed(data: Tensor, dtype: torch.dtype) -> Tensor:
-    if dtype == torch.bool:  # any byte but 0 and 1 is a boolean that no program expects
-        return data != 0
-    return data[: len(data) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:

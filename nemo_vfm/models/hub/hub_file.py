@@ -91,18 +91,16 @@ def recorded_file(path: str, entry: Json) -> HubFile:
     if not isinstance(entry, Mapping):
         raise ValueError(path)
     size, sha256, git_sha1 = (entry.get(key) for key in ("size", "sha256", "git_sha1"))
-    known = (sha256 is None or _is_hash(sha256, _SHA256)) and (git_sha1 is None or _is_hash(git_sha1, _SHA1))
-    if not _is_size(size) or not known or (sha256 is None and git_sha1 is None):
+    for value, shape in ((sha256, _SHA256), (git_sha1, _SHA1)):
+        if value is not None and not (isinstance(value, str) and shape.fullmatch(value)):
+            raise ValueError(path)
+    if not _is_size(size) or (sha256 is None and git_sha1 is None):
         raise ValueError(path)
     return HubFile(path, size, sha256, git_sha1)
 
 
 def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
-
-
-def _is_hash(value: object, shape: re.Pattern[str]) -> bool:
-    return isinstance(value, str) and shape.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
             if base is not None and base.exists():
                 yield at, str(error)
             continue
-        if theirs is not None and pipeline.family not in (None, theirs):
+        if theirs is not None and pipeline.is_for_another(theirs):
             yield at, (f"this pipeline is for {ours}, but {base} holds a {theirs}; choose auto, which takes the "
                        f"folder's, or {theirs}")  # fmt: skip
         elif theirs in TWO_NETWORKS:
@@ -58,7 +58,7 @@ def schedulers_that_differ(job: Job) -> list[str]:
     for at, pipeline in _pipelines(job):
         base = _base(job, pipeline)
         try:
-            if (theirs := _family(base)) is None or pipeline.family not in (None, theirs):
+            if (theirs := _family(base)) is None or pipeline.is_for_another(theirs):
                 continue  # not there, or refused already
             texts = _differences(pipeline.noise_schedule, _scheduler(base))
             found |= {f"{'.'.join(at)}: {text}": None for text in texts}
