@@ -128,7 +128,15 @@ class Clock:
     def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:
         """What does not depend on how data ranks share weights: with many GPUs there are ten ways for each layout."""
         block = self._block(plan, rows, recompute)
-        place, blocks = self._busiest(plan, rows, block)
+        # The device that works longest; of those in the middle any with most blocks will do.
+        key = plan.pipeline, plan.virtual
+        if key not in self._held:
+            sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
+            self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
+        held, both = self._held[key], block.forward + block.backward
+        most, last = max(held), plan.pipeline - 1
+        ends_of = {(0, held[0]), (held.index(most), most), (last, held[last])}
+        _, place, blocks = max((n * both + self._ends(plan, rows, at), at, n) for at, n in ends_of)
         ends = self._ends(plan, rows, place)
         each = plan.microbatches
         busy = each * (blocks * (block.forward + block.backward) + ends)
@@ -241,18 +249,6 @@ class Clock:
         share = self.machine.kernels.linear(tokens, self.work.width, self.work.width)
         times = 2 if self.work.frozen else 3
         return times * rows / plan.context * (first_s + last_s) / (self.peak * share)
-
-    def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
-        """(place in the pipeline, blocks) of the device that works longest."""
-        key = plan.pipeline, plan.virtual
-        if key not in self._held:
-            sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
-            self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
-        held, each = self._held[key], block.forward + block.backward
-        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
-        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
-                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
-        return found[1], found[2]
 
     def _weights(self, timed: TimedStep, at: ParallelPlan | Degrees) -> float:
         work, plan, block, blocks = self.work, timed.plan, timed.block, timed.blocks

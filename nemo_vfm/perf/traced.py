@@ -103,26 +103,17 @@ def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bo
         series = [one[name] for one in (small, large, more)]
         if len({len(one) for one in series}) > 1:  # other operations for other sizes
             series = [[max(one)] for one in series]
-        found[name] = _fullest([_line((a, b, c), first, s, m, single) for a, b, c in zip(*series, strict=True)])
+        lines = set[Line]()
+        for a, b, c in zip(*series, strict=True):
+            of_token = (b - a) / (m - s) / first
+            row = 0 if single else c - a
+            lines.add((0.0, a - s * of_token, of_token) if single else (a - first * row, row - s * of_token, of_token))
+        kept: list[Line] = []  # without those that another is above whatever the size
+        for line in sorted(lines, reverse=True):
+            if not any(all(x >= y for x, y in zip(other, line, strict=True)) for other in kept):
+                kept.append(line)
+        found[name] = kept
     return Even(found)
-
-
-def _line(found: tuple[int, int, int], rows: int, few: int, many: int, single: bool) -> Line:
-    small, large, more = found
-    of_token = (large - small) / (many - few) / rows
-    if single:
-        return 0.0, small - few * of_token, of_token
-    row = more - small
-    return small - rows * row, row - few * of_token, of_token
-
-
-def _fullest(lines: Sequence[Line]) -> list[Line]:
-    """Without those that another is above whatever the size."""
-    kept: list[Line] = []
-    for line in sorted(set(lines), reverse=True):
-        if not any(all(a >= b for a, b in zip(other, line, strict=True)) for other in kept):
-            kept.append(line)
-    return kept
 
 
 def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) -> tuple[Moments, int]:

@@ -131,12 +131,6 @@ class LowRank(nn.Module):
         return self.parts.rows(local(weight), name) + self.strength * self.ranks[name].scale * (b @ a)
 
     @torch.no_grad()
-    def set_magnitudes(self, linear: nn.Linear) -> None:
-        """Initialise DoRA's magnitudes to m = |W|, which equals |W + s B A| while B is zero."""
-        for name in self.ranks if self.method == "dora" else ():
-            local(self.get_parameter(f"{name}_magnitude")).copy_(self.row_norms(linear, name))
-
-    @torch.no_grad()
     def merged(self, linear: nn.Linear, weight: Tensor) -> Tensor:
         """Merge the adapter into a weight, (width, I), which may already contain earlier adapters."""
         parts = {name: self.parts.rows(weight, name) for name in self.parts.names}

@@ -20,6 +20,7 @@ from nemo_vfm.models.adapters.low_rank import (
     adapters_of,
 )
 from nemo_vfm.parallel.apply.frozen_weights import freeze
+from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
@@ -153,7 +154,10 @@ def begin(model: nn.Module) -> None:
     for _, linear in adapted_linears(model):
         for adapter in linear.adapters.values():
             assert isinstance(adapter, LowRank)
-            adapter.set_magnitudes(linear)
+            for name in adapter.ranks if adapter.method == "dora" else ():
+                with torch.no_grad():  # m = |W|, which equals |W + s B A| while B is zero
+                    magnitude = local(adapter.get_parameter(f"{name}_magnitude"))
+                    magnitude.copy_(adapter.row_norms(linear, name))
 
 
 def adapted_linears(model: nn.Module) -> list[tuple[str, AdaptedLinear]]:

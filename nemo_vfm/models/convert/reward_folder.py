@@ -43,7 +43,10 @@ def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedRewar
         DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
     """
     with _RewardFolder(folder) as weights:
-        return LoadedReward(filled(weights, dtype), labels_of(weights.config), pad_of(weights.config))
+        pad, most = weights.config.get("pad_token_id"), weights.config.get("vocab_size")
+        if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
+            raise wrong("pad_token_id", pad, "a token or null")
+        return LoadedReward(filled(weights, dtype), labels_of(weights.config), pad)
 
 
 class _RewardFolder(GptFolder):
@@ -88,11 +91,3 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
     ):
         raise wrong("id2label", told, 'a name for each output, "0", "1" and so on')
     return tuple(told[place] for place in expected)
-
-
-def pad_of(config: Mapping[str, Json]) -> int | None:
-    """The token that fills texts up."""
-    pad, most = config.get("pad_token_id"), config.get("vocab_size")
-    if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
-        raise wrong("pad_token_id", pad, "a token or null")
-    return pad

@@ -283,7 +283,14 @@ class HubClient:
                 found = json.loads(bytes(data))
             except (ValueError, RecursionError):
                 raise DataError(f"{reply.host} sent a response that is not JSON: is it a hub?") from None
-            return found, _next(target, reply.response.headers.get("Link")), len(data)
+            # The next page has the same path with a new query; the link's host is ignored.
+            link, path = _NEXT.search(reply.response.headers.get("Link") or ""), target.partition("?")[0]
+            if link is None:
+                return found, None, len(data)
+            parts = urlsplit(link[1])
+            if not parts.path.endswith(path):
+                raise DataError("the hub's link to the next page of its listing has another path")
+            return found, f"{path}?{parts.query}", len(data)
 
 
 @contextmanager
@@ -298,14 +305,3 @@ def _retry_connection_errors() -> Iterator[None]:
                         "its own certificate authority, set SSL_CERT_FILE to its file") from None  # fmt: skip
     except (OSError, http.client.HTTPException) as error:
         raise RetryableError(one_line(f"{type(error).__name__}: {error}")) from None
-
-
-def _next(target: str, link: str | None) -> str | None:
-    """Return the target of the next page: the same path with a new query; the link's host is ignored."""
-    found = _NEXT.search(link or "")
-    if found is None:
-        return None
-    path, parts = target.partition("?")[0], urlsplit(found[1])
-    if not parts.path.endswith(path):
-        raise DataError("the hub's link to the next page of its listing has another path")
-    return f"{path}?{parts.query}"

@@ -141,7 +141,8 @@ def _download(
     files: Sequence[HubFile], record: GetRecord, folder: Path, client: Callable[[], HubClient]
 ) -> dict[str, HubFile]:
     parts = folder / UNFINISHED
-    partial_bytes = sum(min(file.size, _size(parts / file.part_name)) for file in files)
+    there = {file: part for file in files if (part := parts / file.part_name).is_file()}
+    partial_bytes = sum(min(file.size, part.lstat().st_size) for file, part in there.items())
     size = sum(file.size for file in files) - partial_bytes
     free = shutil.disk_usage(folder).free
     if size + _RESERVE_BYTES > free:
@@ -204,10 +205,6 @@ def _bytes_bar(title: str, files: Sequence[HubFile], done: int) -> Iterator[Call
     """Show progress in megabytes; the yielded function takes bytes."""
     with bar(title, round(sum(file.size for file in files) / 1e6), completed=round(done / 1e6), unit="MB") as line:
         yield lambda count: line.advance(count / 1e6)
-
-
-def _size(part: Path) -> int:
-    return part.lstat().st_size if part.is_file() else 0
 
 
 def found_record(folder: Path) -> GetRecord | None:

@@ -139,7 +139,12 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
     if family.whole_heads and sizes.width % sizes.heads:
         yield f"width {sizes.width} with {sizes.heads} heads"
     yield from ropes_unsayable(model, family)
-    yield from window_unsayable(model, family)
+    if model.window is None:
+        return
+    if family.window == "never" or (family.window in ("always", "switched") and None in model.windows):
+        yield "window" if family.window == "never" else "window.layers"
+    if model.window.rope is not None and not family.two_thetas:
+        yield "window.rope"
 
 
 def window_of(
@@ -200,16 +205,6 @@ def window_told(model: GPT, family: Family) -> dict[str, Json]:
     if family.window == "switched by layer":
         told |= {"max_window_layers": layers[0], "layer_types": types}
     return told
-
-
-def window_unsayable(model: GPT, family: Family) -> Iterator[str]:
-    """What of a model's window a family has no words for."""
-    if model.window is None:
-        return
-    if family.window == "never" or (family.window in ("always", "switched") and None in model.windows):
-        yield "window" if family.window == "never" else "window.layers"
-    if model.window.rope is not None and not family.two_thetas:
-        yield "window.rope"
 
 
 def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
