@@ -64,22 +64,28 @@ class Denoise:
         if text_BLD is None or mask_BL is None:
             text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
         text_BLD, mask_BL = text_BLD.to(device).float(), mask_BL.to(device)
-        draws = [self._draw(batch, key, one, seed, training) for key, one in zip(batch.keys, clean, strict=True)]
-        sigma_B = torch.stack([draw.sigma for draw in draws]).to(device)
-        dropped_B = torch.tensor([draw.drops_text for draw in draws], device=device)
+        samples = [self._noised(batch, *sample, seed, training)
+                   for sample in zip(batch.keys, clean, pixels, strict=True)]  # fmt: skip
+        sigma_B = torch.cat([sample.sigma_B for sample in samples])
+        dropped_B = torch.tensor([sample.drops_text for sample in samples], device=device)
         if bool(dropped_B.any()):
             empty, empty_mask = empty_like(self.text_encoder, text_BLD)
             text_BLD = torch.where(dropped_B[:, None, None], empty, text_BLD)
             mask_BL = torch.where(dropped_B[:, None], empty_mask, mask_BL)
-        noised = [self._noised(*each) for each in zip(clean, pixels, draws, sigma_B[:, None], strict=True)]
-        lay = _packed if isinstance(batch, PackedBatch) else _batched
+        packed = isinstance(batch, PackedBatch)
         sizes = {"sizes_N3": torch.tensor(batch.sizes_THW)} if isinstance(batch, PackedBatch) else {}  # on the host
+        weight_B = batch.weight_B
+        if self.mean == "token":
+            made = [sample.targets.get("made_BCTHW", torch.ones_like(sample.targets["clean_BCTHW"][:, :1]))
+                    for sample in samples]  # fmt: skip
+            weight_B = weight_B * torch.stack([one.sum() for one in made]).to(weight_B.device)
         return ModelInputs(
-            inputs=lay([inputs for inputs, _ in noised]) | sizes
+            inputs=_joined([sample.inputs for sample in samples], packed) | sizes
             | {"text_BLD": text_BLD, "text_mask_BL": mask_BL, "fps_B": batch.fps_B},
             targets={name.removesuffix("_BCTHW").removesuffix("_XC"): one
-                     for name, one in lay([targets for _, targets in noised]).items()} | {"sigma": sigma_B},
-            weight_B=self._weight(batch, noised),
+                     for name, one in _joined([sample.targets for sample in samples], packed).items()}
+            | {"sigma": sigma_B},
+            weight_B=weight_B,
             tags={"noise": self.objective.fraction(sigma_B)},
         )  # fmt: skip
 
@@ -96,30 +102,6 @@ class Denoise:
             [self.objective.losses(**dict(zip(of, one, strict=True)), sigma_B=level) for one, level in each]
         )
 
-    def _noised(
-        self, clean_CTHW: Tensor, video_CTHW: Tensor | None, draw: "_Draw", sigma_B: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The network's inputs and the loss's targets for one sample, as a batch of one."""
-        clean, noise = clean_CTHW[None], draw.noise[None].to(clean_CTHW)
-        noisy = self.objective.noised(clean, noise, sigma_B)
-        targets = {"clean_BCTHW": clean, "noise_BCTHW": noise}
-        if self.frame_conditioning is None:
-            latents, level_B = self.objective.inputs(noisy, sigma_B)
-            return {"latents_BCTHW": latents, "noise_B": level_B}, targets
-        given = self.frame_conditioning.of_sample(draw.num_given, clean_CTHW, video_CTHW, self.codec)
-        given = replace(given, noise_BCTHW=draw.given_noise[None], sigma_B=torch.tensor([draw.given_sigma]))
-        given = given.to(clean.device)
-        known = self.frame_conditioning.known(given)
-        if known is not None:
-            targets["made_BCTHW"] = (~known).to(clean).expand(-1, 1, -1, *clean.shape[3:])
-        return self.frame_conditioning.inputs(self.objective, noisy, sigma_B, given), targets
-
-    def _weight(self, batch: Videos, noised: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> Tensor:
-        if self.mean == "sample":
-            return batch.weight_B
-        made = [targets.get("made_BCTHW", torch.ones_like(targets["clean_BCTHW"][:, :1])) for _, targets in noised]
-        return batch.weight_B * torch.stack([one.sum() for one in made]).to(batch.weight_B.device)
-
     def _pixels_and_latents(self, batch: Videos) -> tuple[Sequence[Tensor | None], Sequence[Tensor]]:
         """Of each sample (C, T, H, W): pixels in [-1, 1], or None where the batch has latents, and clean latents."""
         if isinstance(batch, PackedBatch):
@@ -131,16 +113,31 @@ class Denoise:
         pixels_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
         return list(pixels_BCTHW), list(self.codec.encode(pixels_BCTHW))
 
-    def _draw(self, batch: Batch, key: str, clean: Tensor, seed: int, training: bool) -> "_Draw":
-        """Noise level, whether the text is dropped, and noise, in this order, from the sample's own generator."""
+    def _noised(
+        self, batch: Batch, key: str, clean_CTHW: Tensor, video_CTHW: Tensor | None, seed: int, training: bool
+    ) -> "_Sample":
+        """The network's inputs and the loss's targets for one sample, by numbers from its own generator, in this order:
+        noise level, whether the text is dropped, noise, and what concerns given frames.
+        """
         numbers = generator(seed, "training" if training else "validation", batch.index, key)
-        sigma = self.objective.draw(numbers, clean.shape[1:])
-        dropped = bool(torch.rand((), generator=numbers) < self.text_dropout) and training
-        noise = torch.randn(clean.shape, generator=numbers)
+        clean = clean_CTHW[None]
+        sigma_B = self.objective.draw(numbers, clean_CTHW.shape[1:])[None].to(clean.device)
+        drops_text = bool(torch.rand((), generator=numbers) < self.text_dropout) and training
+        noise = torch.randn(clean_CTHW.shape, generator=numbers)[None].to(clean)
+        noisy = self.objective.noised(clean, noise, sigma_B)
+        targets = {"clean_BCTHW": clean, "noise_BCTHW": noise}
         if self.frame_conditioning is None:
-            return _Draw(sigma, dropped, noise, 0, 0.0, noise)
-        count, given_sigma = self.frame_conditioning.draw(numbers, clean.shape[1])
-        return _Draw(sigma, dropped, noise, count, given_sigma, torch.randn(clean.shape, generator=numbers))
+            latents, level_B = self.objective.inputs(noisy, sigma_B)
+            return _Sample({"latents_BCTHW": latents, "noise_B": level_B}, targets, sigma_B, drops_text)
+        count, given_sigma = self.frame_conditioning.draw(numbers, clean_CTHW.shape[1])
+        given = self.frame_conditioning.of_sample(count, clean_CTHW, video_CTHW, self.codec)
+        given_noise = torch.randn(clean_CTHW.shape, generator=numbers)[None]
+        given = replace(given, noise_BCTHW=given_noise, sigma_B=torch.tensor([given_sigma])).to(clean.device)
+        known = self.frame_conditioning.known(given)
+        if known is not None:
+            targets["made_BCTHW"] = (~known).to(clean).expand(-1, 1, -1, *clean.shape[3:])
+        inputs = self.frame_conditioning.inputs(self.objective, noisy, sigma_B, given)
+        return _Sample(inputs, targets, sigma_B, drops_text)
 
 
 class FineTune(Denoise):
@@ -173,31 +170,25 @@ def _require_valid(text_dropout: float, mean: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draw:
-    """The random draws of a sample."""
+class _Sample:
+    """One sample of a batch, as a batch of one."""
 
-    sigma: Tensor
+    inputs: dict[str, Tensor]  #: of the network
+    targets: dict[str, Tensor]  #: of the loss
+    sigma_B: Tensor
     drops_text: bool
-    noise: Tensor
-    num_given: int
-    given_sigma: float
-    given_noise: Tensor
 
 
-def _batched(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([one[name] for one in samples]) for name in samples[0]}
-
-
-def _packed(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Latents concatenated along positions, (X, C), and noise levels along samples."""
-    laid = {}
+def _joined(samples: Sequence[Mapping[str, Tensor]], packed: bool) -> dict[str, Tensor]:
+    """Samples as one batch; packed ones' latents are concatenated along positions, (X, C), and levels along samples."""
+    joined = {}
     for name in samples[0]:
         own = [one[name] for one in samples]
-        if name.endswith("_BCTHW"):
-            laid[name.replace("_BCTHW", "_XC")] = torch.cat([rows_of(one) for one in own])
+        if packed and name.endswith("_BCTHW"):
+            joined[name.replace("_BCTHW", "_XC")] = torch.cat([rows_of(one) for one in own])
         else:
-            laid[name] = torch.cat([one.flatten() for one in own] if name == "noise_B" else own)
-    return laid
+            joined[name] = torch.cat([one.flatten() for one in own] if packed and name == "noise_B" else own)
+    return joined
 
 
 def empty_like(text_encoder: TextEncoder, text_BLD: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,17 +6,19 @@ as x in exponential.py. For EDM it is the same l; for flow matching it also stre
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor
 
 from nemo_vfm.diffusion.exponential import advanced
-from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
+from nemo_vfm.diffusion.sampler import Denoiser, Drawn, FixedSteps
 
 _LEAST_SCALE = 1e-6  # flow matching begins at scale 0, whose logarithm there is none of
 
 
-class DPM2M:
+@dataclass(eq=False, kw_only=True)
+class DPM2M(FixedSteps):
     """Second order for one evaluation a step (Lu et al. 2022, arXiv 2211.01095, algorithm 2).
 
     The first step and a step that ends at sigma = 0 are of first order.
@@ -25,12 +27,7 @@ class DPM2M:
         steps: number of steps.
     """
 
-    def __init__(self, *, steps: int = 35) -> None:
-        self.steps = positive(steps)
-
-    def num_steps(self) -> int:
-        """As given."""
-        return self.steps
+    steps: int = 35
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """As if D were all the step what the last two estimates say of its middle."""

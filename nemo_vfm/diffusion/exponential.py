@@ -7,14 +7,16 @@ sigma = 0 it is the sample itself (Zhang et al. 2023, arXiv 2308.02157, section 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor
 
-from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
+from nemo_vfm.diffusion.sampler import Denoiser, Drawn, FixedSteps
 
 
-class RES2AB:
+@dataclass(eq=False, kw_only=True)
+class RES2AB(FixedSteps):
     """Second order for one evaluation a step: D goes on as it went over the step before (Adams-Bashforth).
 
     The first step, which has none before it, and a step that ends at sigma = 0 are of first order.
@@ -27,12 +29,7 @@ class RES2AB:
         steps: number of steps.
     """
 
-    def __init__(self, *, steps: int = 35) -> None:
-        self.steps = positive(steps)
-
-    def num_steps(self) -> int:
-        """As given."""
-        return self.steps
+    steps: int = 35
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """D(t) = D + t (D - D before) / (length of the step before)."""
@@ -47,7 +44,8 @@ class RES2AB:
         return Drawn(x, len(levels) - 1)
 
 
-class RES2Mid:
+@dataclass(eq=False, kw_only=True)
+class RES2Mid(FixedSteps):
     """Second order for two evaluations a step: D goes on as it goes to the middle of the step.
 
     A step that ends at sigma = 0 has no middle in ln sigma; it is of first order and takes one evaluation.
@@ -56,12 +54,7 @@ class RES2Mid:
         steps: number of steps.
     """
 
-    def __init__(self, *, steps: int = 18) -> None:
-        self.steps = positive(steps)
-
-    def num_steps(self) -> int:
-        """As given."""
-        return self.steps
+    steps: int = 18
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """D(t) = D + t (D in the middle - D) / (half a step)."""

@@ -28,16 +28,8 @@ class GivenFrames:
 
     def to(self, device: torch.device) -> Self:
         """A copy on the device."""
-        return replace(self, **{name: one.to(device) for name, one in self._present().items()})
-
-    def _present(self) -> dict[str, Tensor]:
-        held = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: one for name, one in held.items() if one is not None}
-
-    @property
-    def mask_B1T11(self) -> Tensor:
-        """The mask in the shape of latents."""
-        return self.mask_BT[:, None, :, None, None]
+        held: dict[str, Tensor | None] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return replace(self, **{name: one.to(device) for name, one in held.items() if one is not None})
 
 
 @runtime_checkable

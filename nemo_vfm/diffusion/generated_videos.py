@@ -6,7 +6,6 @@ Shape letters: B batch, C channels, T frames, H height, W width.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log10
 
 from torch import Tensor
 
@@ -38,8 +37,14 @@ class VideoRequest:
 
     def names(self) -> list[tuple[str | int, ...]]:
         """Return the name of each video, which with the seed determines its noise."""
-        which = list(self.repeats) if self.repeats is not None else _repeat_indices(self.prompts)
-        return [("sampling", text, number) for text, number in zip(self.prompts, which, strict=True)]
+        if self.repeats is not None:
+            return [("sampling", text, number) for text, number in zip(self.prompts, self.repeats, strict=True)]
+        seen: Counter[str] = Counter()
+        names: list[tuple[str | int, ...]] = []
+        for text in self.prompts:
+            names.append(("sampling", text, seen[text]))
+            seen[text] += 1
+        return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +63,3 @@ class GeneratedVideos:
     num_blocks: int = 0  #: blocks in all steps on this rank; 0 without a step cache
     num_skipped: int = 0  #: blocks that the step cache skipped
     errors: Sequence[CacheError] = ()  #: one per video if the step cache measures, else empty
-
-
-def cache_error(latents_CTHW: Tensor, exact_CTHW: Tensor, pixels_THWC: Tensor, exact_THWC: Tensor) -> CacheError:
-    """Compute the `CacheError` of one video; pixels are uint8."""
-    difference = (latents_CTHW - exact_CTHW).double().square().mean().sqrt() / exact_CTHW.double().std()
-    mse = float((pixels_THWC.double() - exact_THWC.double()).square().mean())
-    return CacheError(float(difference), float("inf") if mse == 0 else 10 * log10(255**2 / mse))
-
-
-def _repeat_indices(prompts: Sequence[str]) -> list[int]:
-    """Count for each prompt how many equal ones precede it."""
-    seen: Counter[str] = Counter()
-    numbers = []
-    for text in prompts:
-        numbers.append(seen[text])
-        seen[text] += 1
-    return numbers

@@ -20,37 +20,11 @@ BRANCHES = ("cond", "uncond")
 
 
 @dataclass(frozen=True, slots=True)
-class ConditioningFrames:
-    """Given frames, and how the network receives them."""
-
-    conditioning: FrameConditioning
-    given: GivenFrames
-
-    def inputs(self, objective: Objective, noisy: Tensor, sigma_B: Tensor) -> dict[str, Tensor]:
-        """Build the network's inputs; under guidance there are two rows per video."""
-        given = batch_of([self.given] * (len(noisy) // len(self.given.mask_BT)))  # repeated under guidance
-        return self.conditioning.inputs(objective, noisy, sigma_B, given)
-
-    def insert_known(self, clean: Tensor) -> Tensor:
-        """Replace generated latents by the known ones of given frames."""
-        known = self.conditioning.known(self.given)
-        return clean if known is None else torch.where(known, self.given.latents_BCTHW.to(clean), clean)
-
-
-@dataclass(frozen=True, slots=True)
 class Texts:
     """Encoded texts of a batch: the prompts, followed under guidance by as many copies of the negative prompt."""
 
     text_BLD: Tensor
     mask_BL: Tensor
-
-    def to(self, device: torch.device) -> "Texts":
-        """Move the texts to a device."""
-        return Texts(self.text_BLD.to(device), self.mask_BL.to(device))
-
-    def rows(self, rows: slice) -> "Texts":
-        """Select rows."""
-        return Texts(self.text_BLD[rows], self.mask_BL[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +36,8 @@ class GuidedDenoiser:
     guidance: ClassifierFree  #: how the estimates are combined
     texts: Texts  #: texts of the batch
     fps: float  #: frames per second
-    frames: ConditioningFrames | None  #: given frames; None if the network does not support them
+    conditioning: FrameConditioning | None  #: how the network receives given frames; None if it does not
+    given: GivenFrames | None  #: given frames; None if the network does not support them
     ranks: SamplingRanks  #: the ranks that sample together
     cache: CachedSteps | None  #: step cache that skips blocks; None skips none
 
@@ -86,15 +61,16 @@ class GuidedDenoiser:
     def _estimates(self, x: Tensor, sigma: float, branches: Sequence[str]) -> Tensor:
         noisy, count = x.float(), len(x)
         sigma_B = x.new_full((count,), sigma)
-        if self.frames is None:
+        if self.conditioning is None or self.given is None:
             latents, noise_B = self.objective.inputs(noisy, sigma_B)
             inputs = {"latents_BCTHW": latents, "noise_B": noise_B}
         else:
-            inputs = self.frames.inputs(self.objective, noisy, sigma_B)
-        texts = self.texts.rows(slice(count, None) if branches == BRANCHES[1:] else slice(count))
+            given = batch_of([self.given] * (count // len(self.given.mask_BT)))  # twice under guidance
+            inputs = self.conditioning.inputs(self.objective, noisy, sigma_B, given)
+        rows = slice(count, None) if branches == BRANCHES[1:] else slice(count)
         with nullcontext() if self.cache is None else self.cache.call(branches):
             output = self.model(
-                **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=texts.text_BLD,
-                text_mask_BL=texts.mask_BL, fps_B=torch.full((count,), self.fps, device=x.device),
+                **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=self.texts.text_BLD[rows],
+                text_mask_BL=self.texts.mask_BL[rows], fps_B=torch.full((count,), self.fps, device=x.device),
             )  # fmt: skip
         return self.objective.denoised(output.double(), x, sigma_B)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.objective import Shift, shift_at, shifted
+from nemo_vfm.diffusion.objective import Shift, shifted
 from nemo_vfm.diffusion.sampler import positive
 
 _BELOW_ONE = 1e-6
@@ -46,7 +46,7 @@ class UniPCFlowSigmas:
         """See the class; (steps + 1,)."""
         equal = torch.linspace(1, 1 / self.num_train_timesteps, positive(steps) + 1, dtype=torch.float64)
         equal[-1] = 0
-        return shifted(equal, shift_at(self.shift, size_THW)).clamp(max=1 - _BELOW_ONE)
+        return shifted(equal, self.shift, size_THW).clamp(max=1 - _BELOW_ONE)
 
     def first_noise(self, sigmas: Tensor) -> float:
         """The first level."""
@@ -66,11 +66,10 @@ class FlowMatchEulerSigmas:
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Equally spaced levels between the shifted ends, shifted again, then 0; (steps + 1,)."""
-        factor = shift_at(self.shift, size_THW)
         ends = torch.tensor([1, 1 / self.num_train_timesteps], dtype=torch.float64)
-        high, low = shifted(ends, factor).tolist()
+        high, low = shifted(ends, self.shift, size_THW).tolist()
         between = torch.linspace(high, low, positive(steps), dtype=torch.float64)
-        return torch.cat([shifted(between, factor), between.new_zeros(1)])
+        return torch.cat([shifted(between, self.shift, size_THW), between.new_zeros(1)])
 
     def first_noise(self, sigmas: Tensor) -> float:
         """The first level."""

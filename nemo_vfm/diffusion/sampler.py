@@ -48,19 +48,33 @@ class Sampler(Protocol):
         ...
 
 
-class Euler:
+@dataclass(eq=False, kw_only=True)
+class FixedSteps:
+    """Takes as many steps as it is told.
+
+    Args:
+        steps: number of steps.
+    """
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        positive(self.steps)
+
+    def num_steps(self) -> int:
+        """As given."""
+        return self.steps
+
+
+@dataclass(eq=False, kw_only=True)
+class Euler(FixedSteps):
     """First order: one evaluation a step.
 
     Args:
         steps: number of steps.
     """
 
-    def __init__(self, *, steps: int = 50) -> None:
-        self.steps = positive(steps)
-
-    def num_steps(self) -> int:
-        """As given."""
-        return self.steps
+    steps: int = 50
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """x += (next - sigma) (x - D) / sigma."""
@@ -71,7 +85,8 @@ class Euler:
         return Drawn(x, len(levels) - 1)
 
 
-class Heun:
+@dataclass(eq=False, kw_only=True)
+class Heun(FixedSteps):
     """Second order: the slope is the mean of those at both ends of the step (Karras et al. 2022, algorithm 1).
 
     Two evaluations a step; a step that ends at sigma = 0 has no slope there and stays an Euler step.
@@ -80,12 +95,7 @@ class Heun:
         steps: number of steps.
     """
 
-    def __init__(self, *, steps: int = 35) -> None:
-        self.steps = positive(steps)
-
-    def num_steps(self) -> int:
-        """As given."""
-        return self.steps
+    steps: int = 35
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """Predict with the slope here, evaluate at the *predicted* point, step with the mean slope."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.block_loop import HasBlockLoop, one_after_another
+from nemo_vfm.core.types.block_loop import HasBlockLoop
 from nemo_vfm.parallel.layers.token_layout import greatest_in_lockstep, sum_over_tokens
 
 #: Branch of a rank whose estimate is not used, because it only waits for the other rank's.
@@ -68,7 +68,7 @@ class CachedSteps:
             yield
         finally:
             for network, _ in self._caches:
-                network.use_block_loop(one_after_another)
+                network.use_block_loop(None)
 
     @property
     def num_blocks(self) -> int:
@@ -104,24 +104,23 @@ class _BlockCache:
         residual_BSD = hidden_BSD - x_BSD
         self.num_blocks += 1 + len(others)
         parts = residual_BSD.chunk(len(self.branches))
-        if self._relative_change(parts) < self.threshold:
+        change = inf  # the largest of all videos, over the ranks that run the same blocks
+        if self.threshold > 0:
+            branches = torch.tensor(max(map(self._branch_change, self.branches, parts)), device=x_BSD.device)
+            change = float(greatest_in_lockstep(branches))
+        if change < self.threshold:
             self.num_skipped += len(others)
             cached = [torch.zeros_like(part) if branch == IDLE else self._residuals[branch].others
                       for branch, part in zip(self.branches, parts, strict=True)]  # fmt: skip
             return hidden_BSD + torch.cat(cached)
-        out_BSD = one_after_another(others, hidden_BSD, context)
+        out_BSD = hidden_BSD
+        for block in others:
+            out_BSD = block(out_BSD, context)
         rest = (out_BSD - hidden_BSD).chunk(len(self.branches))
         for branch, own, following in zip(self.branches, parts, rest, strict=True):
             if branch != IDLE:
                 self._residuals[branch] = _Residuals(own, following)
         return out_BSD
-
-    def _relative_change(self, parts: Sequence[Tensor]) -> float:
-        """Return the largest relative change of all videos, reduced over the ranks that run the same blocks."""
-        if self.threshold == 0:
-            return inf
-        change = max(map(self._branch_change, self.branches, parts))
-        return float(greatest_in_lockstep(torch.tensor(change, device=parts[0].device)))
 
     def _branch_change(self, branch: str, residual_BSD: Tensor) -> float:
         if branch == IDLE:

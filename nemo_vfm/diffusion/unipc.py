@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nemo_vfm.diffusion.dpm_solver import log_ratio
 from nemo_vfm.diffusion.exponential import advanced, phi
-from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
+from nemo_vfm.diffusion.sampler import Denoiser, Drawn, FixedSteps, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class _Seen:
     clean: Tensor
 
 
-class UniPC:
+@dataclass(eq=False, kw_only=True)
+class UniPC(FixedSteps):
     """Predictor and corrector for one evaluation a step (Zhao et al. 2023, arXiv 2302.04867, algorithms 5 to 8).
 
     The predictor of order p follows the polynomial through the last p estimates. Once the network has been asked at
@@ -36,14 +37,14 @@ class UniPC:
             under guidance.
     """
 
-    def __init__(self, *, steps: int = 35, order: int = 2, variant: Literal["b1", "b2"] = "b2") -> None:
-        if order not in (1, 2, 3) or variant not in ("b1", "b2"):
-            raise ValueError(f"order must be 1, 2 or 3, got {order}, and variant b1 or b2, got {variant!r}")
-        self.steps, self.order, self.variant = positive(steps), order, variant
+    steps: int = 35
+    order: int = 2
+    variant: Literal["b1", "b2"] = "b2"
 
-    def num_steps(self) -> int:
-        """As given."""
-        return self.steps
+    def __post_init__(self) -> None:
+        if self.order not in (1, 2, 3) or self.variant not in ("b1", "b2"):
+            raise ValueError(f"order must be 1, 2 or 3, got {self.order}, and variant b1 or b2, got {self.variant!r}")
+        positive(self.steps)
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """Evaluate, correct the step that led here, predict the next."""

@@ -6,6 +6,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf, log10
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.encoders import Codec, Offloadable, TextEncoder
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
-from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest, cache_error
+from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
-from nemo_vfm.diffusion.guided_denoiser import ConditioningFrames, GuidedDenoiser, Texts
+from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser, Texts
 from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
@@ -106,7 +107,8 @@ class TextToVideo:
             ValueError: given frames that the network does not accept.
         """
         ranks, names = ranks or SamplingRanks(), request.names()
-        memory = DeviceMemory(model, device or next(model.parameters()).device, ranks, offloads=self.offload)
+        device = device or next(model.parameters()).device
+        moves = self.offload and ranks.has_plain_weights  # a network is not moved if ranks share its weights
         try:
             shape = self.codec.latent_shape(*request.size)
         except ValueError as error:
@@ -114,20 +116,27 @@ class TextToVideo:
         patch: object = next((one.patch for one in model.modules() if hasattr(one, "patch")), None)
         if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], request.size)):
             raise UserError(text)
-        noise = _noise(shape, request.seed, names).to(memory.device)
+        noise = _noise(shape, request.seed, names).to(device)
         known = self.given(request.given, names, request.size, seed=request.seed)
-        texts = self._encode_texts(request.prompts, memory.device)
-        memory.offload(self.text_encoder, self.codec, self.frame_conditioning)
-        memory.load_model()
+        texts = self._encode_texts(request.prompts, device)
+        self._offload(self.text_encoder, self.codec, self.frame_conditioning)
+        if moves and not getattr(model, "one_on_device", False):  # else each is moved when it is called
+            model.to(device)
         given = None if known is None else known.to(noise.device)
         batch = _SamplingBatch(self, model, texts, noise, request.fps, given, ranks)
-        latents = batch.sample()
-        memory.offload_model()
+        latents, cache, exact = batch.sample()
+        if moves:
+            model.to("cpu")
         if not ranks.writes:
             return None
-        videos = batch.decode(latents)
-        memory.offload(self.codec)
+        videos = batch.decode(latents, cache, exact)
+        self._offload(self.codec)
         return videos
+
+    def _offload(self, *parts: object) -> None:
+        for part in parts:
+            if self.offload and isinstance(part, Offloadable):
+                part.offload()
 
     @torch.no_grad()
     def latents(
@@ -136,7 +145,7 @@ class TextToVideo:
     ) -> Tensor:  # fmt: skip
         """Sample the latents of one video per prompt from noise, (B, C, T, H, W), fp32."""
         texts = self._encode_texts(prompts, noise.device)
-        return _SamplingBatch(self, model, texts, noise, fps, given, ranks or SamplingRanks()).sample().latents
+        return _SamplingBatch(self, model, texts, noise, fps, given, ranks or SamplingRanks()).sample()[0]
 
     def given(
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
@@ -158,67 +167,27 @@ class TextToVideo:
                 raise ValueError("frames are given, but the pipeline has no frame_conditioning; set it to the one "
                                  "that the network was trained with")  # fmt: skip
             return None
-        each = [self._encode_given(clip, size, self.frame_conditioning) for clip in clips]
+        frames, height, width = size
+        each = []
+        for clip in clips:
+            if clip is None:
+                clip = torch.zeros(0, height, width, 3, dtype=torch.uint8)
+            if clip.shape[1:] != (height, width, 3) or len(clip) >= frames:
+                raise ValueError(f"given frames have shape {tuple(clip.shape)}; expected fewer than {frames} frames of "
+                                 f"shape {(height, width, 3)}")  # fmt: skip
+            pixels = clip.permute(3, 0, 1, 2).float() / 127.5 - 1
+            each.append(self.frame_conditioning.from_pixels(pixels, frames, self.codec))
         noise = _noise(tuple(each[0].latents_BCTHW.shape[1:]), seed, [("given", *name) for name in names])
         return replace(batch_of(each), noise_BCTHW=noise)
-
-    def _encode_given(
-        self, clip: Tensor | None, size: tuple[int, int, int], conditioning: FrameConditioning
-    ) -> GivenFrames:
-        frames, height, width = size
-        if clip is None:
-            clip = torch.zeros(0, height, width, 3, dtype=torch.uint8)
-        if clip.shape[1:] != (height, width, 3) or len(clip) >= frames:
-            raise ValueError(f"given frames have shape {tuple(clip.shape)}; expected fewer than {frames} frames of "
-                             f"shape {(height, width, 3)}")  # fmt: skip
-        return conditioning.from_pixels(clip.permute(3, 0, 1, 2).float() / 127.5 - 1, frames, self.codec)
 
     def _encode_texts(self, prompts: Sequence[str], device: torch.device) -> Texts:
         # A single call, so that an encoder that pads to the longest text pads the negative prompt equally.
         texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
-        found = Texts(*self.text_encoder.encode(texts)).to(device)
+        text_BLD, mask_BL = (one.to(device) for one in self.text_encoder.encode(texts))
         if not self.guidance.acts():
-            return found
+            return Texts(text_BLD, mask_BL)
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
-        return Texts(found.text_BLD[rows], found.mask_BL[rows])
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """Manages device memory during sampling."""
-
-    model: nn.Module  #: the network; it is not moved if ranks share its weights
-    device: torch.device  #: where the network computes
-    ranks: SamplingRanks  #: the ranks that sample together
-    offloads: bool  #: whether anything is moved
-
-    def offload(self, *parts: object) -> None:
-        """Offload codecs and encoders that support it."""
-        for part in parts if self.offloads else ():
-            if isinstance(part, Offloadable):
-                part.offload()
-
-    def load_model(self) -> None:
-        """Move the network to the device; one of several networks is moved when it is called."""
-        if self._moves() and not getattr(self.model, "one_on_device", False):
-            self.model.to(self.device)
-
-    def offload_model(self) -> None:
-        """Move the network to host memory."""
-        if self._moves():
-            self.model.to("cpu")
-
-    def _moves(self) -> bool:
-        return self.offloads and self.ranks.has_plain_weights
-
-
-@dataclass(frozen=True, slots=True)
-class _SampledLatents:
-    """Latents in fp32 and, with a step cache, its counts and the latents sampled without it."""
-
-    latents: Tensor
-    cache: CachedSteps | None = None
-    exact: Tensor | None = None
+        return Texts(text_BLD[rows], mask_BL[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,24 +202,27 @@ class _SamplingBatch:
     given: GivenFrames | None
     ranks: SamplingRanks
 
-    def sample(self) -> _SampledLatents:
-        """Sample the latents, and once more without the step cache if it measures its error."""
+    def sample(self) -> tuple[Tensor, CachedSteps | None, Tensor | None]:
+        """Latents in fp32, the step cache that was used, and the latents without it if it measures its error."""
         if (step_cache := self.pipeline.step_cache) is None:
-            return _SampledLatents(self._latents(None))
+            return self._latents(None), None, None
         cache = step_cache.begin(self.model)
         latents = self._latents(cache)
-        return _SampledLatents(latents, cache, self._latents(None) if step_cache.measure else None)
+        return latents, cache, self._latents(None) if step_cache.measure else None
 
-    def decode(self, sampled: _SampledLatents) -> GeneratedVideos:
+    def decode(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
         """Decode to pixels and report the step cache's figures."""
-        pixels = _pixels(self.pipeline.codec.decode(sampled.latents))
-        if sampled.cache is None:
+        pixels = _pixels(self.pipeline.codec.decode(latents))
+        if cache is None:
             return GeneratedVideos(pixels)
         errors: list[CacheError] = []
-        if sampled.exact is not None:
-            exact = _pixels(self.pipeline.codec.decode(sampled.exact))
-            errors = [cache_error(*row) for row in zip(sampled.latents, sampled.exact, pixels, exact, strict=True)]
-        return GeneratedVideos(pixels, sampled.cache.num_blocks, sampled.cache.num_skipped, errors)
+        if exact is not None:
+            exact_pixels = _pixels(self.pipeline.codec.decode(exact))
+            for mine, theirs, shown, other in zip(latents, exact, pixels, exact_pixels, strict=True):
+                difference = (mine - theirs).double().square().mean().sqrt() / theirs.double().std()
+                mse = float((shown.double() - other.double()).square().mean())
+                errors.append(CacheError(float(difference), inf if mse == 0 else 10 * log10(255**2 / mse)))
+        return GeneratedVideos(pixels, cache.num_blocks, cache.num_skipped, errors)
 
     def _latents(self, cache: CachedSteps | None) -> Tensor:
         pipe, noise, size = self.pipeline, self.noise, tuple(self.noise.shape[2:])
@@ -259,16 +231,17 @@ class _SamplingBatch:
         else:
             sigmas = schedule.sigmas(pipe.sampler.num_steps(), size)
             noise = noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0]))
-        given, conditioning = self.given, pipe.frame_conditioning
-        frames = None if conditioning is None or given is None else ConditioningFrames(conditioning, given)
+        conditioning, given = pipe.frame_conditioning, self.given
         denoiser = GuidedDenoiser(
-            self.model, pipe.objective, pipe.guidance, self.texts, self.fps, frames, self.ranks, cache
+            self.model, pipe.objective, pipe.guidance, self.texts, self.fps, conditioning, given, self.ranks, cache
         )
         result = pipe.sampler.draw(denoiser, noise, sigmas)
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
         latents = result.latents.float() / pipe.objective.scale(float(sigmas[-1]))
         # Only at the end: during sampling the network's inputs replace the state of given frames.
-        return latents if frames is None else frames.insert_known(latents)
+        if conditioning is None or given is None or (known := conditioning.known(given)) is None:
+            return latents
+        return torch.where(known, given.latents_BCTHW.to(latents), latents)
 
 
 def side_without_patches(patch: tuple[int, ...], latents: tuple[int, ...], pixels: tuple[int, ...]) -> str:

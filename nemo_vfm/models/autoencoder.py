@@ -52,7 +52,9 @@ class CausalAutoencoder(nn.Module):
         super().__init__()
         require_between(1, MOST_WIDTH, latent_channels=latent_channels, width=width, widest=widest, window=window)
         require_between(1, MOST_BLOCKS, blocks=blocks)
-        halvings = _halvings(_rest("space", space, wavelet_space), _rest("time", time, wavelet_time))
+        in_space, in_time = _rest("space", space, wavelet_space), _rest("time", time, wavelet_time)
+        # What each level halves. Time first: a deeper level that is added later halves space alone.
+        halvings: list[Halving] = [(level < in_space, level < in_time) for level in range(max(in_space, in_time))]
         widths = [min(width << level, widest) for level in range(len(halvings) + 1)]
         if attention != "none" and widths[-1] % _HEAD_DIM:
             raise ValueError(f"the middle has {widths[-1]} channels, and attention needs a multiple of {_HEAD_DIM}")
@@ -93,7 +95,12 @@ class CausalAutoencoder(nn.Module):
             video_BCTHW: pixels in [-1, 1]; the first piece has 1 + k `time` frames, later ones k `time`.
             past: what earlier pieces left; None where the video is whole.
         """
-        bands = self._bands(video_BCTHW, past)
+        if begins(past):
+            self.latent_shape(*video_BCTHW.shape[2:])
+            bands = self.wavelet.encode(video_BCTHW)
+        else:
+            self.latent_shape(1 + video_BCTHW.shape[2], *video_BCTHW.shape[3:])
+            bands = self.wavelet.encode(torch.cat([video_BCTHW[:, :, :1], video_BCTHW], dim=2))[:, :, 1:]
         found = self.encoder(bands.movedim(1, -1), past).movedim(-1, 1)
         if not self.variational:
             return found, torch.zeros_like(found)
@@ -158,13 +165,6 @@ class CausalAutoencoder(nn.Module):
         shapes = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
         return f"{self.wavelet.fingerprint()} space={self.space} time={self.time} {self.attention} {shapes}"
 
-    def _bands(self, video_BCTHW: Tensor, past: Past | None) -> Tensor:
-        if begins(past):
-            self.latent_shape(*video_BCTHW.shape[2:])
-            return self.wavelet.encode(video_BCTHW)
-        self.latent_shape(1 + video_BCTHW.shape[2], *video_BCTHW.shape[3:])
-        return self.wavelet.encode(torch.cat([video_BCTHW[:, :, :1], video_BCTHW], dim=2))[:, :, 1:]
-
 
 def split(output_BN: Tensor, video_BCTHW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What `forward` put into one row: reconstruction (like the video), means and log-variances (B, M) each."""
@@ -185,8 +185,3 @@ def _rest(name: str, size: int, levels: int) -> int:
     if levels < 0 or rest < 0:
         raise ValueError(f"{name} {size} is {int(log2(size))} halvings, and wavelet_{name} {levels} of them cannot be")
     return rest
-
-
-def _halvings(space: int, time: int) -> list[Halving]:
-    """What each level halves. Time first: a deeper level that is added later halves space alone."""
-    return [(level < space, level < time) for level in range(max(space, time))]

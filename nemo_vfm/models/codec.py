@@ -84,7 +84,18 @@ class WaveletCodec:
             band = difference.unflatten(2, (-1, frames)).movedim(3, 1).flatten(1, 2)  # type: ignore[no-untyped-call]
             motion.insert(0, F.pad(band, (0, 0, 0, 0, 1, 0)))
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
-        latents = self.gain * self._encode_space(bands)
+        low = bands
+        details: list[Tensor] = []
+        for level in range(self.levels_space):
+            # The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels.
+            rows, row_differences = split(low, 3, self.wavelet)
+            low, horizontal = split(rows, 4, self.wavelet)
+            band = torch.cat([horizontal, *split(row_differences, 4, self.wavelet)], dim=1)
+            # Squares of neighbours into channels, place in the square slowest.
+            side, (b, c, t, h, w) = 2 ** (self.levels_space - level - 1), band.shape
+            band = band.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
+            details.insert(0, self.detail_gain * band.reshape(b, c * side**2, t, h // side, w // side))
+        latents = self.gain * torch.cat([low, *details], dim=1)
         latents = latents if self.basis == "mean" else latents / self._along(latents)
         kept = latents[:, : latents.shape[1] >> (2 * self.left_out)]
         return _first_frame_times(self.first_frame_gain, kept)
@@ -94,7 +105,16 @@ class WaveletCodec:
         latents = _first_frame_times(1 / self.first_frame_gain, latents_BCTHW)
         latents = F.pad(latents, (0, 0, 0, 0, 0, 0, 0, latents.shape[1] * (4**self.left_out - 1)))
         latents = latents if self.basis == "mean" else latents * self._along(latents)
-        bands = self._decode_space(latents / self.gain)
+        latents = latents / self.gain
+        channels = latents.shape[1] >> (2 * self.levels_space)
+        bands = latents[:, :channels]
+        for level in range(self.levels_space):
+            band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
+            side, (b, c, t, h, w) = 2**level, band.shape
+            band = band.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
+            horizontal, vertical, diagonal = band.reshape(b, c // side**2, t, h * side, w * side).chunk(3, dim=1)
+            rows, row_differences = join(bands, horizontal, 4, self.wavelet), join(vertical, diagonal, 4, self.wavelet)
+            bands = join(rows, row_differences, 3, self.wavelet)
         channels = bands.shape[1] >> self.levels_time
         mean = bands[:, :channels]
         for level in range(self.levels_time):
@@ -168,31 +188,6 @@ class WaveletCodec:
         num_channels = latents_BCTHW.shape[1] >> (2 * self.levels_space + self.levels_time)
         first, others = self._mean_scales(num_channels).to(latents_BCTHW).tensor_split(2, dim=1)
         return torch.cat([first, others.expand(-1, latents_BCTHW.shape[2] - 1)], dim=1)[None, :, :, None, None]
-
-    def _encode_space(self, low: Tensor) -> Tensor:
-        details: list[Tensor] = []
-        for level in range(self.levels_space):
-            # The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels.
-            rows, row_differences = split(low, 3, self.wavelet)
-            low, horizontal = split(rows, 4, self.wavelet)
-            band = torch.cat([horizontal, *split(row_differences, 4, self.wavelet)], dim=1)
-            # Squares of neighbours into channels, place in the square slowest.
-            side, (b, c, t, h, w) = 2 ** (self.levels_space - level - 1), band.shape
-            band = band.reshape(b, c, t, h // side, side, w // side, side).permute(0, 4, 6, 1, 2, 3, 5)
-            details.insert(0, self.detail_gain * band.reshape(b, c * side**2, t, h // side, w // side))
-        return torch.cat([low, *details], dim=1)
-
-    def _decode_space(self, latents: Tensor) -> Tensor:
-        channels = latents.shape[1] >> (2 * self.levels_space)
-        low = latents[:, :channels]
-        for level in range(self.levels_space):
-            band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
-            side, (b, c, t, h, w) = 2**level, band.shape
-            band = band.reshape(b, side, side, c // side**2, t, h, w).permute(0, 3, 4, 5, 1, 6, 2)
-            horizontal, vertical, diagonal = band.reshape(b, c // side**2, t, h * side, w * side).chunk(3, dim=1)
-            rows, row_differences = join(low, horizontal, 4, self.wavelet), join(vertical, diagonal, 4, self.wavelet)
-            low = join(rows, row_differences, 3, self.wavelet)
-        return low
 
 
 def split(x: Tensor, dim: int, wavelet: Wavelet) -> tuple[Tensor, Tensor]:

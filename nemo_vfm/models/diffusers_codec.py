@@ -182,21 +182,18 @@ class DiffusersCodec:
             raise DataError(f"{self._where().name} does not hold the weights that its config.json implies: "
                             f"{', '.join(map(str, sorted(wrong)[:4]))}")  # fmt: skip
         if self.tile is not None:
-            model.enable_tiling(**self._tiling())
+            step = 4 * self.sizes().space
+            if self.sizes().kind == "AutoencoderKLCosmos":
+                raise ValueError("diffusers ignores tiling when it encodes with Cosmos; leave tile out")
+            if self.tile % step:
+                whole = max(self.tile // step, 1) * step
+                raise ValueError(f"tile is {self.tile} pixels, expected a multiple of {step}: use {whole}")
+            model.enable_tiling(
+                tile_sample_min_height=self.tile, tile_sample_min_width=self.tile,
+                tile_sample_stride_height=self.tile - self.tile // 4,
+                tile_sample_stride_width=self.tile - self.tile // 4,
+            )  # fmt: skip
         return model.eval().requires_grad_(False)
-
-    def _tiling(self) -> dict[str, int]:
-        """Tiling arguments. Tiles overlap by a quarter; a stride must be whole latents, or diffusers drops some."""
-        side, step = self.tile or 0, 4 * self.sizes().space
-        if self.sizes().kind == "AutoencoderKLCosmos":
-            raise ValueError("diffusers ignores tiling when it encodes with Cosmos; leave tile out")
-        if side % step:
-            raise ValueError(f"tile is {side} pixels, expected a multiple of {step}: use {max(side // step, 1) * step}")
-        stride = side - side // 4
-        return {
-            "tile_sample_min_height": side, "tile_sample_min_width": side,
-            "tile_sample_stride_height": stride, "tile_sample_stride_width": stride,
-        }  # fmt: skip
 
 
 def _count(config: dict[str, Json], key: str) -> int:

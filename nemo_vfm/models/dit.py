@@ -6,13 +6,17 @@ keys have an RMS norm per head. With learned positions and a padding channel it 
 has four parts, so that a pipeline can put them on different devices: `context` (inputs shared by all blocks), `embed`
 (latents to tokens), `run_blocks` and `output` (tokens to latents). Samples of any shapes may lie side by side in one
 sequence, each with its own noise level, text, rate and positions.
+Rows of the fused projections are ordered (head, role, dimension). So a tensor-parallel split of the output features
+keeps whole heads together, and attention reads its number of heads from the activations.
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token, X
-positions of packed samples, N packed samples, or the noise levels of all samples.
+positions of packed samples, N packed samples, or the noise levels of all samples, A width of the conditioning; in
+attention W width, H heads, D head dimension.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,39 +24,47 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.block_loop import BlockLoop, one_after_another
+from nemo_vfm.core.types.block_loop import BlockLoop
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.dit_block import Block, BlockContext
-from nemo_vfm.models.blocks.embeddings import (
+from nemo_vfm.models.blocks.layers import (
+    MLP,
+    Gelu,
+    LayerNorm,
+    LowRankModulation,
+    Modulation,
+    RMSNorm,
+    RMSNormAcrossHeads,
+    block_modulation,
+    gated,
+    modulate,
+    rotate,
+)
+from nemo_vfm.models.blocks.video_tokens import (
     AbsolutePositions,
+    Grid,
     LearnedPositions,
     NoiseEmbedding,
+    NoiseLevels,
     NoiseUncertainty,
+    Patch,
     PatchEmbedding,
+    Rope,
+    Row,
     SharedNoiseEmbedding,
     TextProjection,
-    as_given,
-    mean_token,
-    visible,
-    with_uncertainty,
-)
-from nemo_vfm.models.blocks.layers import Gelu, LayerNorm, last_modulation, modulate
-from nemo_vfm.models.blocks.video_tokens import (
-    Grid,
-    NoiseLevels,
-    Patch,
-    Rope,
     axis_dims,
     either,
     grid_of,
-    grids_of,
     noise_levels,
     patches,
     places,
     row,
     unpatch,
+    visible,
+    with_uncertainty,
 )
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.parallel_attention import attention, self_attention
 from nemo_vfm.parallel.layers.token_layout import gather_tokens, split_context, split_tokens
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 
@@ -60,6 +72,153 @@ from nemo_vfm.parallel.plan.sharding_spec import Declared
 _POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
 _FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight", "image_embedding.positions")
 _LARGEST_PATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BlockContext:
+    """Inputs shared by all blocks, beside the tokens."""
+
+    grid: Grid  #: tokens along time, height and width; of packed samples, which have none in common, one line
+    levels: NoiseLevels  #: the noise level of each sample, or of each of its latent frames
+    fps_B: Tensor  #: its frames per second
+    #: the modulation vector of each noise level (and text), after its SiLU; low-rank modulation appends its shared
+    #: part
+    conditioning_NA: Tensor
+    rope: tuple[Tensor, Tensor]  #: rotations of the tokens that attention sees here
+    text_BLD: Tensor  #: text, hidden tokens zeroed
+    mask_B11L: Tensor  #: which of its tokens may be seen
+    image_BLD: Tensor | None = None  #: image tokens for cross-attention; None without an image
+    #: learned positions of this rank's tokens, added before every block; None where there are none
+    places_SD: Tensor | None = None
+    row: Row | None = None  #: where packed samples lie; None where a batch has one shape
+
+    @property
+    def segments(self) -> tuple[int, ...] | None:
+        """Lengths of what attends to itself alone, see `self_attention`."""
+        return None if self.row is None else self.row.segments
+
+
+Across = Literal["head", "heads"]
+
+
+def query_norm(over: Across, width: int, heads: int, eps: float) -> RMSNorm | RMSNormAcrossHeads:
+    """The norm of queries or keys: per head, or across all heads, which sums over tensor ranks."""
+    return RMSNorm(dim=width // heads, eps=eps) if over == "head" else RMSNormAcrossHeads(dim=width, eps=eps)
+
+
+class SelfProjections(nn.Module):
+    """The projections and norms of self-attention; subclasses decide which tokens attend to which."""
+
+    def __init__(
+        self, *, width: int, heads: int, bias: bool = False, norm_over: Across = "head", norm_eps: float = 1e-6
+    ) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.qkv = Linear(width, 3 * width, bias=bias)
+        self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
+        self.out = Linear(width, width, bias=bias)
+
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return {"qkv": dict.fromkeys("qkv", self.head_dim)}
+
+
+class SelfAttention(SelfProjections):
+    """Every video token looks at every other of its sample."""
+
+    def forward(
+        self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor, segments: Sequence[int] | None = None
+    ) -> Tensor:
+        """(B, S, W).
+
+        Args:
+            segments: lengths of packed samples; None where each sample of the batch is one.
+        """
+        q, k, v_BSHD = self.qkv(x_BSW).unflatten(2, (-1, 3, self.head_dim)).unbind(3)
+        q_BSHD = rotate(self.q_norm(q), cos_BS1D, sin_BS1D)
+        k_BSHD = rotate(self.k_norm(k), cos_BS1D, sin_BS1D)
+        o_BHSD = self_attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2), segments)
+        update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
+        return update
+
+
+class CrossAttention(nn.Module):
+    """Video tokens attend to their sample's text and, if it has one, its image; the two outputs are added."""
+
+    def __init__(
+        self, *, width: int, heads: int, text_dim: int, bias: bool = False, norm_over: Across = "head",
+        norm_eps: float = 1e-6, image: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.head_dim = width // heads
+        self.q = Linear(width, width, bias=bias)
+        self.kv = Linear(text_dim, 2 * width, bias=bias)
+        self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
+        self.image_kv = Linear(text_dim, 2 * width, bias=bias) if image else None
+        self.image_k_norm = query_norm(norm_over, width, heads, norm_eps) if image else None
+        self.out = Linear(width, width, bias=bias)
+
+    def fused_rows(self) -> dict[str, dict[str, int]]:
+        """See `HasFusedLinears`."""
+        return dict.fromkeys(("kv", "image_kv"), dict.fromkeys("kv", self.head_dim))
+
+    def forward(
+        self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None,
+        image_BLD: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """(B, S, W); the mask must leave every sample at least one token.
+
+        Args:
+            row: where packed samples lie in x, which is then one sequence; None where x has as many as the text.
+            image_BLD: tokens of each sample's image, without padding.
+        """
+        q_BHSD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim))).transpose(1, 2)
+        o_BHSD = self._looked_up(q_BHSD, self.kv(text_BLD), self.k_norm, mask_B11L, row)
+        if image_BLD is not None and self.image_kv is not None and self.image_k_norm is not None:
+            every_B11L = mask_B11L.new_ones((len(image_BLD), 1, 1, image_BLD.shape[1]))
+            image_kv = self.image_kv(image_BLD)
+            o_BHSD = o_BHSD + self._looked_up(q_BHSD, image_kv, self.image_k_norm, every_B11L, row)
+        update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
+        return update
+
+    def _looked_up(
+        self, q_BHSD: Tensor, kv_BLW: Tensor, norm: nn.Module, mask_B11L: Tensor, row: Row | None
+    ) -> Tensor:  # fmt: skip
+        k, v_BLHD = kv_BLW.view(*kv_BLW.shape[:2], -1, 2, self.head_dim).unbind(3)
+        k_BHLD, v_BHLD = norm(k).transpose(1, 2), v_BLHD.transpose(1, 2)
+        if row is None:
+            return attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L)
+        parts = [  # of packed samples' queries, each to the keys of its own sample
+            attention(q_BHSD[:, :, begin:end], k_BHLD[n : n + 1], v_BHLD[n : n + 1], mask_B11L[n : n + 1])
+            for n, (begin, end) in row.spans()
+        ]
+        return torch.cat(parts, 2)
+
+
+class Block(nn.Module):
+    """Self-attention, text cross-attention and perceptron, each modulated before and gated after."""
+
+    def __init__(
+        self, *, width: int, heads: int, text_dim: int, mlp_hidden: int, modulation_rank: int | None,
+        gelu: Gelu = "tanh", norm_eps: float = 1e-6,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.norm = LayerNorm()
+        self.modulation = block_modulation(width=width, rank=modulation_rank, parts=3)
+        self.self_attention = SelfAttention(width=width, heads=heads, norm_eps=norm_eps)
+        self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim, norm_eps=norm_eps)
+        self.mlp = MLP(width=width, hidden=mlp_hidden, gelu=gelu)
+
+    def forward(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
+        """The residual stream (B, S, D) after this block."""
+        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = context.levels.by_token(
+            self.modulation(context.conditioning_NA)
+        )
+        x = x_BSD if context.places_SD is None else x_BSD + context.places_SD
+        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *context.rope, context.segments))
+        y = modulate(self.norm(x), text_shift, text_scale)
+        x = gated(x, text_gate, self.cross_attention(y, context.text_BLD, context.mask_B11L, context.row))
+        return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
 
 
 class DiT(nn.Module):
@@ -107,7 +266,7 @@ class DiT(nn.Module):
         rope_theta: float = 10_000.0, rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
     ) -> None:  # fmt: skip
         super().__init__()
-        self._block_loop: BlockLoop = one_after_another
+        self._block_loop: BlockLoop | None = None
         _require_sizes(
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
             mlp_ratio=mlp_ratio, modulation_rank=modulation_rank,
@@ -158,7 +317,9 @@ class DiT(nn.Module):
 
     def last_modulation(self) -> nn.Module:
         """The modulation of the output."""
-        return last_modulation(width=self.width, rank=self.modulation_rank)
+        if self.modulation_rank is None:
+            return Modulation(width=self.width, num_chunks=2)
+        return LowRankModulation(width=self.width, rank=self.modulation_rank, parts=1, chunks_each=2)
 
     def init_weights(self, seed: int) -> None:
         """Draw every weight from (seed, its name), so that no layout of devices changes it.
@@ -233,9 +394,9 @@ class DiT(nn.Module):
                 "set the model's text_dim to the text encoder's dim"
             )
         packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
-        grid = packed.line if packed else grid_of(tuple(latents.shape), self.patch)
+        grid = (1, 1, sum(packed.segments)) if packed else grid_of(tuple(latents.shape), self.patch)
         levels = noise_levels(noise_B, len(text_BLD), grid, packed)
-        text, mask_B11L = (as_given if self.text_as_given else visible)(text_BLD, text_mask_BL)
+        text, mask_B11L = visible(text_BLD, text_mask_BL, as_given=self.text_as_given)
         conditioning_NA = self.conditioning(levels, text, text_mask_BL)
         if self.text_projection is not None:
             text = self.text_projection(text)
@@ -275,11 +436,15 @@ class DiT(nn.Module):
         positions: Tensor = self.position_embedding(*places(context.grid, context.row))
         return x_BSD + positions
 
-    def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
-        """The tokens after the blocks that are here."""
-        return self._block_loop(self.blocks, x_BSD, context)
+    def run_blocks(self, x_BSD: Tensor, context: Any) -> Tensor:
+        """The tokens after the blocks that are here; each of them is given `context` too."""
+        if self._block_loop is not None:
+            return self._block_loop(self.blocks, x_BSD, context)
+        for block in self.blocks:
+            x_BSD = block(x_BSD, context)
+        return x_BSD
 
-    def use_block_loop(self, loop: BlockLoop) -> None:
+    def use_block_loop(self, loop: BlockLoop | None) -> None:
         """See `HasBlockLoop`."""
         self._block_loop = loop
 
@@ -302,7 +467,9 @@ class DiT(nn.Module):
         embedded = self.noise_embedding(levels.value_N)
         vector, shared = embedded if isinstance(embedded, tuple) else (embedded, None)
         if self.text_embedding is not None:
-            vector = vector + self.text_embedding(mean_token(text_BLD, text_mask_BL))[levels.sample_N]
+            weight_BL1 = text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
+            mean_BD = (text_BLD * weight_BL1).sum(1) / weight_BL1.sum(1).clamp(min=1)  # 0 where no text may be seen
+            vector = vector + self.text_embedding(mean_BD)[levels.sample_N]
         return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
     def plan(self) -> Declared:
@@ -340,7 +507,12 @@ class DiT(nn.Module):
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The matrix products of one forward pass; a multiply and an add count as two."""
         batch, text_tokens, _ = inputs["text_BLD"]
-        grids, d = grids_of(inputs, self.patch), self.width
+        if "sizes_N3" in inputs:  # packed samples; else all are of one shape
+            sides = iter(inputs["sizes_N3"])
+            grids = [grid_of((1, 1, *size), self.patch) for size in zip(sides, sides, sides, strict=True)]
+        else:
+            grids = [grid_of(inputs["latents_BCTHW"], self.patch)] * inputs["latents_BCTHW"][0]
+        d = self.width
         tokens = sum(math.prod(grid) for grid in grids)
         video = 2.0 * tokens * d  # of a linear from width 1 to width D, over all video tokens
         text_kv = 2.0 * batch * text_tokens * self.context_dim * 2 * d

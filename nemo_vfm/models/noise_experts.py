@@ -25,7 +25,8 @@ class NoiseExperts(nn.Module):
         super().__init__()
         if not 0 <= boundary <= 1:
             raise ValueError(f"boundary must lie in 0..1, got {boundary}")
-        self.high, self.low, self.boundary, self.one_on_device = high, low, boundary, False
+        self.high, self.low, self.boundary = high, low, boundary
+        self.one_on_device = False  #: whether the network that is not asked waits in host memory
 
     def networks(self) -> Sequence[nn.Module]:
         """Both, which are cut over devices one by one."""
@@ -35,10 +36,6 @@ class NoiseExperts(nn.Module):
         """The first value of one parameter: that of its network by itself."""
         which, _, own = name.partition(".")
         return (self.high if which == "high" else self.low).initial_weight(own, shape, seed)
-
-    def keep_one_on_device(self) -> None:
-        """From here on the network that is not asked waits in host memory."""
-        self.one_on_device = True
 
     def forward(self, *, noise_B: Tensor, **inputs: Tensor) -> Tensor:
         """The output of the network for these noise levels."""

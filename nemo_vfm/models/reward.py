@@ -8,9 +8,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.layers.linear import Linear
-
 #: The name of an output that is not answered with; Nemotron-4's head has four such.
 LEFT_OUT = "_"
 #: What stands between names and scores in an answer is no part of a name.
@@ -66,10 +63,3 @@ class RewardHead:
         if self.weights is None:
             return next(iter(scores.values())) if len(scores) == 1 else None
         return math.fsum(weight * scores[name] for name, weight in self.weights.items())
-
-
-def replace_head(model: GPT, num_outputs: int) -> None:
-    """Give a model a head of so many outputs; of its methods, those that compute losses lose their meaning."""
-    weight = model.embedding.weight
-    model.head = Linear(model.width, num_outputs, bias=False, device=weight.device, dtype=weight.dtype)
-    model.tied = False

@@ -58,7 +58,23 @@ class Scorer(nn.Module):
             layers.append(nn.Linear(widths[place], widths[place + 1]))
         self.head = nn.Sequential(*layers)
         if head is not None and torch.get_default_device().type != "meta":
-            _load_head(self.head, head)
+            from safetensors.torch import load_file
+
+            try:
+                stored = load_file(head)
+            except Exception as error:  # safetensors raises an error of its own making
+                raise DataError(f"the head {head} cannot be read as safetensors: {error}") from error
+            # Layer by layer in the order of the numbers in their names: other people's heads name theirs otherwise.
+            linears = [layer for layer in self.head if isinstance(layer, nn.Linear)]
+            wanted = [getattr(layer, what) for layer in linears for what in ("weight", "bias")]
+            given = [stored[name] for name in sorted(stored, key=_place)]
+            shapes = [tuple(tensor.shape) for tensor in given], [tuple(parameter.shape) for parameter in wanted]
+            if shapes[0] != shapes[1]:
+                raise DataError(f"the head {head} has tensors of shapes {shapes[0]}, this one of {shapes[1]}; set "
+                                f"hidden and outputs")  # fmt: skip
+            with torch.no_grad():
+                for parameter, tensor in zip(wanted, given, strict=True):
+                    parameter.copy_(tensor)
 
     def forward(self, video_BCTHW: Tensor) -> Tensor:
         """(B, T, K), or the features (B, T, D) where outputs is 0."""
@@ -79,27 +95,6 @@ class Scorer(nn.Module):
     def is_whole(self) -> bool:
         """Whether all weights it was made with came from files; a head that is drawn says nothing before training."""
         return self._is_whole
-
-
-def _load_head(head: nn.Sequential, path: Path) -> None:
-    """Layer by layer in the order of the numbers in their names: other people's heads name theirs otherwise."""
-    from safetensors.torch import load_file
-
-    try:
-        stored = load_file(path)
-    except Exception as error:  # safetensors raises an error of its own making
-        raise DataError(f"the head {path} cannot be read as safetensors: {error}") from error
-    layers = [layer for layer in head if isinstance(layer, nn.Linear)]
-    wanted = [getattr(layer, what) for layer in layers for what in ("weight", "bias")]
-    given = [stored[name] for name in sorted(stored, key=_place)]
-    shapes = [tuple(tensor.shape) for tensor in given], [tuple(parameter.shape) for parameter in wanted]
-    if shapes[0] != shapes[1]:
-        raise DataError(
-            f"the head {path} has tensors of shapes {shapes[0]}, this one of {shapes[1]}; set hidden and outputs"
-        )
-    with torch.no_grad():
-        for parameter, tensor in zip(wanted, given, strict=True):
-            parameter.copy_(tensor)
 
 
 def _place(name: str) -> tuple[list[int], int]:

@@ -14,10 +14,9 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.dit_block import BlockContext, CrossAttention, SelfAttention, SelfProjections
 from nemo_vfm.models.blocks.layers import MLP, LayerNorm, block_modulation, gated, modulate, rotate
 from nemo_vfm.models.blocks.video_tokens import Grid
-from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.dit import BlockContext, CrossAttention, DiT, SelfAttention, SelfProjections
 from nemo_vfm.parallel.layers.parallel_attention import attention
 from nemo_vfm.parallel.layers.temporal_all_to_all import frame_order, from_lines, to_lines
 from nemo_vfm.parallel.plan.sharding_spec import Declared
@@ -84,7 +83,7 @@ class STDiT(DiT):
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        return self._block_loop(self.blocks, x_BSD, self.space_time(context))
+        return super().run_blocks(x_BSD, self.space_time(context))
 
     def space_time(self, context: BlockContext) -> SpaceTime:
         """What these blocks are told."""
@@ -159,7 +158,7 @@ class SpaceTimeBlock(nn.Module):
         """The residual stream (B, S, D) after this block."""
         context = space_time.context
         chunks = iter(context.levels.by_token(self.modulation(context.conditioning_NA)))
-        x = context.placed(x_BSD)
+        x = x_BSD if context.places_SD is None else x_BSD + context.places_SD
         for reach in self.attentions:
             shift, scale, gate = next(chunks), next(chunks), next(chunks)
             x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), space_time))

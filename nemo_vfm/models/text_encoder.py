@@ -8,7 +8,7 @@ Shape letters: B batch, L text tokens, D width of a token.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -80,19 +80,16 @@ class HashedNgrams:
         )
 
     def _vector(self, word: str, previous: str) -> Tensor:
-        vector = torch.zeros(self.dim)
-        for feature, weight in self._features(word, previous):
-            vector += weight * _signs(feature, self.dim)
-        return vector / vector.square().sum().sqrt()
-
-    def _features(self, word: str, previous: str) -> Iterator[tuple[str, float]]:
-        yield f"word:{word}", 1.0
         framed = f"<{word}>"
         groups = [framed[i : i + self.ngram] for i in range(max(len(framed) - self.ngram + 1, 1))]
-        for group in groups:  # independent signs add in squares, so each takes its share of the squared weight
-            yield f"ngram:{group}", self.ngram_weight / len(groups) ** 0.5
+        each = self.ngram_weight / len(groups) ** 0.5  # independent signs add in squares: a share of the squared weight
+        features = [(f"word:{word}", 1.0), *((f"ngram:{group}", each) for group in groups)]
         if previous:
-            yield f"before:{previous}", self.context_weight
+            features.append((f"before:{previous}", self.context_weight))
+        vector = torch.zeros(self.dim)
+        for feature, weight in features:
+            vector += weight * _signs(feature, self.dim)
+        return vector / vector.square().sum().sqrt()
 
 
 def warn_of_cut(count: int, max_tokens: int) -> None:

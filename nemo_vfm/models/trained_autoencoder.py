@@ -5,6 +5,7 @@ Shape letters: B batch, C channels, T frames, H height, W width.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -66,9 +67,7 @@ class TrainedAutoencoder:
         model = self._loaded(video_BCTHW.device)
         model.latent_shape(*video_BCTHW.shape[2:])
 
-        def apply(part: Tensor) -> Tensor:
-            return in_pieces(model.encode, part, first=1, step=model.time, count=self.frames_at_once)
-
+        apply = partial(in_pieces, model.encode, first=1, step=model.time, count=self.frames_at_once)
         return in_tiles(apply, video_BCTHW.float(), self.tile, model.reach() or 0, inside=model.space, outside=1)
 
     @torch.no_grad()
@@ -76,9 +75,7 @@ class TrainedAutoencoder:
         """Latents to pixels, fp32, not clamped."""
         model = self._loaded(latents_BCTHW.device)
 
-        def apply(part: Tensor) -> Tensor:
-            return in_pieces(model.decode, part, first=1, step=1, count=self.frames_at_once)
-
+        apply = partial(in_pieces, model.decode, first=1, step=1, count=self.frames_at_once)
         return in_tiles(apply, latents_BCTHW.float(), self.tile, model.reach() or 0, inside=1, outside=model.space)
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:

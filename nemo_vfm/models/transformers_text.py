@@ -135,7 +135,8 @@ class Tower:
 
     def tokens(self, texts: Sequence[str], most: int, *, padded: bool = False) -> tuple[Tensor, Tensor]:
         """Token ids and a mask, (B, T), padded on the right to the longest text or, if `padded`, to `most`."""
-        limit = self._limit()
+        limit = self._config.most_tokens
+        limit = None if limit is None else min(limit, int(self._words.model_max_length))
         if limit is not None and most > limit:
             raise UserError(
                 f"{self._folder} reads {limit} tokens at most, and {most} are asked for (max_tokens and drop_tokens "
@@ -151,16 +152,18 @@ class Tower:
             ids[: len(rows[row])], mask[: len(rows[row])] = torch.tensor(rows[row], dtype=torch.int64), True
         return ids_BT, mask_BT
 
-    def _limit(self) -> int | None:
-        most = self._config.most_tokens
-        return None if most is None else min(most, int(self._words.model_max_length))
-
     def states(self, ids_BT: Tensor, mask_BT: Tensor, layers: Sequence[int], final_norm: str) -> list[Tensor]:
         """Hidden states (B, T, D), fp32, of the layers, which count from 0."""
         seen_BT = torch.ones_like(mask_BT) if self._reads_padding else mask_BT.clone()
         seen_BT[:, 0] = True  # a softmax over nothing is NaN
-        with _before(self._norm() if final_norm != "last" else None) as raw:
+        raw: list[Tensor] = []  # what enters the final norm
+        norm = self._norm() if final_norm != "last" else None
+        handle = norm and norm.register_forward_pre_hook(lambda _, given: raw.append(given[0]))
+        try:
             found = self._model(input_ids=ids_BT, attention_mask=seen_BT.long(), output_hidden_states=True)
+        finally:
+            if handle:
+                handle.remove()
         last, depth = found.last_hidden_state, self._config.depth
         if len(found.hidden_states) != depth + 1:
             raise UserError(f"{self._folder} gave {len(found.hidden_states)} hidden states, expected {depth + 1}")
@@ -181,17 +184,6 @@ class Tower:
             )
         norm: nn.Module = found[0]
         return norm
-
-
-@contextmanager
-def _before(norm: nn.Module | None) -> Iterator[list[Tensor]]:
-    raw: list[Tensor] = []
-    handle = norm and norm.register_forward_pre_hook(lambda _, given: raw.append(given[0]))
-    try:
-        yield raw
-    finally:
-        if handle:
-            handle.remove()
 
 
 @lru_cache(maxsize=1)
@@ -217,12 +209,6 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
     if lacking:
         raise UserError(f"{folder} lacks {len(lacking)} weights, such as {lacking[0]}")
     return Tower(folder, part.to(device()).eval(), _tokenizer(tokenizer))
-
-
-def count_tokens(folder: Path, tokenizer: Path, texts: Sequence[str]) -> list[int]:
-    """The tokens of each whole text, marks of its beginning and end included."""
-    with _folder_errors(folder), _ONE_AT_A_TIME:
-        return [len(ids) for ids in _tokenizer(tokenizer)(list(texts), truncation=False)["input_ids"]]
 
 
 @lru_cache(maxsize=1)
@@ -310,7 +296,10 @@ class TransformersTextEncoder:
     def num_cut(self, captions: Sequence[str]) -> int:
         """See `CutsTexts`."""
         most = self.max_tokens + self.drop_tokens
-        return sum(count > most for count in count_tokens(self.folder, self.tokenizer, self._texts(captions)))
+        with _folder_errors(self.folder), _ONE_AT_A_TIME:
+            # Whole texts, marks of their beginning and end included.
+            ids = _tokenizer(self.tokenizer)(self._texts(captions), truncation=False)["input_ids"]
+        return sum(len(one) > most for one in ids)
 
     def _texts(self, captions: Sequence[str]) -> list[str]:
         return [self.template.replace("{caption}", caption) for caption in captions]

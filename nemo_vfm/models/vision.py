@@ -88,8 +88,14 @@ class Pictures:
     def ready(self, frames_FCHW: Tensor) -> Tensor:
         """Float pictures of the encoder's size."""
         frames_FCHW = self._resized(frames_FCHW)
-        if self.crop is not None:
-            frames_FCHW = _cropped(frames_FCHW, *self.crop)
+        if self.crop is not None:  # the middle, with black around it where the picture is smaller
+            height, width = self.crop
+            above, left = max(0, height - frames_FCHW.shape[-2]), max(0, width - frames_FCHW.shape[-1])
+            if above or left:
+                room = ((left + 1) // 2, left // 2, (above + 1) // 2, above // 2)
+                frames_FCHW = nn.functional.pad(frames_FCHW, room)
+            top, first = (frames_FCHW.shape[-2] - height) // 2, (frames_FCHW.shape[-1] - width) // 2
+            frames_FCHW = frames_FCHW[..., top : top + height, first : first + width]
         shape = (1, -1, 1, 1)
         mean, std = (torch.tensor(values, device=frames_FCHW.device).view(shape) for values in (self.mean, self.std))
         return (frames_FCHW.float() * self.scale - mean) / std
@@ -105,33 +111,19 @@ class Pictures:
         if size == (height, width):
             return frames_FCHW
         if frames_FCHW.device.type == "cpu":
-            return _by_pillow(frames_FCHW, size, self.mode)
+            # Pillow gives the bytes of transformers' own processors, to the last.
+            import numpy as np
+            from PIL import Image
+
+            way = Image.Resampling.BICUBIC if self.mode == "bicubic" else Image.Resampling.BILINEAR
+            pictures = (Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in frames_FCHW)
+            resized = [np.asarray(picture.resize((size[1], size[0]), way)) for picture in pictures]
+            return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
         # The same arithmetic without rounding between the axes: a byte in some hundreds differs by one.
         floats = nn.functional.interpolate(
             frames_FCHW.float(), size=size, mode=self.mode, antialias=True, align_corners=False
         )
         return floats.round().clamp(0, 255)
-
-
-def _by_pillow(frames_FCHW: Tensor, size: tuple[int, int], mode: str) -> Tensor:
-    """The bytes that transformers' own processors give, to the last."""
-    import numpy as np
-    from PIL import Image
-
-    way = Image.Resampling.BICUBIC if mode == "bicubic" else Image.Resampling.BILINEAR
-    pictures = (Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in frames_FCHW)
-    resized = [np.asarray(picture.resize((size[1], size[0]), way)) for picture in pictures]
-    return torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2)
-
-
-def _cropped(frames_FCHW: Tensor, height: int, width: int) -> Tensor:
-    """The middle, with black around it where the picture is smaller."""
-    above, left = max(0, height - frames_FCHW.shape[-2]), max(0, width - frames_FCHW.shape[-1])
-    if above or left:
-        room = ((left + 1) // 2, left // 2, (above + 1) // 2, above // 2)
-        frames_FCHW = nn.functional.pad(frames_FCHW, room)
-    top, first = (frames_FCHW.shape[-2] - height) // 2, (frames_FCHW.shape[-1] - width) // 2
-    return frames_FCHW[..., top : top + height, first : first + width]
 
 
 def read_config(folder: Path, name: str) -> dict[str, Json]:
@@ -160,7 +152,13 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
 def load_encoder(folder: Path, name: str) -> nn.Module:
     """The encoder with its weights; on the meta device, where models are only measured, without."""
     transformers = require("transformers", purpose="An image encoder from a folder")
-    vision = _vision_config(transformers, folder)
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        vision = getattr(config, "vision_config", config)
+        if vision is not config and hasattr(config, "projection_dim"):
+            vision.projection_dim = config.projection_dim  # the part's own value is a default that nobody kept up
+    except Exception as error:  # of any kind, by what is wrong in it
+        raise UserError(f"{folder / 'config.json'} is not one that transformers can read: {error}") from error
     kind = getattr(transformers, name)
     if torch.get_default_device().type == "meta":
         measured: nn.Module = kind(vision)
@@ -177,17 +175,6 @@ def load_encoder(folder: Path, name: str) -> nn.Module:
     _check(folder, report, _TEXT_PARTS if "Projection" in name else (*_TEXT_PARTS, "visual_projection."))
     assert isinstance(model, nn.Module)
     return model
-
-
-def _vision_config(transformers: Json, folder: Path) -> Json:
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        vision = getattr(config, "vision_config", config)
-        if vision is not config and hasattr(config, "projection_dim"):
-            vision.projection_dim = config.projection_dim  # the part's own value is a default that nobody kept up
-    except Exception as error:  # of any kind, by what is wrong in it
-        raise UserError(f"{folder / 'config.json'} is not one that transformers can read: {error}") from error
-    return vision
 
 
 def _check(folder: Path, report: Mapping[str, Json], left: tuple[str, ...]) -> None:

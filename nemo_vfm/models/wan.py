@@ -16,11 +16,9 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.dit_block import BlockContext, CrossAttention, SelfAttention
-from nemo_vfm.models.blocks.embeddings import NoiseEmbedding
 from nemo_vfm.models.blocks.layers import MLP, LayerNorm, TableModulation, gated, modulate
-from nemo_vfm.models.blocks.video_tokens import NoiseLevels
-from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.blocks.video_tokens import NoiseEmbedding, NoiseLevels
+from nemo_vfm.models.dit import BlockContext, CrossAttention, DiT, SelfAttention
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Work
 from nemo_vfm.perf.network import Group, Network
 
@@ -39,21 +38,16 @@ def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -
 def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> Passes:
     """Gathered and scattered tokens around the split linears, or with whole tokens their sums."""
     group, whole = Group(plan.tensor), activation_bytes(work, plan, rows, itemsize)
-    shared = _shared_heads_s(work, plan, network, rows, itemsize)
+    # Queries, key and value of a group are gathered over its ranks (`parallel/layers/parallel_attention.py`).
+    ranks, shared = plan.tensor // work.heads, 0.0
+    if ranks > 1:
+        width = (1 / work.kv_share + 2) * work.head_dim
+        shared = network.gather_s(rows * work.tokens / plan.context * width * itemsize, Group(ranks))
     if plan.sequence:
         each = network.gather_s(whole, group) * (work.gathers + work.scatters) + shared
         return Passes(each, each)
     each = network.reduce_s(whole, group)
     return Passes(each * work.scatters + shared, each * work.gathers + shared)
-
-
-def _shared_heads_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """Queries, key and value of a group, gathered over its ranks (`parallel/layers/parallel_attention.py`)."""
-    ranks = plan.tensor // work.heads
-    if ranks < 2:
-        return 0.0
-    width = (1 / work.kv_share + 2) * work.head_dim
-    return network.gather_s(rows * work.tokens / plan.context * width * itemsize, Group(ranks))
 
 
 def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> ContextTime:
@@ -85,20 +79,16 @@ def _scheme_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
         around = reckon(Scheme(), ring, sizes)
         exchanged = reckon(scheme, plan.context, sizes) - around
         rest.append(network.exchange_s(exchanged, Group(heads, plan.tensor)))
-        passes.append(_around_s(around, plan, network, ring, heads))
+        group = Group(ring, plan.tensor * heads)
+        if ring == 1:
+            passes.append(0.0)
+        elif plan.attention == "all_gather":
+            passes.append(network.gather_s(around * ring / (ring - 1), group))
+        else:  # in ring - 1 turns
+            passes.append((ring - 1) * network.send_s(around / (ring - 1), group))
     if plan.attention == "all_gather":
         return Passes(), Passes(passes[0] + rest[0], passes[1] + rest[1])
     return Passes(*passes), Passes(*rest)
-
-
-def _around_s(num_bytes: float, plan: ParallelPlan, network: Network, ring: int, heads: int) -> float:
-    """So many bytes in ring - 1 turns; gathered ones take the way of a gather."""
-    if ring == 1:
-        return 0.0
-    group = Group(ring, plan.tensor * heads)
-    if plan.attention == "all_gather":
-        return network.gather_s(num_bytes * ring / (ring - 1), group)
-    return (ring - 1) * network.send_s(num_bytes / (ring - 1), group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +98,3 @@ class WeightsTime:
     gather: float
     scatter: float
     copies: float
-
-
-def weights_s(parameters: float, at: ParallelPlan | Degrees, network: Network, itemsize: int) -> WeightsTime:
-    """Exchanges of weights that are shared over shard x context, and copied over replicate.
-
-    Args:
-        parameters: that one device of the group would hold if it had them all.
-        at: the degrees.
-        itemsize: bytes of a weight on its way: that of the arithmetic.
-    """
-    group = Group(at.shard * at.context, at.tensor)
-    copies = Group(at.replicate, at.tensor * group.size)
-    own = parameters * GRADIENT_BYTES / group.size
-    return WeightsTime(network.gather_s(parameters * itemsize, group),
-                       network.gather_s(parameters * GRADIENT_BYTES, group), network.reduce_s(own, copies))  # fmt: skip
-
-
-def stage_send_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """What one stage sends to the next, for one microbatch."""
-    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
-    return network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))

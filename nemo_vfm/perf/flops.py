@@ -95,13 +95,11 @@ def peak_flops(name: str | None = None) -> PeakFlops:
 
 def _measured(source: str, size: int = 1024, rounds: int = 5) -> PeakFlops:
     a, b = (torch.rand(size, size, device=devices.device()) for _ in range(2))
-    seconds = min(_seconds(a, b) for _ in range(rounds + 1))
-    return PeakFlops(2.0 * size**3 / seconds, f"{source}, {size}^3, best of {rounds + 1}")
-
-
-def _seconds(a: torch.Tensor, b: torch.Tensor) -> float:
-    devices.synchronize()
-    begin = time.perf_counter()
-    _ = a @ b
-    devices.synchronize()
-    return time.perf_counter() - begin
+    seconds = []
+    for _ in range(rounds + 1):
+        devices.synchronize()
+        begin = time.perf_counter()
+        _ = a @ b
+        devices.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return PeakFlops(2.0 * size**3 / min(seconds), f"{source}, {size}^3, best of {rounds + 1}")

@@ -33,10 +33,6 @@ class Casts:
 
     recipe: Recipe  #: of the scales
 
-    def operand(self, copies: int) -> float:
-        """Bytes for each number of an operand, of which one copy or two are written."""
-        return READ[self.recipe] + copies
-
     def linear(self, rows: float, inputs: float, outputs: float, *, learns: bool = True) -> Passes:
         """Bytes of a linear, forward and backward.
 
@@ -47,7 +43,7 @@ class Casts:
             learns: whether its weight has a gradient.
         """
         x, weight, y = rows * inputs, inputs * outputs, rows * outputs
-        one, both = self.operand(1), self.operand(2 if learns else 1)
+        one, both = READ[self.recipe] + 1, READ[self.recipe] + (2 if learns else 1)  # of copies that are written
         return Passes(both * x + one * weight, both * y + one * weight)
 
 

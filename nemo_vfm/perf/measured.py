@@ -101,13 +101,11 @@ def measured_step(
             runners[0].step([batch])
 
     with native_products():
-        return Measured(most_allocated(begin, go_on), _standing(runners[0]))
-
-
-def _standing(runner: StepRunner) -> int:
+        most = most_allocated(begin, go_on)
+    (runner,) = runners
     kept = [*runner.model.parameters(), *runner.model.buffers(), *runner.weights.state().values()]
     gradients = [parameter.grad for parameter in runner.model.parameters() if parameter.grad is not None]
-    return sum(local(tensor).nbytes for tensor in (*kept, *gradients))
+    return Measured(most, sum(local(tensor).nbytes for tensor in (*kept, *gradients)))
 
 
 def most_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> int:

@@ -158,9 +158,14 @@ def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, 
     if fp8 is not None and fp8.recipe == "delayed":  # the amax of so many steps of three operands, and their factors
         block = share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
         histories = round(sum(device.blocks) * block)
+    # While weights are updated: all at once with a copy of a moment, or from weight to weight, as on a CPU.
+    updating = 4 * learned if cut.gpu and known.update_copies else 0
+    if not cut.gpu:
+        learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
+        updating = 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in learning)
     return _Standing(
         part=_part(device, known, plan, cut), parameters=stored + known.buffers + histories, gradients=4 * learned,
-        state=known.kept.by(torch.float32, learned), updating=_updating(known, plan, learned, cut),
+        state=known.kept.by(torch.float32, learned), updating=updating,
         average=4 * learned if known.frozen else stored + known.buffers,
     )  # fmt: skip
 
@@ -174,7 +179,10 @@ def _on(
     offload: bool,
     average: bool,
 ) -> Memory:
-    moments = step_moments(held, one.part, plan, recompute=recompute, microbatches=microbatches)
+    if plan.pipeline > 1:
+        moments = _pipelined(held, one.part, plan, recompute, microbatches)
+    else:
+        moments = _one_after_another(held, one.part, recompute, microbatches)
     moments["the optimizer's update"] = one.updating
     fullest = max(moments, key=lambda name: moments[name])
     return Memory(
@@ -204,8 +212,8 @@ def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> S
         return 4 * known.own(where, plan.tensor, _shared(plan), learning=True)
 
     outer = sum(known.local(where, plan.tensor) for where in here)
-    learned = sum(device.blocks) * known.learned("block", plan.tensor) + sum(
-        known.learned(where, plan.tensor) for where in here
+    learned = sum(device.blocks) * known.own("block", plan.tensor, 1, learning=True) + sum(
+        known.own(where, plan.tensor, 1, learning=True) for where in here
     )
     block, weights = standing("block"), known.local("block", plan.tensor)
     return StageMemory(
@@ -215,23 +223,6 @@ def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> S
         last_gradients=standing("last") if device.last else 0, casts=cut.narrow and not cut.gathered,
         gathered=cut.gathered, whole=learned, copies=2 * known.local("block", plan.tensor, wide=True),
     )  # fmt: skip
-
-
-def _updating(known: ModelFacts, plan: ParallelPlan, learned: int, cut: Cut) -> float:
-    """While weights are updated: all at once with a copy of a moment, or from weight to weight, as on a CPU."""
-    if cut.gpu and known.update_copies:
-        return 4 * learned
-    learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
-    return 0 if cut.gpu else 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in learning)
-
-
-def step_moments(
-    held: TracedMemory, part: StageMemory, plan: ParallelPlan, *, recompute: bool, microbatches: int
-) -> dict[str, float]:  # fmt: skip
-    """By the moment's name."""
-    if plan.pipeline > 1:
-        return _pipelined(held, part, plan, recompute, microbatches)
-    return _one_after_another(held, part, recompute, microbatches)
 
 
 def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, microbatches: int) -> dict[str, float]:
@@ -275,7 +266,9 @@ def _pipelined(
     one -= held.spared if part.first and not recompute else 0
     flying = in_flight(plan, part.place, microbatches)
     buffers = microbatches * held.stream * (2 * stages - part.first - part.last)
-    there = buffers + _gathered_once(part) + held.stream
+    # Weights of all stages here, from their first use to the step's end, and their gradients in fp32.
+    weights = sum(part.blocks) * part.block_weights + part.outer_weights + 4 * part.whole if part.gathered else 0
+    there = buffers + weights + held.stream
     back = _block_backward(held, recompute)
     moments = {"the last microbatch's backward": there + (flying - 1) * one + held.entered + kept + back}
     if flying < microbatches * stages:  # another one takes the place of the first, when all gradients are there
@@ -287,13 +280,6 @@ def _pipelined(
         moments["the last layers"] = last + held.output_forward
         moments["the loss's backward"] = last + held.output_backward
     return moments
-
-
-def _gathered_once(part: StageMemory) -> float:
-    """Weights of all stages here, from their first use to the step's end, and their gradients in fp32."""
-    if not part.gathered:
-        return 0
-    return sum(part.blocks) * part.block_weights + part.outer_weights + 4 * part.whole
 
 
 def in_flight(plan: ParallelPlan, place: int, microbatches: int) -> int:

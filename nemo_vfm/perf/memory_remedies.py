@@ -51,27 +51,24 @@ def smallest_number(planner: Planner, above: int) -> int | None:
         above: more than so many.
     """
     each = planner.question.machine.network.gpus_per_node
-    for at in sorted(_degrees(planner), key=lambda one: one.gpus):
+    # All that the model and its batch could allow, whatever the number of GPUs.
+    subject, allowed = planner.question.subject, planner.allowed
+    tensors = [n for n in divisors(allowed.heads) if not allowed.objection_to_tensor(n)]
+    contexts = [n for n in divisors(subject.tokens) if n <= _MOST_GPUS]
+    ways = product(tensors, contexts, range(1, allowed.depth + 1), divisors(subject.batch))
+    degrees = [Degrees(pipeline, 1, data, context, tensor) for tensor, context, pipeline, data in ways
+               if tensor * context * pipeline * data <= _MOST_GPUS]  # fmt: skip
+    for at in sorted(degrees, key=lambda one: one.gpus):
         whole = at.gpus <= each or at.gpus % each == 0
-        if at.gpus > above and whole and planner.allowed.refused(at) is None and planner.some_fits(at):
+        if at.gpus > above and whole and allowed.refused(at) is None and planner.some_fits(at):
             return at.gpus
     return None
 
 
-def _degrees(planner: Planner) -> Iterator[Degrees]:
-    """All that the model and its batch could allow, whatever the number of GPUs."""
-    subject, allowed = planner.question.subject, planner.allowed
-    tensors = [n for n in divisors(allowed.heads) if not allowed.objection_to_tensor(n)]
-    contexts = [n for n in divisors(subject.tokens) if n <= _MOST_GPUS]
-    stages = range(1, allowed.depth + 1)
-    for tensor, context, pipeline, data in product(tensors, contexts, stages, divisors(subject.batch)):
-        if tensor * context * pipeline * data <= _MOST_GPUS:
-            yield Degrees(pipeline, 1, data, context, tensor)
-
-
 def _of_layout(question: Question, start: Choice) -> list[Remedy]:
     """Of changes that leave every degree as it is: all smallest sets of one or two, else the smallest ones."""
-    levers, found = list(_levers(question, start)), list[Remedy]()
+    levers = [*([SMALLER] if start.rows > 1 else []), *([] if start.recompute else [AGAIN]), *_settings(question)]
+    found: list[Remedy] = []
     for count in range(1, len(levers) + 1):
         if count > 2 and found:
             break
@@ -79,14 +76,6 @@ def _of_layout(question: Question, start: Choice) -> list[Remedy]:
             if not any(one.levers <= changes for one in found) and (one := _remedy(question, start, changes)):
                 found.append(one)
     return found
-
-
-def _levers(question: Question, start: Choice) -> Iterator[str]:
-    if start.rows > 1:
-        yield SMALLER
-    if not start.recompute:
-        yield AGAIN
-    yield from _settings(question)
 
 
 def _settings(question: Question) -> Iterator[str]:

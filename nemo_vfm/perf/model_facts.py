@@ -109,10 +109,6 @@ class ModelFacts:
             self.sums[key] = sum(one.local(tensor) for one in weights if not (wide and one.narrows))
         return self.sums[key]
 
-    def learned(self, where: Where, tensor: int) -> int:
-        """The same of those that have a gradient."""
-        return self.own(where, tensor, 1, learning=True)
-
     def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         """What a step holds; a way of cutting blocks is traced when it is first asked for.
 
@@ -141,7 +137,9 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
                          f"step cannot be estimated")  # fmt: skip
     how = model.plan()
     small, blocks = two_blocks(model), list(model.get_submodule(how.blocks).children())
-    ends = {kind: _under(model, getattr(how, kind)) for kind in ("first", "last", "every")}
+    modules = [name for name, _ in model.named_modules()]
+    ends = {kind: tuple(f"{module}." for module in matching(getattr(how, kind), modules))
+            for kind in ("first", "last", "every")}  # fmt: skip
     narrows = narrowable(model)
     weights = {
         name: Weight(tuple(p.shape), split_axis(name, how), p.requires_grad, name in narrows)
@@ -149,7 +147,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     }
     largest = max(range(len(blocks)), key=lambda place: num_parameters(blocks[place]))
     begin = f"{how.blocks}.{list(model.get_submodule(how.blocks)._modules)[largest]}."
-    placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
+    placed = {name: next((kind for kind, below in ends.items() if name.startswith(below)), "every") for name in weights}
     outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     found = set(matching((*how.column, *how.row), names))
@@ -167,12 +165,6 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         frozen=only_adapters_learn(model),
         large_linears=sum(name.startswith(begin) for name in found),
     )  # fmt: skip
-
-
-def _under(model: nn.Module, patterns: tuple[str, ...]) -> set[str]:
-    modules = [name for name, _ in model.named_modules()]
-    found = matching(patterns, modules)
-    return {name for name, _ in model.named_parameters() if any(name.startswith(f"{module}.") for module in found)}
 
 
 _FEW, _MORE = 2, 4

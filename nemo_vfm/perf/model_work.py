@@ -12,7 +12,7 @@ from typing import Literal
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.model_cost import Op, ReportsFlops
+from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 from nemo_vfm.perf.flops import training_flops
@@ -113,13 +113,21 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     first, last = (sum(2.0 * tokens * a * b for a, b in _linears(model, names)) for names in (how.first, how.last))
     q_width, kv_width = _attended(blocks[0], width)
     split = sum(product.inputs * product.outputs for product in products if product.split != "whole")
+    attentions = tuple(
+        # A query of width w costs 4 w FLOPs for each key.
+        Attention(each, each / (4 * tokens * q_width), _OVER.get(op.name, "tokens"), op.name.startswith("causal"))
+        for op in ops if op.kind == "attention" and (each := op.flops / len(blocks))
+    )  # fmt: skip
+    frozen, learned = only_adapters_learn(model), 1.0
+    if frozen:
+        learned = sum(p.numel() for p in model.parameters() if p.requires_grad) / _count(model)
     return Work(
         parameters=_count(model), flops=sum(op.flops for op in ops),
-        training_flops=training_flops(ops, frozen=only_adapters_learn(model)), learned=_learned(model),
+        training_flops=training_flops(ops, frozen=frozen), learned=learned,
         tokens=tokens, depth=len(blocks), width=width,
         kv_share=kv_width / q_width, heads=how.heads, head_dim=max(1, kv_width // how.heads), products=products,
         products_flops=(linear - first - last) / len(blocks),
-        attentions=tuple(_attentions(ops, len(blocks), tokens * q_width)), first_flops=first, last_flops=last,
+        attentions=attentions, first_flops=first, last_flops=last,
         last_split=any(matching(name, how.column) for name in how.last), block_split=split,
         block_whole=_count(blocks[0]) - split, first_parameters=_below(model, how.first),
         last_parameters=_below(model, how.last),
@@ -143,14 +151,6 @@ def _attended(block: nn.Module, width: int) -> tuple[int, int]:
     return width, width
 
 
-def _attentions(ops: Sequence[Op], depth: int, numbers: int) -> Iterator[Attention]:
-    """Those of a block; a query of width w costs 4 w FLOPs for each key, and `numbers` are those of all queries."""
-    for op in ops:
-        if op.kind == "attention" and op.flops:
-            flops = op.flops / depth
-            yield Attention(flops, flops / (4 * numbers), _OVER.get(op.name, "tokens"), op.name.startswith("causal"))
-
-
 def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
     named = dict(model.named_modules())
     for name in matching(patterns, named):
@@ -166,10 +166,3 @@ def _below(model: nn.Module, patterns: Sequence[str]) -> int:
 
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _learned(model: nn.Module) -> float:
-    """The share of a frozen model's parameters that its adapters are; 1 of another."""
-    if not only_adapters_learn(model):
-        return 1.0
-    return sum(p.numel() for p in model.parameters() if p.requires_grad) / _count(model)

@@ -69,8 +69,11 @@ class Network:
         """An all-gather of so many bytes, counted whole; a reduce-scatter takes as long."""
         if group.size == 1:
             return 0.0
-        moved = num_bytes * (group.size - 1) / group.size
-        return moved / self._ring_rate(group) + self._latency_s(group)
+        moved, near = num_bytes * (group.size - 1) / group.size, self.members_inside(group)
+        rate, outward = self.inside.bytes_per_s, near * self.between.bytes_per_s
+        if near < group.size:
+            rate = outward if near == 1 else min(rate, outward)
+        return moved / rate + self._latency_s(group)
 
     def reduce_s(self, num_bytes: float, group: Group) -> float:
         """An all-reduce: a reduce-scatter, then an all-gather."""
@@ -95,13 +98,6 @@ class Network:
     def members_inside(self, group: Group) -> int:
         """Members of a group that share a machine."""
         return max(1, min(group.size, self.gpus_per_node // group.stride))
-
-    def _ring_rate(self, group: Group) -> float:
-        near = self.members_inside(group)
-        if near == group.size:
-            return self.inside.bytes_per_s
-        outward = near * self.between.bytes_per_s
-        return outward if near == 1 else min(self.inside.bytes_per_s, outward)
 
     def _latency_s(self, group: Group) -> float:
         """A tree inside the machine, then a ring that passes each machine once: what thousands of GPUs wait for."""

@@ -114,19 +114,19 @@ class Answer:
 
     def groups(self) -> list[Group]:
         """Reasons, the most frequent first."""
-        kinds = dict.fromkeys(why.about for _, why in self.refused)
-        return sorted((self._group(kind) for kind in kinds), key=lambda group: -group.count)
+        groups = []
+        for kind in dict.fromkeys(why.about for _, why in self.refused):
+            found = [why for _, why in self.refused if why.about == kind]
+            ways = sum(ways for ways, why in self.refused if why.about == kind)
+            if kind == "memory":
+                groups.append(Group(kind, ways, (), min(found, key=lambda why: why.degree).why))
+            else:
+                groups.append(Group(kind, ways, tuple(sorted({why.degree for why in found})), found[-1].why))
+        return sorted(groups, key=lambda group: -group.count)
 
     def rank_of(self, family: tuple[int, int, int, int]) -> int | None:
         """The place of a family, counted from 1."""
         return next((place for place, one in enumerate(self.ranked, 1) if one.family == family), None)
-
-    def _group(self, kind: About) -> Group:
-        found = [why for _, why in self.refused if why.about == kind]
-        ways = sum(ways for ways, why in self.refused if why.about == kind)
-        if kind == "memory":
-            return Group(kind, ways, (), min(found, key=lambda why: why.degree).why)
-        return Group(kind, ways, tuple(sorted({why.degree for why in found})), found[-1].why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class Planner:
         families: dict[tuple[int, int, int, int], Choice] = {}
         refused, over = [], []
         for every in shared_by_all(gpus):
-            if (why := self.allowed.refused(every)) is not None:
-                refused.append((len(divisors(every.data)), why))
+            if (refusal := self.allowed.refused(every)) is not None:
+                refused.append((len(divisors(every.data)), refusal))
                 continue
             best: Choice | None = None
             full: _Full = {}
@@ -178,7 +178,12 @@ class Planner:
                 found = self._best(at, inf if best is None else best.time.total, full)
                 if found is not None and not self.question.fits(found.memory):
                     over.append(found)
-                    refused.append((1, RefusedLayout("memory", found.memory.total, self._too_much(found))))
+                    gpu = self.question.machine.gpu
+                    needed, there = found.memory.total / 2**30, gpu.usable_bytes / 2**30
+                    why = (f"at least {needed:.1f} GiB with recomputation and the smallest microbatch, and one "
+                           f"{gpu.name} has {there:.1f} to fill; add shard, context or tensor ranks, or set "
+                           "engine.offload_optimizer")  # fmt: skip
+                    refused.append((1, RefusedLayout("memory", found.memory.total, why)))
                 elif found is not None:
                     best = families[found.family] = found
         ranked = sorted(families.values(), key=lambda one: one.time.total)
@@ -260,14 +265,6 @@ class Planner:
         if key not in self._memories:
             self._memories[key] = self.question.memory(plan, rows, recompute)
         return self._memories[key]
-
-    def _too_much(self, choice: Choice) -> str:
-        gpu = self.question.machine.gpu
-        needed, there = choice.memory.total / 2**30, gpu.usable_bytes / 2**30
-        return (
-            f"at least {needed:.1f} GiB with recomputation and the smallest microbatch, and one {gpu.name} "
-            f"has {there:.1f} to fill; add shard, context or tensor ranks, or set engine.offload_optimizer"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,16 @@ def serving(work: Work, gpus: int, network: Network, precision: ServingPrecision
     Raises:
         UserError: it is no language model, or the GPUs are not whole machines that can divide it.
     """
-    tensor, stages = _degrees(work, gpus, network)
+    each = network.gpus_per_node
+    if gpus < 1 or (gpus > each and gpus % each):
+        raise UserError(f"a model is served by the GPUs of one machine or of whole machines of {each}; got {gpus}")
+    tensor, stages = min(gpus, each), max(1, gpus // each)
+    queries = round(work.heads / work.kv_share)
+    if queries % tensor or stages > work.depth:
+        raise UserError(
+            f"{queries} heads and {work.depth} blocks cannot be divided over tensor {tensor} and pipeline {stages}; "
+            f"give another --gpus"
+        )
     if not any(one.causal for one in work.attentions):
         raise UserError(
             "--serve is for language models, which keep keys and values; this model has no causal attention"
@@ -82,18 +91,3 @@ def fewest_gpus(
         except UserError:
             continue
     return None
-
-
-def _degrees(work: Work, gpus: int, network: Network) -> tuple[int, int]:
-    """(tensor ranks, stages of a pipeline)."""
-    each = network.gpus_per_node
-    if gpus < 1 or (gpus > each and gpus % each):
-        raise UserError(f"a model is served by the GPUs of one machine or of whole machines of {each}; got {gpus}")
-    tensor, stages = min(gpus, each), max(1, gpus // each)
-    queries = round(work.heads / work.kv_share)
-    if queries % tensor or stages > work.depth:
-        raise UserError(
-            f"{queries} heads and {work.depth} blocks cannot be divided over tensor {tensor} and pipeline {stages}; "
-            f"give another --gpus"
-        )
-    return tensor, stages

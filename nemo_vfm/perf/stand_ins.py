@@ -126,10 +126,16 @@ def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
     how, modules = model.plan(), dict(model.named_modules())
     for name in matching(how.column, modules):
         tokens = sequence and not matching(how.whole_input, (name,))
-        modules[name].register_forward_pre_hook(_Before(ranks if tokens else 1))
+        # A linear's tokens from all ranks; on the way back their sum, or this rank's part of it.
+        modules[name].register_forward_pre_hook(
+            lambda _, inputs, count=ranks if tokens else 1: _Gathered.apply(inputs[0], count)  # type: ignore[no-untyped-call]
+        )
         _split_beside(modules[name], "column", ranks, tokens=tokens)
     for name in matching(how.row + how.vocabulary, modules):
-        modules[name].register_forward_hook(_After(ranks if sequence else 1))
+        # The sum of what all ranks have, or a part of it.
+        modules[name].register_forward_hook(
+            lambda _, inputs, output, count=ranks if sequence else 1: _Summed.apply(output, count)  # type: ignore[no-untyped-call]
+        )
         _split_beside(modules[name], "row", ranks, tokens=sequence)
 
 
@@ -159,28 +165,6 @@ class _BesideSplit(TensorSplit):
     def summed(self, part: Tensor) -> Tensor:
         """As large as it is."""
         return part
-
-
-class _Before:
-    """A linear's tokens from all ranks; on the way back their sum, or this rank's part of it."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-        entering: Tensor = _Gathered.apply(inputs[0], self._ranks)  # type: ignore[no-untyped-call]
-        return entering
-
-
-class _After:
-    """The sum of what all ranks have, or a part of it."""
-
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        left: Tensor = _Summed.apply(output, self._ranks)  # type: ignore[no-untyped-call]
-        return left
 
 
 class _Gathered(torch.autograd.Function):

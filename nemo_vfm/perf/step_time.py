@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
+from nemo_vfm.perf.communication import GRADIENT_BYTES, Passes, WeightsTime, activation_bytes, context_s, tensor_s
 from nemo_vfm.perf.fp8_time import Casts, fp8_flops_per_s, share_in_fp8
 from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
 from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Product, Split, Work
-from nemo_vfm.perf.network import Network
+from nemo_vfm.perf.network import Group, Network
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
 UPDATE_BYTES = 28  # that AdamW reads and writes for each parameter: weight, both moments, and the gradient read
@@ -128,7 +128,15 @@ class Clock:
     def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:
         """What does not depend on how data ranks share weights: with many GPUs there are ten ways for each layout."""
         block = self._block(plan, rows, recompute)
-        place, blocks = self._busiest(plan, rows, block)
+        # The device that works longest; of those in the middle any with most blocks will do.
+        key = plan.pipeline, plan.virtual
+        if key not in self._held:
+            sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
+            self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
+        held, both = self._held[key], block.forward + block.backward
+        most, last = max(held), plan.pipeline - 1
+        ends_of = {(0, held[0]), (held.index(most), most), (last, held[last])}
+        _, place, blocks = max((n * both + self._ends(plan, rows, at), at, n) for at, n in ends_of)
         ends = self._ends(plan, rows, place)
         each = plan.microbatches
         busy = each * (blocks * (block.forward + block.backward) + ends)
@@ -165,22 +173,22 @@ class Clock:
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
-            self._blocks[key] = self._reckoned(plan, rows, recompute)
+            linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
+            least = self.machine.kernels.launched_s()
+            forward = max(least, linears.forward + attention + moved)
+            # Backward computes the scores of attention again.
+            backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)
+            network, again = self.machine.network, 1 if recompute else 0
+            tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
+            found = context_s(self.work, plan, network, rows, self.itemsize)
+            hidden = attention * (1 - 1 / max(1, plan.context // _exchanging(plan)))
+            context = Passes(found.plain.forward + max(0.0, found.ring.forward - hidden),
+                             found.plain.backward + max(0.0, found.ring.backward - 2.5 * hidden))  # fmt: skip
+            compute = Passes(forward, backward)
+            self._blocks[key] = _Block(
+                *(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context))
+            )
         return self._blocks[key]
-
-    def _reckoned(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
-        linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
-        least = self.machine.kernels.launched_s()
-        forward = max(least, linears.forward + attention + moved)
-        backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)  # attention's scores: computed again
-        network, again = self.machine.network, 1 if recompute else 0
-        tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
-        found = context_s(self.work, plan, network, rows, self.itemsize)
-        hidden = attention * (1 - 1 / max(1, plan.context // _exchanging(plan)))
-        context = Passes(found.plain.forward + max(0.0, found.ring.forward - hidden),
-                         found.plain.backward + max(0.0, found.ring.backward - 2.5 * hidden))  # fmt: skip
-        compute = Passes(forward, backward)
-        return _Block(*(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context)))
 
     def _linears(self, plan: ParallelPlan, rows: int) -> Passes:
         """A block's linears; of blocks of which some are in FP8, the mean."""
@@ -188,9 +196,13 @@ class Clock:
         wide = self._products_s(plan, rows)
         if self.casts is None:
             return Passes(wide, times * wide)
-        quick, casts, share = self._products_s(plan, rows, fp8=True), self._casts_s(plan, rows), self.share_in_fp8
-        return Passes((1 - share) * wide + share * (quick + casts.forward),
-                      (1 - share) * times * wide + share * (times * quick + casts.backward))  # fmt: skip
+        quick, share, rate = self._products_s(plan, rows, fp8=True), self.share_in_fp8, self.machine.gpu.bytes_per_s
+        # What quantising the operands of the linears takes.
+        m, learns = rows * self.work.tokens / plan.context, not self.work.frozen
+        moved = [self.casts.linear(m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
+        forward, backward = sum(one.forward for one in moved) / rate, sum(one.backward for one in moved) / rate
+        return Passes((1 - share) * wide + share * (quick + forward),
+                      (1 - share) * times * wide + share * (times * quick + backward))  # fmt: skip
 
     def _products_s(self, plan: ParallelPlan, rows: int, *, fp8: bool = False) -> float:
         """Forward; linears of a text or a sample take the time of their FLOPs at the others' rate."""
@@ -202,14 +214,6 @@ class Clock:
             seconds += 2 * m * inputs * outputs / (peak * reached(m, inputs, outputs))
         all_flops = rows * self.work.products_flops / plan.context / plan.tensor
         return seconds * all_flops / flops if flops else all_flops / peak
-
-    def _casts_s(self, plan: ParallelPlan, rows: int) -> Passes:
-        """What quantising the operands of a block's linears takes."""
-        assert self.casts is not None
-        m, learns = rows * self.work.tokens / plan.context, not self.work.frozen
-        moved = [self.casts.linear(m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
-        rate = self.machine.gpu.bytes_per_s
-        return Passes(sum(one.forward for one in moved) / rate, sum(one.backward for one in moved) / rate)
 
     def _sides(self, plan: ParallelPlan) -> Iterator[tuple[float, float]]:
         """(inputs, outputs) on one device of each linear over a sample's own tokens."""
@@ -246,18 +250,6 @@ class Clock:
         times = 2 if self.work.frozen else 3
         return times * rows / plan.context * (first_s + last_s) / (self.peak * share)
 
-    def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
-        """(place in the pipeline, blocks) of the device that works longest."""
-        key = plan.pipeline, plan.virtual
-        if key not in self._held:
-            sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
-            self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
-        held, each = self._held[key], block.forward + block.backward
-        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
-        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
-                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
-        return found[1], found[2]
-
     def _weights(self, timed: TimedStep, at: ParallelPlan | Degrees) -> float:
         work, plan, block, blocks = self.work, timed.plan, timed.block, timed.blocks
         own = work.block_split / plan.tensor + work.block_whole
@@ -267,27 +259,33 @@ class Clock:
         learned = self.work.learned  # gradients are of these alone
         if plan.pipeline > 1:
             all_own = self._moved_weights(at, own * blocks + rest / plan.tensor)
-            again = self._fetched_again(plan, one.gather * blocks, blocks * (block.forward + block.backward))
+            rounds = math.ceil(plan.microbatches / plan.pipeline) if plan.virtual > _KEPT_STAGES else 1
+            # What a round over all virtual stages does not hide of bringing each together, forward and backward.
+            busy = blocks * (block.forward + block.backward)
+            again = (rounds - 1) * max(0.0, 2 * one.gather * blocks - plan.pipeline * busy)
             return fetched + again + ends.gather + learned * (all_own.scatter + all_own.copies)
         given = learned * (one.scatter + one.copies)
         shared = given + blocks * max(0.0, one.gather + given - block.backward)
         return plan.microbatches * (fetched + shared + 2 * ends.gather + learned * (ends.scatter + ends.copies))
 
     def _moved_weights(self, at: ParallelPlan | Degrees, parameters: float) -> WeightsTime:
+        """Weights are shared over shard x context, and copied over replicate; one device would hold `parameters`."""
         key = at.tensor, at.context, at.shard, at.replicate, parameters
         if key not in self._shared:
-            self._shared[key] = weights_s(parameters, at, self.machine.network, self.itemsize)
+            group, network = Group(at.shard * at.context, at.tensor), self.machine.network
+            copies = Group(at.replicate, at.tensor * group.size)
+            self._shared[key] = WeightsTime(
+                network.gather_s(parameters * self.itemsize, group),
+                network.gather_s(parameters * GRADIENT_BYTES, group),
+                network.reduce_s(parameters * GRADIENT_BYTES / group.size, copies),
+            )
         return self._shared[key]
-
-    def _fetched_again(self, plan: ParallelPlan, gather: float, work: float) -> float:
-        """What a round over all virtual stages does not hide of bringing each together, forward and backward."""
-        rounds = math.ceil(plan.microbatches / plan.pipeline) if plan.virtual > _KEPT_STAGES else 1
-        return (rounds - 1) * max(0.0, 2 * gather - plan.pipeline * work)
 
     def _sends(self, plan: ParallelPlan, rows: int, block: _Block, blocks: int) -> float:
         if plan.pipeline == 1:
             return 0.0
-        each = stage_send_s(self.work, plan, self.machine.network, rows, self.itemsize)
+        own = activation_bytes(self.work, plan, rows, self.itemsize) / (plan.tensor if plan.sequence else 1)
+        each = self.machine.network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))
         chunk = blocks / plan.virtual * block.forward
         late = 2 * plan.microbatches * plan.virtual * max(0.0, each - chunk)
         return 2 * (plan.pipeline - 1) * each + late

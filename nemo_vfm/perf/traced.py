@@ -103,26 +103,17 @@ def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bo
         series = [one[name] for one in (small, large, more)]
         if len({len(one) for one in series}) > 1:  # other operations for other sizes
             series = [[max(one)] for one in series]
-        found[name] = _fullest([_line((a, b, c), first, s, m, single) for a, b, c in zip(*series, strict=True)])
+        lines = set[Line]()
+        for a, b, c in zip(*series, strict=True):
+            of_token = (b - a) / (m - s) / first
+            row = 0 if single else c - a
+            lines.add((0.0, a - s * of_token, of_token) if single else (a - first * row, row - s * of_token, of_token))
+        kept: list[Line] = []  # without those that another is above whatever the size
+        for line in sorted(lines, reverse=True):
+            if not any(all(x >= y for x, y in zip(other, line, strict=True)) for other in kept):
+                kept.append(line)
+        found[name] = kept
     return Even(found)
-
-
-def _line(found: tuple[int, int, int], rows: int, few: int, many: int, single: bool) -> Line:
-    small, large, more = found
-    of_token = (large - small) / (many - few) / rows
-    if single:
-        return 0.0, small - few * of_token, of_token
-    row = more - small
-    return small - rows * row, row - few * of_token, of_token
-
-
-def _fullest(lines: Sequence[Line]) -> list[Line]:
-    """Without those that another is above whatever the size."""
-    kept: list[Line] = []
-    for line in sorted(set(lines), reverse=True):
-        if not any(all(a >= b for a, b in zip(other, line, strict=True)) for other in kept):
-            kept.append(line)
-    return kept
 
 
 def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) -> tuple[Moments, int]:
@@ -133,7 +124,19 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
     with ExitStack() as stack:
         stack.enter_context(without_compiler())
         live = stack.enter_context(LiveBytes())
-        _make_local(small, cut)
+        how, narrows = small.plan(), narrowable(_module(small)) if cut.narrow else set()
+        made: dict[int, nn.Parameter] = {}
+        for path, module in _module(small).named_modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    axis = split_axis(f"{path}.{name}", how)
+                    shape = [n // cut.tensor if place == axis else n for place, n in enumerate(parameter.shape)]
+                    narrow = (cut.narrow and cut.gathered) or f"{path}.{name}" in narrows
+                    dtype = torch.bfloat16 if narrow else torch.float32
+                    if id(parameter) not in made:
+                        made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
+                    module._parameters[name] = made[id(parameter)]
+            module._buffers |= {name: torch.empty_like(one) for name, one in module._buffers.items() if one is not None}
         inside, count = fake_inputs(model, shapes, rows, tokens, split)
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
         stack.enter_context(native_products())
@@ -268,20 +271,3 @@ def _with(module: nn.Module, path: list[str], other: nn.Module) -> nn.Module:
     name, *rest = path
     twin._modules[name] = _with(module.get_submodule(name), rest, other) if rest else other
     return twin
-
-
-def _make_local(model: Cuttable, cut: Cut) -> None:
-    """Leave what a device has of the parameters, as tensors without numbers; buffers likewise."""
-    how, narrows = model.plan(), narrowable(_module(model)) if cut.narrow else set()
-    made: dict[int, nn.Parameter] = {}
-    for path, module in _module(model).named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                axis = split_axis(f"{path}.{name}", how)
-                shape = [n // cut.tensor if place == axis else n for place, n in enumerate(parameter.shape)]
-                narrow = (cut.narrow and cut.gathered) or f"{path}.{name}" in narrows
-                dtype = torch.bfloat16 if narrow else torch.float32
-                if id(parameter) not in made:
-                    made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
-                module._parameters[name] = made[id(parameter)]
-        module._buffers |= {name: torch.empty_like(one) for name, one in module._buffers.items() if one is not None}

@@ -317,7 +317,7 @@ class SamplingModel:
             log.warn("pipeline.offload leaves the network on the device, because its weights are split over ranks; "
                      "text encoder and codec are offloaded")  # fmt: skip
         elif isinstance(model, NoiseExperts):
-            model.keep_one_on_device()
+            model.one_on_device = True
         return model.to("cpu") if ranks.has_plain_weights else model
 
 

@@ -113,7 +113,7 @@ def test_parts_share_the_device_only_without_offload(offload: bool) -> None:
 def test_only_one_of_two_experts_is_on_the_device_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Residents()
     experts = NoiseExperts(high=network(seen, "high"), low=network(seen, "low"), boundary=0.5)
-    experts.keep_one_on_device()
+    experts.one_on_device = True
     monkeypatch.setattr(NoiseExperts, "to", lambda self, where: [one.to(where) for one in self.networks()])
     generated(seen, experts, offload=True)
     assert seen.used == ["text", "high", "low", "codec"] * 2

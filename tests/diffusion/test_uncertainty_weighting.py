@@ -11,7 +11,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.objective import EDM, FlowMatching, Objective
 from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
-from nemo_vfm.models.blocks.embeddings import NoiseUncertainty, with_uncertainty
+from nemo_vfm.models.blocks.video_tokens import NoiseUncertainty, with_uncertainty
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import Doubling, own, started, tiny

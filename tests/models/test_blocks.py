@@ -3,9 +3,17 @@
 import pytest
 import torch
 
-from nemo_vfm.models.blocks.embeddings import AbsolutePositions, PatchEmbedding, sinusoids
 from nemo_vfm.models.blocks.layers import LayerNorm, LayerNorm1p, RMSNorm, rms_normalised, rotate
-from nemo_vfm.models.blocks.video_tokens import Rope, axis_dims, grid_of, patches, unpatch
+from nemo_vfm.models.blocks.video_tokens import (
+    AbsolutePositions,
+    PatchEmbedding,
+    Rope,
+    axis_dims,
+    grid_of,
+    patches,
+    sinusoids,
+    unpatch,
+)
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT

@@ -80,7 +80,7 @@ def test_padding_stands_at_the_end_alone_and_each_rank_knows_whose_its_tokens_ar
         group = Ranks(rank)
         with under(Layout(group, group)):  # type: ignore[arg-type]
             found = row(torch.tensor(SIZES), sum(map(math.prod, SIZES)), (1, 2, 2), torch.device("cpu"))
-            assert found.segments == (8, 12, 1, 12, 3) and found.line == (1, 1, 36)
+            assert found.segments == (8, 12, 1, 12, 3)
             spans.append(found.spans())
             samples += found.sample_S.tolist()
     assert samples == [0] * 8 + [1] * 12 + [2] + [3] * 15
@@ -89,7 +89,7 @@ def test_padding_stands_at_the_end_alone_and_each_rank_knows_whose_its_tokens_ar
 
 def test_what_modulates_a_sample_gets_the_sum_of_its_tokens_gradients():
     found = Row(((1, 2, 4), (1, 2, 6)), ((1, 1, 2), (1, 1, 3)), 0, torch.tensor([0, 0, 1, 1, 1]))
-    levels = noise_levels(torch.tensor([0.1, 0.2]), 2, found.line, found)
+    levels = noise_levels(torch.tensor([0.1, 0.2]), 2, (1, 1, 5), found)
     torch.manual_seed(0)
     x = torch.randn(2, 1, 3, dtype=torch.float64, requires_grad=True)
     assert torch.equal(levels.by_token([x])[0][0], x[[0, 0, 1, 1, 1], 0])

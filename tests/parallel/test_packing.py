@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.models.blocks.dit_block import BlockContext
+from nemo_vfm.models.dit import BlockContext
 from tests.support.combinations import cases
 from tests.support.packs import UNSURE, furthest, step
 from tests.support.ranks import on_ranks

@@ -19,13 +19,6 @@ class BlockLoop(Protocol):
 class HasBlockLoop(Protocol):
     """A network that leaves the order of its blocks to a loop."""
 
-    def use_block_loop(self, loop: BlockLoop) -> None:
-        """From here on run blocks by this loop; at first it is `one_after_another`."""
+    def use_block_loop(self, loop: BlockLoop | None) -> None:
+        """From here on run blocks by this loop; None runs all, one after another."""
         ...
-
-
-def one_after_another(blocks: "Iterable[nn.Module]", x_BSD: "Tensor", context: Any) -> "Tensor":
-    """All of them."""
-    for block in blocks:
-        x_BSD = block(x_BSD, context)
-    return x_BSD

@@ -82,14 +82,15 @@ class GivenInTime:
         noised = objective.noised(given.latents_BCTHW, given.noise_BCTHW, given.sigma_B)
         known, _ = objective.inputs(noised, given.sigma_B)
         # EDM's input ln sigma does not exist at noise level 0; the level computed there is not used.
-        joined = torch.where(given.mask_B1T11, known.to(latents), latents)
+        mask_B1T11 = given.mask_BT[:, None, :, None, None]
+        joined = torch.where(mask_B1T11, known.to(latents), latents)
         if self.level is not None:
             level_B = torch.where(given.mask_BT, torch.full_like(level_B, self.level)[:, None], level_B[:, None])
         inputs = {"latents_BCTHW": joined, "noise_B": level_B}
         if self.mask:
-            inputs["condition_BCTHW"] = given.mask_B1T11.to(latents).expand(-1, 1, -1, *latents.shape[3:])
+            inputs["condition_BCTHW"] = mask_B1T11.to(latents).expand(-1, 1, -1, *latents.shape[3:])
         return inputs
 
     def known(self, given: GivenFrames) -> Tensor | None:
         """Latents of the given frames."""
-        return given.mask_B1T11
+        return given.mask_BT[:, None, :, None, None]

@@ -5,17 +5,18 @@ Our format is safetensors with the method, ranks, alphas, linears and the base's
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor, nn
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters import peft_keys
-from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
+from nemo_vfm.models.adapters.matrices import Matrices, require_pairs
 from nemo_vfm.models.adapters.native_adapter_keys import (
     PREFIX,
     has_native_names,
@@ -26,12 +27,13 @@ from nemo_vfm.models.adapters.native_adapter_keys import (
 )
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import read_mapping
-from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
+from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile, pack, read_header, write
 
 Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]
 SCHEMA, HEADER = "nemo_vfm.adapter/1", "nemo_vfm.adapter"
 FILE, PEFT_FILE, PEFT_CONFIG = "adapter.safetensors", "adapter_model.safetensors", "adapter_config.json"
 DIFFUSERS_FILE, DIFFUSERS_HEADER = "pytorch_lora_weights.safetensors", "lora_adapter_metadata"
+_MOST_BYTES = 64 << 30  # more than any adapter has
 _PEFT, _DIFFUSERS, _COSMOS = "base_model.model.", "transformer.", "net."
 
 
@@ -60,9 +62,26 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
         UserError: the file does not exist, or alpha is missing.
         DataError: the file is damaged or not an adapter.
     """
-    file = _file_of(path)
-    with open_adapter(file) as file_tensors:
-        tensors, header = {key: file_tensors.get_tensor(key) for key in file_tensors.keys()}, file_tensors.metadata()  # noqa: SIM118
+    from safetensors import SafetensorError
+
+    file = path
+    if not path.is_file():
+        found_files = [path / name for name in (FILE, PEFT_FILE, DIFFUSERS_FILE) if (path / name).is_file()]
+        if len(found_files) != 1:
+            kind = "several adapters" if found_files else "no adapter"
+            raise UserError(f"{path} is not a file and contains {kind}; give a safetensors file, or a folder with "
+                            f"{FILE}, {PEFT_FILE} or {DIFFUSERS_FILE}")  # fmt: skip
+        (file,) = found_files
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise DataError(
+                f"{file.name} has {file.stat().st_size:,} bytes; the limit for an adapter is {_MOST_BYTES:,}"
+            )
+        read_header(file)  # stricter than the library
+        with closing(MappedFile(file)) as mapped:
+            tensors, header = {key: mapped.get_tensor(key) for key in mapped.keys()}, mapped.metadata()  # noqa: SIM118
+    except (SafetensorError, CorruptCheckpoint, OSError) as error:
+        raise DataError(f"{file.name} cannot be read as safetensors: {error}") from error
     style = _style(file, tensors, header)
     found = _read(style, file, tensors, header, model, alpha)
     if found.matrices or not found.changes:
@@ -128,16 +147,6 @@ def _tensors(
         return write_native(matrices, changes, model)
     names = native_names(model)
     return peft_keys.write_keys(_COSMOS, {translated(names, name): one for name, one in matrices.items()})
-
-
-def _file_of(path: Path) -> Path:
-    if path.is_file():
-        return path
-    found = [path / name for name in (FILE, PEFT_FILE, DIFFUSERS_FILE) if (path / name).is_file()]
-    if len(found) != 1:
-        raise UserError(f"{path} is not a file and contains {'several adapters' if found else 'no adapter'}; give a "
-                        f"safetensors file, or a folder with {FILE}, {PEFT_FILE} or {DIFFUSERS_FILE}")  # fmt: skip
-    return found[0]
 
 
 def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Style:

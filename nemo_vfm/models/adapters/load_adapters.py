@@ -95,7 +95,11 @@ def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[
     """
     attached = []
     for name, file in files.items():
-        network = _network(model, name, file)
+        network = model
+        if isinstance(model, NoiseExperts):
+            if (objection := file.objection(to_two=True)) is not None:
+                raise UserError(f"adapters.{name}: {objection}")
+            network = model.high if file.network == "transformer" else model.low
         found = read_adapter(file.path, network, alpha=file.alpha)
         changes = insert_changes(network, found.changes, str(file.path))
         placed = insert_adapter(network, name, found.matrices, str(file.path), our_names=found.style == "ours")
@@ -103,14 +107,6 @@ def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[
             one.low.strength = file.strength
         attached.append(AttachedAdapter(name, file, found.style, found.base, placed, network, changes))
     return attached
-
-
-def _network(model: nn.Module, name: str, file: AdapterFile) -> nn.Module:
-    if not isinstance(model, NoiseExperts):
-        return model
-    if (objection := file.objection(to_two=True)) is not None:
-        raise UserError(f"adapters.{name}: {objection}")
-    return model.high if file.network == "transformer" else model.low
 
 
 def fill_adapters(attached: Sequence[AttachedAdapter]) -> None:
@@ -143,22 +139,17 @@ def require_change(model: nn.Module, name: str, source: Path) -> int:
     for place, linear in adapted:
         low = linear.adapters[name]
         assert isinstance(low, LowRank)
-        plain, adapter = _unsharded_linear(linear), low.unsharded()
+        plain = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
+        plain.weight = nn.Parameter(whole(linear.weight), requires_grad=False)
+        if linear.bias is not None:
+            plain.bias = nn.Parameter(whole(linear.bias), requires_grad=False)
         x = torch.randn(_ROWS, plain.in_features, generator=generator(0, "probe", place)).to(plain.weight)
         output = plain(x)
-        changed += int(not torch.equal(adapter(x, output, plain), output))
+        changed += int(not torch.equal(low.unsharded()(x, output, plain), output))
     if not changed:
         raise DataError(f"{source} changes the output of none of its {len(adapted)} linears: it was saved untrained, "
                         f"or its matrices are zero")  # fmt: skip
     return changed
-
-
-def _unsharded_linear(linear: nn.Linear) -> nn.Linear:
-    plain = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
-    plain.weight = nn.Parameter(whole(linear.weight), requires_grad=False)
-    if linear.bias is not None:
-        plain.bias = nn.Parameter(whole(linear.bias), requires_grad=False)
-    return plain
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
@@ -173,11 +164,8 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
         tensor = whole(weights[name].detach())
         flat = tensor.reshape(-1)
         chosen = flat[:: max(1, len(flat) // _PROBED)][:_PROBED].float().cpu()
-        digest.update(f"{name} {tuple(tensor.shape)} {_bits(flat)} ".encode() + chosen.numpy().tobytes())
+        # The values' fp32 bit patterns as integers, whose sum does not depend on the order.
+        pieces: Sequence[Tensor] = torch.split(flat, _PIECE)
+        bits = sum(int(piece.float().view(torch.int32).sum(dtype=torch.int64)) for piece in pieces)
+        digest.update(f"{name} {tuple(tensor.shape)} {bits} ".encode() + chosen.numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _bits(flat: Tensor) -> int:
-    """Sum the values' fp32 bit patterns as integers, which does not depend on the order."""
-    pieces: Sequence[Tensor] = torch.split(flat.detach(), _PIECE)
-    return sum(int(piece.float().view(torch.int32).sum(dtype=torch.int64)) for piece in pieces)

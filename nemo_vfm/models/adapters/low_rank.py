@@ -106,21 +106,17 @@ class LowRank(nn.Module):
         for (name, rank), h_part in zip(self.ranks.items(), split, strict=True):
             parts[name] = product(self.strength * rank.scale * h_part, local(self.get_parameter(f"{name}_b")))
         if self.method == "dora":
-            return self._with_dora(parts, output, linear)
+            factors = {}  # m / |W + s B A|, of the sum (W x + s B A x)
+            for name in self.ranks:
+                magnitude = local(self.get_parameter(f"{name}_magnitude"))
+                factors[name] = (magnitude / self.row_norms(linear, name)).to(output.dtype)
+            ones = {name: output.new_ones(self.parts.count(output.shape[-1], name)) for name in self.parts.names}
+            factor = self.parts.fuse({**ones, **factors}, output.shape[-1])
+            bias = None if linear.bias is None else local(linear.bias).to(output.dtype)
+            # A single product, so that backward stores only one tensor of the output's size for the magnitudes.
+            changed = (output if bias is None else output - bias) + self.parts.fuse(parts, output.shape[-1])
+            return factor * changed if bias is None else torch.addcmul(bias, factor, changed)
         return output + self.parts.fuse(parts, output.shape[-1])
-
-    def _with_dora(self, parts: dict[str, Tensor], output: Tensor, linear: nn.Linear) -> Tensor:
-        """Compute m / |W + s B A| (W x + s B A x) plus the bias."""
-        factors = {}
-        for name in self.ranks:
-            magnitude = local(self.get_parameter(f"{name}_magnitude"))
-            factors[name] = (magnitude / self.row_norms(linear, name)).to(output.dtype)
-        ones = {name: output.new_ones(self.parts.count(output.shape[-1], name)) for name in self.parts.names}
-        factor = self.parts.fuse({**ones, **factors}, output.shape[-1])
-        bias = None if linear.bias is None else local(linear.bias).to(output.dtype)
-        # A single product, so that backward stores only one tensor of the output's size for the magnitudes.
-        changed = (output if bias is None else output - bias) + self.parts.fuse(parts, output.shape[-1])
-        return factor * changed if bias is None else torch.addcmul(bias, factor, changed)
 
     @torch.no_grad()
     def row_norms(self, linear: nn.Linear, name: str) -> Tensor:
@@ -133,12 +129,6 @@ class LowRank(nn.Module):
         """Compute W + s B A of a projection, (O, I), for this rank's rows or columns."""
         a, b = (local(self.get_parameter(f"{name}_{which}")) for which in "ab")
         return self.parts.rows(local(weight), name) + self.strength * self.ranks[name].scale * (b @ a)
-
-    @torch.no_grad()
-    def set_magnitudes(self, linear: nn.Linear) -> None:
-        """Initialise DoRA's magnitudes to m = |W|, which equals |W + s B A| while B is zero."""
-        for name in self.ranks if self.method == "dora" else ():
-            local(self.get_parameter(f"{name}_magnitude")).copy_(self.row_norms(linear, name))
 
     @torch.no_grad()
     def merged(self, linear: nn.Linear, weight: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from nemo_vfm.models.adapters.low_rank import (
     adapters_of,
 )
 from nemo_vfm.parallel.apply.frozen_weights import freeze
+from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
@@ -44,11 +45,6 @@ class AdapterTarget:
             raise ValueError("parts is empty; leave it out to adapt all")
         self.modules, self.rank, self.alpha = modules, rank, alpha
         self.parts = None if parts is None else tuple(parts)
-
-    def state(self) -> dict[str, Json]:
-        """Return the arguments."""
-        parts = None if self.parts is None else list(self.parts)
-        return {"modules": self.modules, "rank": self.rank, "alpha": self.alpha, "parts": parts}
 
 
 class LowRankAdapter:
@@ -88,7 +84,12 @@ class LowRankAdapter:
 
     def state(self) -> dict[str, Json]:
         """Return the arguments, which a checkpoint stores because its matrices do not contain alpha."""
-        return {"method": self.method, "targets": {name: one.state() for name, one in self.targets.items()}}
+        targets: dict[str, Json] = {
+            name: {"modules": one.modules, "rank": one.rank, "alpha": one.alpha,
+                   "parts": None if one.parts is None else list(one.parts)}
+            for name, one in self.targets.items()
+        }  # fmt: skip
+        return {"method": self.method, "targets": targets}
 
     def differs_from(self, before: Json) -> str | None:
         """Return the arguments that differ from a checkpoint's, with both values; None if there are none to report."""
@@ -153,7 +154,10 @@ def begin(model: nn.Module) -> None:
     for _, linear in adapted_linears(model):
         for adapter in linear.adapters.values():
             assert isinstance(adapter, LowRank)
-            adapter.set_magnitudes(linear)
+            for name in adapter.ranks if adapter.method == "dora" else ():
+                with torch.no_grad():  # m = |W|, which equals |W + s B A| while B is zero
+                    magnitude = local(adapter.get_parameter(f"{name}_magnitude"))
+                    magnitude.copy_(adapter.row_norms(linear, name))
 
 
 def adapted_linears(model: nn.Module) -> list[tuple[str, AdaptedLinear]]:

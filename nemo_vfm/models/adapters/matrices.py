@@ -3,16 +3,14 @@
 Letters: R rank, I inputs, O outputs.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.errors import CorruptCheckpoint, DataError
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
@@ -20,13 +18,10 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
-from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile, read_header
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 #: Initializations that take B0 A0 out of the base: its leading singular vectors, or the leading part of its QR.
 Initial = Literal["pissa", "olora"]
-#: More than any adapter has.
-_MOST_BYTES = 64 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +61,6 @@ class Matrices:
         q_b, r_b = torch.linalg.qr(torch.cat([self.b.to(b), -b], 1))
         q_a, r_a = torch.linalg.qr(torch.cat([self.a.to(a), a]).t())
         return Matrices(q_a.t(), q_b @ r_b @ r_a.t(), self.rank.alpha, self.magnitude)
-
-
-@contextmanager
-def open_adapter(path: Path) -> Iterator[MappedFile]:
-    """Open a safetensors file and validate its header."""
-    from safetensors import SafetensorError
-
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise DataError(
-                f"{path.name} has {path.stat().st_size:,} bytes; the limit for an adapter is {_MOST_BYTES:,}"
-            )
-        read_header(path)  # stricter than the library
-        file = MappedFile(path)
-        yield file
-    except (SafetensorError, CorruptCheckpoint, OSError) as error:
-        raise DataError(f"{path.name} cannot be read as safetensors: {error}") from error
-    file.close()
 
 
 def require_pairs(name: str, found: Mapping[str, Matrices]) -> None:
@@ -234,7 +211,11 @@ def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) ->
         return {part: (place if part == WHOLE else f"{place}.{part}", rows) for part, rows in order.items()}
     of = maps.get(f"{place}.weight")
     numbers = torch.arange(linear.out_features)[:, None]
-    if of is None or len(of.names) != len(parts.names) or (theirs := _split_rows(of, numbers)) is None:
+    if of is None or len(of.names) != len(parts.names):
+        return {}
+    try:
+        theirs = of.split(numbers)  # row numbers as diffusers has them
+    except RuntimeError:  # the weight has another shape there, such as a convolution's
         return {}
     found = {}
     for part, name, rows in zip(parts.names, of.names, theirs, strict=True):
@@ -243,14 +224,6 @@ def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) ->
         where[ours] = torch.arange(len(ours))
         found[part] = (name.removesuffix(".weight"), where[rows.flatten()])
     return found
-
-
-def _split_rows(of: TensorMap, numbers: Tensor) -> list[Tensor] | None:
-    """Split row numbers as diffusers does; None if the weight has another shape there, such as a convolution's."""
-    try:
-        return of.split(numbers)
-    except RuntimeError:
-        return None
 
 
 def _maps(model: nn.Module, *, our_names: bool) -> dict[str, TensorMap] | None:

@@ -61,11 +61,6 @@ def require_known(name: str, config: Mapping[str, Json]) -> None:
         )
 
 
-def initial_of(config: Mapping[str, Json]) -> Initial | None:
-    """Return the initialisation that took a part out of the base; None if it left the base as it was."""
-    return _REDUCING.get(str(config.get("init_lora_weights")).lower())
-
-
 _A, _B, _M = "lora_A", "lora_B", "lora_magnitude_vector"
 #: PEFT also stores the base's weight of an adapted head, in case it was enlarged.
 _BASE = "base_layer"
@@ -136,7 +131,8 @@ def _matrices(name: str, linear: str, given: Mapping[str, Tensor], config: Mappi
     if bool(config.get("use_dora")) != (_M in given):
         raise DataError(f"{name} declares use_dora: {config.get('use_dora')}, but {linear} has "
                         f"{'a' if _M in given else 'no'} {_M}")  # fmt: skip
-    return Matrices(given[_A], given[_B], alpha, given.get(_M), initial_of(config), given.get(_BASE))
+    initial = _REDUCING.get(str(config.get("init_lora_weights")).lower())  # None: it left the base as it was
+    return Matrices(given[_A], given[_B], alpha, given.get(_M), initial, given.get(_BASE))
 
 
 def _option_of(name: str, config: Mapping[str, Json], patterns: str, linear: str, default: Json) -> Json:

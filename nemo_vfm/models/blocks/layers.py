@@ -85,18 +85,16 @@ class RMSNormAcrossHeads(nn.Module):
         super().__init__()
         self.dim, self.eps = dim, eps
         self.weight = nn.Parameter(torch.ones(dim))
-        self.total: Callable[[Tensor], Tensor] = _as_it_is
+        self.total: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x_BSHD: Tensor) -> Tensor:
         """x with unit root mean square over heads and head dimension, times the weight, in the dtype of x."""
-        square_BS11 = self.total(x_BSHD.float().square().sum((-2, -1), keepdim=True))
+        square_BS11 = x_BSHD.float().square().sum((-2, -1), keepdim=True)
+        if self.total is not None:
+            square_BS11 = self.total(square_BS11)
         normal = x_BSHD * torch.rsqrt(square_BS11 / self.dim + self.eps).to(x_BSHD.dtype)
         weight = self.weight if type(self.weight) is nn.Parameter else local(self.weight)
         return normal * weight.view(x_BSHD.shape[-2:]).to(x_BSHD.dtype)
-
-
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
 
 
 def rms_normalised(x: Tensor, eps: float = 1e-6) -> Tensor:
@@ -209,13 +207,6 @@ def block_modulation(*, width: int, rank: int | None, parts: int) -> Modulation 
     if rank is None:
         return Modulation(width=width, num_chunks=3 * parts)
     return LowRankModulation(width=width, rank=rank, parts=parts)
-
-
-def last_modulation(*, width: int, rank: int | None) -> Modulation | LowRankModulation:
-    """A shift and a scale for the output, which no gate follows."""
-    if rank is None:
-        return Modulation(width=width, num_chunks=2)
-    return LowRankModulation(width=width, rank=rank, parts=1, chunks_each=2)
 
 
 def modulate(x_BSD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:

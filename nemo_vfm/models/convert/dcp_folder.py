@@ -226,7 +226,11 @@ class DcpFolder:
         found = read_index(index.read_bytes())
         self.folder, self._tensors, self._open = folder, found.tensors, dict[str, BinaryIO]()
         files = {chunk.file for tensor in found.tensors.values() for chunk in tensor.chunks}
-        self._sizes = {name: _size(folder, name) for name in files}
+        self._sizes: dict[str, int] = {}
+        for name in files:  # of the folder's own files, whatever their names say
+            if name != Path(name).name or not name.endswith(SUFFIX) or not (folder / name).is_file():
+                raise DataError(f"its index names the file {name[:200]!r}, but the folder has no such {SUFFIX} file")
+            self._sizes[name] = (folder / name).stat().st_size
         _require_apart(found.tensors, self._sizes)
         beside = {path.name for path in folder.iterdir() if path.is_file()} - files - _READ
         #: Streams of bytes and files that are not read.
@@ -286,13 +290,6 @@ class DcpFolder:
             return opened.tensor(found)
         except DataError as error:
             raise DataError(f"{chunk.file}, {name[:200]} at {chunk.offsets}: {error}") from error
-
-
-def _size(folder: Path, name: str) -> int:
-    """Of one of the folder's own files, whatever its name says."""
-    if name != Path(name).name or not name.endswith(SUFFIX) or not (folder / name).is_file():
-        raise DataError(f"its index names the file {name[:200]!r}, but the folder has no such {SUFFIX} file")
-    return (folder / name).stat().st_size
 
 
 def _require_apart(tensors: Mapping[str, ChunkedTensor], sizes: Mapping[str, int]) -> None:

@@ -136,7 +136,14 @@ def read_nemo(path: Path) -> NemoArchive:
     with path.open("rb") as file, _plain_tar(file, path.stat().st_size) as tar:
         members = _members(tar)
         if CONFIG not in members or WEIGHTS not in members:
-            raise DataError(_what_is_missing(members))
+            reason = (f"a .nemo archive holds {CONFIG} and {WEIGHTS}; this one holds "
+                      f"{', '.join(sorted(members)[:5]) or 'nothing'}")  # fmt: skip
+            if any(name.endswith((".distcp", ".metadata")) for name in members):
+                reason = ("its weights are a distributed checkpoint, whose index is a pickle; save it as one file "
+                          "with NeMo first")  # fmt: skip
+            elif any(PurePosixPath(name).name == WEIGHTS for name in members):
+                reason = "its weights are split over several GPUs (mp_rank_..); merge them with NeMo first"
+            raise DataError(reason)
         start, size = members[CONFIG]
         if size > MAX_CONFIG_BYTES:
             raise DataError(f"{CONFIG} has {size:,} bytes; a configuration has at most {MAX_CONFIG_BYTES:,}")
@@ -148,14 +155,6 @@ def read_nemo(path: Path) -> NemoArchive:
         archive = open_torch_zip(Window(tar.file, tar.start + start, size))
         tensors = archive.tensors(weights(archive.content))
     return NemoArchive(config, tensors, tuple(sorted(name for name in members if name not in (CONFIG, WEIGHTS))))
-
-
-def _what_is_missing(members: dict[str, tuple[int, int]]) -> str:
-    if any(name.endswith((".distcp", ".metadata")) for name in members):
-        return "its weights are a distributed checkpoint, whose index is a pickle; save it as one file with NeMo first"
-    if any(PurePosixPath(name).name == WEIGHTS for name in members):
-        return "its weights are split over several GPUs (mp_rank_..); merge them with NeMo first"
-    return f"a .nemo archive holds {CONFIG} and {WEIGHTS}; this one holds {', '.join(sorted(members)[:5]) or 'nothing'}"
 
 
 @contextmanager
@@ -186,7 +185,14 @@ def _members(window: Window) -> dict[str, tuple[int, int]]:
     try:
         # The name of the mode matters: "r:" never guesses a compression.
         with tarfile.open(fileobj=window, mode="r:") as tar:
-            for info in _headers(tar):
+            last = -1
+            for number in range(_MAX_MEMBERS + 1):
+                if (info := tar.next()) is None:
+                    break
+                # A negative size would walk backwards for ever.
+                if info.offset <= last or info.size < 0 or number == _MAX_MEMBERS:
+                    raise DataError(f"the archive has more than {_MAX_MEMBERS:,} members, or goes backwards")
+                last = info.offset
                 name = _judged(info, window.size)
                 if name in found:
                     raise DataError(f"the archive holds {name!r} twice")
@@ -195,18 +201,6 @@ def _members(window: Window) -> dict[str, tuple[int, int]]:
     except (tarfile.TarError, ValueError, OSError, RecursionError, OverflowError) as error:
         raise DataError(f"this is not a complete tar: {error}") from error
     return found
-
-
-def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    last = -1
-    for number in range(_MAX_MEMBERS + 1):
-        info = tar.next()
-        if info is None:
-            return
-        if info.offset <= last or info.size < 0 or number == _MAX_MEMBERS:  # a negative size walks backwards for ever
-            raise DataError(f"the archive has more than {_MAX_MEMBERS:,} members, or goes backwards")
-        last = info.offset
-        yield info
 
 
 def _judged(info: tarfile.TarInfo, end: int) -> str | None:

@@ -171,18 +171,16 @@ class _Machine:
             if count > self.most:
                 raise DataError(f"its pickle has more than {self.most:,} instructions")
             if opcode.name == "STOP":
-                return self._result(position or 0, len(data))
+                if len(self.stack) != 1 or (position or 0) + 1 != len(data):
+                    raise DataError(f"its pickle ends at byte {position:,} of {len(data):,} with {len(self.stack)} "
+                                    "values left")  # fmt: skip
+                return self.stack[0]
             action = _ACTIONS.get(opcode.name)
             if action is None:
                 raise DataError(f"its pickle uses the instruction {opcode.name} at byte {position:,}, "
                                 f"which a list of tensors does not need")  # fmt: skip
             action(self, argument)
         raise DataError("its pickle has no end")
-
-    def _result(self, position: int, size: int) -> object:
-        if len(self.stack) != 1 or position + 1 != size:
-            raise DataError(f"its pickle ends at byte {position:,} of {size:,} with {len(self.stack)} values left")
-        return self.stack[0]
 
     def push(self, value: object) -> None:
         self.stack.append(value)
@@ -277,16 +275,12 @@ def _ordered_dict(*pairs: object) -> dict[Any, Any]:
     return {}
 
 
-def _parameter(data: object, *_: object) -> object:
-    return data
-
-
 #: Names that torch writes for data, and what stands for a call of each.
 _CALLS: Final[dict[str, Callable[..., object]]] = {
     "collections.OrderedDict": _ordered_dict,
     f"torch._utils.{_TENSOR}": lambda *given: tensor_place(*given[:4]),
     f"torch._utils.{_TENSOR_V3}": lambda *given: tensor_place(*given[:4], dtype=given[6]),
-    f"torch._utils.{_PARAMETER}": _parameter,
+    f"torch._utils.{_PARAMETER}": lambda data, *_: data,
     "torch.Size": lambda lengths: tuple(lengths),
     "torch.device": lambda *words: ":".join(str(word) for word in words if type(word) in (str, int)),
     **dict.fromkeys(
@@ -294,10 +288,6 @@ _CALLS: Final[dict[str, Callable[..., object]]] = {
         lambda *_: Opaque(),
     ),
 }
-
-
-def _push(machine: _Machine, argument: object) -> None:
-    machine.push(argument)
 
 
 def _tuple_of(count: int) -> Callable[[_Machine, object], None]:
@@ -329,8 +319,8 @@ _ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
     "NONE": lambda m, a: m.push(None),
     "NEWTRUE": lambda m, a: m.push(True),
     "NEWFALSE": lambda m, a: m.push(False),
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _push),
-    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"), _push),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
+    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"), _Machine.push),
     "EMPTY_TUPLE": _tuple_of(0),
     "TUPLE1": _tuple_of(1),
     "TUPLE2": _tuple_of(2),

@@ -14,7 +14,7 @@ from nemo_vfm.models.convert.language.config_keys import shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.reward import replace_head
+from nemo_vfm.parallel.layers.linear import Linear
 
 _ENDING, _ENDING_THERE = "ForCausalLM", "ForSequenceClassification"
 _MOST_OUTPUTS = 1000
@@ -43,18 +43,28 @@ def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedRewar
         DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
     """
     with _RewardFolder(folder) as weights:
-        return LoadedReward(filled(weights, dtype), labels_of(weights.config), pad_of(weights.config))
+        pad, most = weights.config.get("pad_token_id"), weights.config.get("vocab_size")
+        if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
+            raise wrong("pad_token_id", pad, "a token or null")
+        return LoadedReward(filled(weights, dtype), labels_of(weights.config), pad)
 
 
 class _RewardFolder(GptFolder):
     """A language model's folder whose head is `score.weight`, (outputs, width)."""
 
     def _as_language_model(self) -> Mapping[str, Json]:
-        return _as_language_model(self.config)
+        known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
+        names = self.config.get("architectures")
+        if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
+            raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")
+        return {**self.config, "architectures": [known[names[0]]]}
 
     def _unborn(self) -> GPT:
         model = super()._unborn()
-        replace_head(model, len(labels_of(self.config)))
+        weight = model.embedding.weight
+        outputs = len(labels_of(self.config))
+        model.head = Linear(model.width, outputs, bias=False, device=weight.device, dtype=weight.dtype)
+        model.tied = False
         return model
 
     def _map_to(self, name: str) -> TensorMap:
@@ -73,26 +83,11 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
         number = _DEFAULT_OUTPUTS if count is None else whole(config, "num_labels", _MOST_OUTPUTS)
         return tuple(f"LABEL_{place}" for place in range(number))
     expected = [str(place) for place in range(min(len(told), _MOST_OUTPUTS))] if isinstance(told, dict) else []
-    if not isinstance(told, dict) or not told or set(told) != set(expected) or not all(map(_is_text, told.values())):
+    if (
+        not isinstance(told, dict)
+        or not told
+        or set(told) != set(expected)
+        or not all(isinstance(name, str) for name in told.values())
+    ):
         raise wrong("id2label", told, 'a name for each output, "0", "1" and so on')
     return tuple(told[place] for place in expected)
-
-
-def pad_of(config: Mapping[str, Json]) -> int | None:
-    """The token that fills texts up."""
-    pad, most = config.get("pad_token_id"), config.get("vocab_size")
-    if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
-        raise wrong("pad_token_id", pad, "a token or null")
-    return pad
-
-
-def _as_language_model(config: Mapping[str, Json]) -> dict[str, Json]:
-    known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
-    names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
-        raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")
-    return {**config, "architectures": [known[names[0]]]}
-
-
-def _is_text(value: Json) -> bool:
-    return isinstance(value, str)

@@ -117,7 +117,11 @@ class TorchZip:
         known = (place.storage.key, place.storage.num_bytes)
         if known not in self._storages:
             self._storages[known] = self._read(place.storage)
-        return _typed(self._storages[known], place.dtype).as_strided(place.shape, place.stride, place.offset)
+        data, dtype = self._storages[known], place.dtype
+        whole = data[: len(data) // dtype.itemsize * dtype.itemsize]
+        # Any byte but 0 and 1 is a boolean that no program expects.
+        typed = whole != 0 if dtype == torch.bool else whole.view(dtype)
+        return typed.as_strided(place.shape, place.stride, place.offset)
 
     def alone(self, place: TensorPlace) -> Tensor:
         """The same, where one is asked for after another: of what was read before, only its own storage is kept."""
@@ -134,12 +138,6 @@ class TorchZip:
         if zlib.crc32(data) != member.crc:
             raise DataError(f"storage {storage.key} is damaged: its bytes do not match their checksum")
         return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def _typed(data: Tensor, dtype: torch.dtype) -> Tensor:
-    if dtype == torch.bool:  # any byte but 0 and 1 is a boolean that no program expects
-        return data != 0
-    return data[: len(data) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
@@ -182,16 +180,12 @@ def _members(window: Window) -> dict[str, _Member]:
             raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
         names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
         found[name] = _Member(info.header_offset + _LOCAL_HEADER + names + extra, info.file_size, info.CRC)
-    _require_apart(found, window.size)
-    return found
-
-
-def _require_apart(members: Mapping[str, _Member], size: int) -> None:
-    """No two members share bytes, and none goes beyond the end: so together they are no larger than the file."""
+    # No two share bytes, and none goes beyond the end: so together they are no larger than the file.
     end = 0
-    for name, member in sorted(members.items(), key=lambda item: item[1].start):
+    for name, member in sorted(found.items(), key=lambda item: item[1].start):
         if member.start < end:
             raise DataError(f"{name[:200]!r} shares bytes of the zip with another member")
         end = member.start + member.size
-        if end > size:
+        if end > window.size:
             raise DataError(f"{name[:200]!r} continues beyond the zip's end")
+    return found

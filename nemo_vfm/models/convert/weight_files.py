@@ -5,7 +5,7 @@ Other files (other shards, another program's `consolidated.safetensors`) are lef
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain
@@ -61,16 +61,31 @@ def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) ->
         warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
              f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
     files = {name: stack.enter_context(closing(open_safetensors(folder / name))) for name in taken}
-    if places is not None:
-        _require_as_indexed(folder, names.index, places, {name: file.keys() for name, file in files.items()})
+    # A shard that holds more or less than the index says is one of another model, or of another time.
+    for name, file in files.items():
+        if places is None:
+            break
+        weights = set(file.keys())
+        listed = {weight for weight, place in places.items() if place == name}
+        if missing := sorted(listed - weights):
+            raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {names.index} places there")
+        if more := sorted(weights - listed):
+            place = f"places in {places[more[0]]}" if more[0] in places else "does not name"
+            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {names.index} {place}; one of them is from "
+                            f"another model")  # fmt: skip
     return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
 
 
 def _places(folder: Path, names: WeightNames) -> dict[str, str]:
     """Weight -> name of its file, by the index."""
     if not (folder / names.index).is_file():
+        hint = ""  # for weights of another name, such as *.fp16.safetensors
+        if found := sorted(path.name for path in folder.glob(f"{names.stem}.*.safetensors*")):
+            rest = found[0].replace(f"{names.stem}.", "").partition(".safetensors")[0]
+            kept = rest.removesuffix(".index").split("-")[0]
+            hint = f"; it has the variant {kept[:20]}: load and save it without `variant`, or rename its files"
         raise DataError(f"{folder.name} has neither {names.whole} nor {names.index}, which say where the weights "
-                        f"are; other safetensors are not taken for them{_variant(folder, names)}")  # fmt: skip
+                        f"are; other safetensors are not taken for them{hint}")  # fmt: skip
     places = read_mapping(folder / names.index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise DataError(f"{folder.name}/{names.index} has no weight_map that says which file holds which weight")
@@ -82,15 +97,6 @@ def _places(folder: Path, names: WeightNames) -> dict[str, str]:
     return places
 
 
-def _variant(folder: Path, names: WeightNames) -> str:
-    """What to do with weights of another name, such as *.fp16.safetensors; nothing where there are none."""
-    found = sorted(path.name for path in folder.glob(f"{names.stem}.*.safetensors*"))
-    if not found:
-        return ""
-    kept = found[0].replace(f"{names.stem}.", "").partition(".safetensors")[0].removesuffix(".index").split("-")[0]
-    return f"; it has the variant {kept[:20]}: load and save it without `variant`, or rename its files"
-
-
 def open_safetensors(path: Path) -> MappedFile:
     """A file of safetensors of which every claim in the header has been compared with its size."""
     from safetensors import SafetensorError
@@ -100,18 +106,6 @@ def open_safetensors(path: Path) -> MappedFile:
         return MappedFile(path)
     except (SafetensorError, CorruptCheckpoint, OSError) as error:
         raise DataError(f"{path.parent.name}/{path.name} is damaged: {error}") from error
-
-
-def _require_as_indexed(folder: Path, index: str, places: Mapping[str, str], held: Mapping[str, Iterable[str]]) -> None:
-    """A shard that holds more or less than the index says is one of another model, or of another time."""
-    for name, weights in held.items():
-        listed = {weight for weight, place in places.items() if place == name}
-        if missing := sorted(listed - set(weights)):
-            raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {index} places there")
-        if more := sorted(set(weights) - listed):
-            place = f"places in {places[more[0]]}" if more[0] in places else "does not name"
-            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {index} {place}; one of them is from "
-                            f"another model")  # fmt: skip
 
 
 def write_files(

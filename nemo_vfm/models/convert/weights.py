@@ -23,7 +23,11 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
         UserError: several places are possible, or none.
         DataError: what is there holds something else than tensors.
     """
-    chosen = _at(content, key) if key is not None else _usual(content)
+    chosen = content if key is not None else _usual(content)
+    for word in () if key is None else key.split("."):
+        if not isinstance(chosen, Mapping) or word not in chosen:
+            raise UserError(f"the file has no {key!r}; it has {_listed(chosen)}")
+        chosen = chosen[word]
     found = {name: value for name, value in by_name(chosen) if not _is_count(name, value) and not is_extra_state(value)}
     places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
     if other := [name for name in found if name not in places]:
@@ -70,14 +74,6 @@ def _is_stream(name: str, value: object) -> bool:
     return is_extra_state(value) or (value is None and name.endswith("_extra_state"))
 
 
-def _at(content: object, key: str) -> object:
-    for word in key.split("."):
-        if not isinstance(content, Mapping) or word not in content:
-            raise UserError(f"the file has no {key!r}; it has {_listed(content)}")
-        content = content[word]
-    return content
-
-
 def _usual(content: object) -> object:
     if not isinstance(content, Mapping):
         raise UserError(f"the file holds no mapping but {type(content).__name__}, so there are no weights by name")
@@ -98,21 +94,20 @@ def _listed(content: object) -> str:
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
-def walk(content: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of everything that is no container."""
-    yield from _walk(content, path, depth, [0])
-
-
-def _walk(content: object, path: str, depth: int, count: list[int]) -> Iterator[tuple[str, object]]:
+def walk(
+    content: object, path: str = "", depth: int = 0, count: list[int] | None = None
+) -> Iterator[tuple[str, object]]:  # fmt: skip
+    """(dotted name, value) of everything that is no container; `count` is of what was passed."""
+    count = [0] if count is None else count
     count[0] += 1
     if depth > _MAX_DEPTH or count[0] > _MAX_NODES:
         raise DataError(f"what the file holds at {path[:80]!r} is nested without end")
     if isinstance(content, Mapping):
         for key, value in content.items():
-            yield from _walk(value, f"{path}.{key}" if path else str(key), depth + 1, count)
+            yield from walk(value, f"{path}.{key}" if path else str(key), depth + 1, count)
     elif isinstance(content, list | tuple):
         for index, value in enumerate(content):
-            yield from _walk(value, f"{path}.{index}", depth + 1, count)
+            yield from walk(value, f"{path}.{index}", depth + 1, count)
     else:
         yield path, content
 

@@ -47,25 +47,21 @@ class FileDownloader:
             HubError: all attempts failed; the partial file is kept for the next run.
         """
         part = self._parts / file.part_name
-        found = self._complete(file, target, part)
+        resumed = _size(part) > 0
+        retried = self._receive_all(file, target, part)
+        try:
+            found = self._verified(file, part)
+        except DataError as error:
+            if not (resumed or retried):
+                raise
+            warn(f"{error}; it was received in several pieces, so it is downloaded again from the start")
+            self._receive_all(file, target, part)
+            found = self._verified(file, part)
         where = path_in(folder, file.path, make=True)
         sync(part)
         part.replace(where)
         sync(where.parent)
         return found
-
-    def _complete(self, file: HubFile, target: str, part: Path) -> Digest:
-        """Download all bytes. If a file received in several pieces is wrong, download it once more from the start."""
-        resumed = _size(part) > 0
-        retried = self._receive_all(file, target, part)
-        try:
-            return self._verified(file, part)
-        except DataError as error:
-            if not (resumed or retried):
-                raise
-            warn(f"{error}; it was received in several pieces, so it is downloaded again from the start")
-        self._receive_all(file, target, part)
-        return self._verified(file, part)
 
     def _verified(self, file: HubFile, part: Path) -> Digest:
         """Return the digest of a partial file; delete the file if it does not match the commit."""
@@ -104,7 +100,7 @@ class FileDownloader:
     def _offset(self, reply: HubResponse, file: HubFile, part: Path, start: int) -> int:
         status = reply.response.status
         if status == 200:
-            _require_size(file, reply.length, reply.host)
+            _require_size(file, reply.response.length, reply.host)
             return 0
         found = _RANGE.fullmatch(reply.response.headers.get("Content-Range", "")) if status == 206 else None
         if found is not None and found[3] != "*":
@@ -119,7 +115,7 @@ class FileDownloader:
     def _copy(self, reply: HubResponse, part: Path, offset: int, file: HubFile) -> None:
         if offset == 0:
             self._advance(-_size(part))
-        speed = _SpeedCheck()
+        since, received = time.monotonic(), 0
         with os.fdopen(_open(part, offset), "ab") as out:
             while block := reply.read(min(_BLOCK, file.size - offset + 1)):
                 if offset + len(block) > file.size:
@@ -129,15 +125,20 @@ class FileDownloader:
                 out.write(block)
                 offset += len(block)
                 self._advance(len(block))
-                speed.add(len(block))
+                received, now = received + len(block), time.monotonic()
+                if now - since >= _SLOW_S:
+                    if received < _SLOWEST_BYTES:
+                        raise RetryableError(f"received only {received:,} bytes in {now - since:.0f} s")
+                    since, received = now, 0
         if offset < file.size:
             raise RetryableError(f"the connection ended after {offset:,} of {file.size:,} bytes")
 
     def _require_commit(self, file: HubFile, headers: HTTPMessage) -> None:
         """Check the hub's own headers, which are optional, before the body is read."""
+        etag = re.fullmatch(r'(?:W/)?"?([0-9a-f]{64})"?', (headers.get("X-Linked-Etag") or "").strip())
         claims = {"commit": (headers.get("X-Repo-Commit"), self._commit),
                   "size": (headers.get("X-Linked-Size"), str(file.size)),
-                  "sha256": (_sha256_of_etag(headers.get("X-Linked-Etag")), file.sha256)}  # fmt: skip
+                  "sha256": (None if etag is None else etag[1], file.sha256)}  # fmt: skip
         for what, (got, expected) in claims.items():
             if got is not None and expected is not None and got != expected:
                 raise DataError(f"{file.path}: the hub now reports {what} {got[:80]!r}, expected {expected} "
@@ -146,23 +147,6 @@ class FileDownloader:
     def _drop(self, part: Path) -> None:
         self._advance(-_size(part))
         part.unlink(missing_ok=True)
-
-
-class _SpeedCheck:
-    """Detects a response body that arrives too slowly."""
-
-    def __init__(self) -> None:
-        self._since, self._bytes = time.monotonic(), 0
-
-    def add(self, count: int) -> None:
-        """Count received bytes; raise RetryableError if the last minute's total is too small."""
-        self._bytes += count
-        now = time.monotonic()
-        if now - self._since < _SLOW_S:
-            return
-        if self._bytes < _SLOWEST_BYTES:
-            raise RetryableError(f"received only {self._bytes:,} bytes in {now - self._since:.0f} s")
-        self._since, self._bytes = now, 0
 
 
 def _require_size(file: HubFile, got: int | None, host: str) -> None:
@@ -180,8 +164,3 @@ def _size(part: Path) -> int:
     with suppress(FileNotFoundError):
         return part.lstat().st_size
     return 0
-
-
-def _sha256_of_etag(text: str | None) -> str | None:
-    found = None if text is None else re.fullmatch(r'(?:W/)?"?([0-9a-f]{64})"?', text.strip())
-    return None if found is None else found[1]

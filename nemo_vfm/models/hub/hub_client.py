@@ -71,12 +71,21 @@ class HubAccess:
         if not location or len(location) > _LONGEST_URL:
             raise DataError(f"{url.origin} redirects without a valid Location header")
         try:
-            target = _url_of(urljoin(f"{url.origin}{url.path}", location))
+            text = urljoin(f"{url.origin}{url.path}", location)
+            parts = urlsplit(text)
+            if not re.fullmatch(r"[\x21-\x7e]+", text):
+                raise ValueError("a URL must not contain these characters")
+            found = service_url(f"{parts.scheme}://{parts.netloc}")
+            target = replace(found, path=parts.path or "/", query=parts.query)
         except ValueError:
             raise DataError(f"{url.origin} redirects to something that is not the URL of a host; it was not "
                             "followed") from None  # fmt: skip
-        if target.origin != self.url.origin and not self._allowed(target):
-            _require_public(url, target)
+        if target.origin != self.url.origin and not self._allowed(target):  # its IP address is checked when connecting
+            is_short = "." not in target.host and ":" not in target.host
+            if target.scheme != "https" or is_short:
+                raise DataError(f"{url.origin} redirects to {target.origin}, which was not followed because it is "
+                                "not https to a public host; if you trust it, add --allow-host "
+                                f"{target.origin}")  # fmt: skip
         return target
 
     def _allowed(self, url: ServiceUrl) -> list[Allowed]:
@@ -101,43 +110,18 @@ def hub_access(permissions: Permissions) -> HubAccess:
             f"{ENDPOINT}: the URL of a hub must not have a query; expected https://HOST or https://HOST/PATH"
         )
     entry = next((one for one in permissions.allowed if one.place == url.origin), None)
-    is_loopback = _is_loopback(url.host)
+    try:
+        is_loopback = url.host == "localhost" or ip_address(url.host).is_loopback
+    except ValueError:
+        is_loopback = False
     if url.scheme == "http" and not is_loopback and entry is None:
         raise UserError(f"{ENDPOINT} names {url.origin}, but over http anyone on the path can alter the data: use "
                         f"https, or add --allow-host {url.origin} if it is in your network")  # fmt: skip
-    return HubAccess(url, bool(endpoint) or (entry is not None and entry.private), _variable(url, entry, is_loopback),
-                     permissions)  # fmt: skip
-
-
-def _variable(url: ServiceUrl, entry: Allowed | None, is_loopback: bool) -> str | None:
-    """Return the variable that the user names for this host, else HF_TOKEN if the connection keeps it secret."""
-    if entry is not None and entry.variable is not None:
-        return entry.variable
-    return TOKEN if os.environ.get(TOKEN, "").strip() and (url.scheme == "https" or is_loopback) else None
-
-
-def _url_of(text: str) -> ServiceUrl:
-    """Parse a URL with any query, as signed links have; raise ValueError if it is not a URL."""
-    parts = urlsplit(text)
-    if not re.fullmatch(r"[\x21-\x7e]+", text):
-        raise ValueError("a URL must not contain these characters")
-    found = service_url(f"{parts.scheme}://{parts.netloc}")
-    return replace(found, path=parts.path or "/", query=parts.query)
-
-
-def _require_public(url: ServiceUrl, target: ServiceUrl) -> None:
-    """Refuse a host that is not public https; its IP address is checked when connecting."""
-    is_short = "." not in target.host and ":" not in target.host
-    if target.scheme != "https" or is_short:
-        raise DataError(f"{url.origin} redirects to {target.origin}, which was not followed because it is not https "
-                        f"to a public host; if you trust it, add --allow-host {target.origin}")  # fmt: skip
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    # The variable that the user names for this host, else HF_TOKEN if the connection keeps it secret.
+    is_secret = bool(os.environ.get(TOKEN, "").strip()) and (url.scheme == "https" or is_loopback)
+    variable = entry.variable if entry is not None else None
+    return HubAccess(url, bool(endpoint) or (entry is not None and entry.private),
+                     variable or (TOKEN if is_secret else None), permissions)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +130,6 @@ class HubResponse:
 
     response: http.client.HTTPResponse  #: from the host that serves the bytes
     host: str  #: origin of that host, for messages
-
-    @property
-    def length(self) -> int | None:
-        """Remaining bytes of the body by its header; None if the header gives no length."""
-        return self.response.length
 
     def read(self, most: int) -> bytes:
         """Read up to `most` bytes of the body; return no bytes at its end."""
@@ -229,7 +208,8 @@ class HubClient:
             DataError: a redirect is not permitted, or the response was not requested.
             RetryableError: the request may be retried.
         """
-        url, token = self._url(target), self.access.token()
+        hub, (path, _, query) = self.access.url, target.partition("?")
+        url, token = replace(hub, path=f"{hub.path}{path}", query=query), self.access.token()
         with ExitStack() as stack:
             for _ in range(_MOST_REDIRECTS + 1):
                 stack.close()
@@ -297,18 +277,20 @@ class HubClient:
                     raise RetryableError(f"{reply.host} sends its response too slowly")
             if len(data) > most_bytes:
                 raise DataError(f"{reply.host} sent more than {most_bytes:,} bytes; the rest was not read")
-            if reply.length:
+            if reply.response.length:
                 raise RetryableError(f"{reply.host} closed the connection before the end of its response")
             try:
                 found = json.loads(bytes(data))
             except (ValueError, RecursionError):
                 raise DataError(f"{reply.host} sent a response that is not JSON: is it a hub?") from None
-            return found, _next(target, reply.response.headers.get("Link")), len(data)
-
-    def _url(self, target: str) -> ServiceUrl:
-        url = self.access.url
-        path, _, query = target.partition("?")
-        return ServiceUrl(url.scheme, url.host, url.port, f"{url.path}{path}", query)
+            # The next page has the same path with a new query; the link's host is ignored.
+            link, path = _NEXT.search(reply.response.headers.get("Link") or ""), target.partition("?")[0]
+            if link is None:
+                return found, None, len(data)
+            parts = urlsplit(link[1])
+            if not parts.path.endswith(path):
+                raise DataError("the hub's link to the next page of its listing has another path")
+            return found, f"{path}?{parts.query}", len(data)
 
 
 @contextmanager
@@ -323,14 +305,3 @@ def _retry_connection_errors() -> Iterator[None]:
                         "its own certificate authority, set SSL_CERT_FILE to its file") from None  # fmt: skip
     except (OSError, http.client.HTTPException) as error:
         raise RetryableError(one_line(f"{type(error).__name__}: {error}")) from None
-
-
-def _next(target: str, link: str | None) -> str | None:
-    """Return the target of the next page: the same path with a new query; the link's host is ignored."""
-    found = _NEXT.search(link or "")
-    if found is None:
-        return None
-    path, parts = target.partition("?")[0], urlsplit(found[1])
-    if not parts.path.endswith(path):
-        raise DataError("the hub's link to the next page of its listing has another path")
-    return f"{path}?{parts.query}"

@@ -91,18 +91,16 @@ def recorded_file(path: str, entry: Json) -> HubFile:
     if not isinstance(entry, Mapping):
         raise ValueError(path)
     size, sha256, git_sha1 = (entry.get(key) for key in ("size", "sha256", "git_sha1"))
-    known = (sha256 is None or _is_hash(sha256, _SHA256)) and (git_sha1 is None or _is_hash(git_sha1, _SHA1))
-    if not _is_size(size) or not known or (sha256 is None and git_sha1 is None):
+    for value, shape in ((sha256, _SHA256), (git_sha1, _SHA1)):
+        if value is not None and not (isinstance(value, str) and shape.fullmatch(value)):
+            raise ValueError(path)
+    if not _is_size(size) or (sha256 is None and git_sha1 is None):
         raise ValueError(path)
     return HubFile(path, size, sha256, git_sha1)
 
 
 def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
-
-
-def _is_hash(value: object, shape: re.Pattern[str]) -> bool:
-    return isinstance(value, str) and shape.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +118,11 @@ def listing_of(client: HubClient, address: HubAddress) -> Listing:
     commit = answer.get("sha") if isinstance(answer, dict) else None
     if not isinstance(commit, str) or not is_commit(commit):
         raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
-    if address.is_commit and commit != address.revision:
+    if is_commit(address.revision) and commit != address.revision:
         raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
     found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
     require_names(file.path for file in found)
     return Listing(commit, found)
-
-
-def file_target(model: str, commit: str, path: str) -> str:
-    """Return the request target of a file, below the hub's URL."""
-    return f"/{model}/resolve/{commit}/{quote(path)}"
 
 
 def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:

@@ -29,11 +29,6 @@ class HubAddress:
         """The model's name without the organisation."""
         return self.model.partition("/")[2]
 
-    @property
-    def is_commit(self) -> bool:
-        """Whether the revision is a full commit hash, which never moves."""
-        return is_commit(self.revision)
-
     def __str__(self) -> str:
         return f"hf://{self.model}@{self.revision}"
 
@@ -48,7 +43,10 @@ def hub_address(text: str) -> HubAddress:
     name, at, revision = rest.partition("@")
     parts = name.rstrip("/").split("/")
     if rest == text:
-        raise ValueError(f"{text[:200]!r} is not the address of a model: {_suggestion(text)}")
+        bare = re.sub(r"^(?:https?://)?[\w.-]*huggingface\.co/", "", text.removeprefix("hf:").strip("/"))
+        found = "/".join(bare.split("/")[:2])
+        hint = f"did you mean hf://{found}?" if re.fullmatch(r"[\w.-]+/[\w.@-]+", found) else _EXPECTED
+        raise ValueError(f"{text[:200]!r} is not the address of a model: {hint}")
     if parts[0] in _NO_MODELS:
         raise ValueError(f"{text[:200]!r} is not a model; only models can be downloaded: {_EXPECTED}")
     if len(parts) > 2:
@@ -58,7 +56,9 @@ def hub_address(text: str) -> HubAddress:
         raise ValueError(f"{text[:200]!r} does not name an organisation and a model; {_EXPECTED}")
     if at and not _REVISION.fullmatch(revision):
         raise ValueError(f"{revision[:200]!r} is not a branch, a tag or a commit; {_EXPECTED}")
-    return HubAddress("/".join(parts), _normalized(revision) if at else "main")
+    if is_commit(revision.lower()):
+        revision = revision.lower()
+    return HubAddress("/".join(parts), revision if at else "main")
 
 
 def is_commit(text: object) -> bool:
@@ -80,16 +80,6 @@ def get_hint(folder: Path | str) -> str:
     return "nemo-vfm get hf://ORG/MODEL"
 
 
-def _normalized(revision: str) -> str:
-    return revision.lower() if is_commit(revision.lower()) else revision
-
-
-def _suggestion(text: str) -> str:
-    bare = re.sub(r"^(?:https?://)?[\w.-]*huggingface\.co/", "", text.removeprefix("hf:").strip("/"))
-    found = "/".join(bare.split("/")[:2])
-    return f"did you mean hf://{found}?" if re.fullmatch(r"[\w.-]+/[\w.@-]+", found) else _EXPECTED
-
-
 #: Names of the download record and of the folder for partial files; a model's own files may not use them.
 RECORD, UNFINISHED = "get.json", ".get"
 _LONGEST_NAME, _LONGEST_PATH, _MOST_LEVELS = 200, 1000, 16  # bytes, bytes, folders
@@ -101,7 +91,16 @@ def require_names(paths: Iterable[str]) -> None:
     for path in paths:
         if reason := _refusal(path):
             raise DataError(f"the hub lists a file that is refused: {printable(repr(path), 120)} {reason}")
-        _require_unique(path, known)
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            text, kind = "/".join(parts[:depth]), "file" if depth == len(parts) else "folder"
+            # On case-insensitive disks these are one file, where the second would replace the first.
+            folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+            earlier = known.get(folded)
+            if earlier is not None and (earlier != (text, kind) or kind == "file"):
+                raise DataError(f"the hub lists the {earlier[1]} {printable(earlier[0], 120)!r} and the {kind} "
+                                f"{printable(text, 120)!r}, which are the same name on some disks")  # fmt: skip
+            known[folded] = (text, kind)
 
 
 def path_in(folder: Path, path: str, *, make: bool = False) -> Path:
@@ -135,19 +134,3 @@ def _refusal(path: str) -> str:
     if parts[0].casefold() in (RECORD, UNFINISHED):
         return f"collides with {parts[0].casefold()}, which `get` writes"
     return ""
-
-
-def _require_unique(path: str, known: dict[str, tuple[str, str]]) -> None:
-    """Refuse names that are one file on case-insensitive disks, where the second would replace the first."""
-    parts = path.split("/")
-    for depth in range(1, len(parts) + 1):
-        text, kind = "/".join(parts[:depth]), "file" if depth == len(parts) else "folder"
-        earlier = known.get(_folded(text))
-        if earlier is not None and (earlier != (text, kind) or kind == "file"):
-            raise DataError(f"the hub lists the {earlier[1]} {printable(earlier[0], 120)!r} and the {kind} "
-                            f"{printable(text, 120)!r}, which are the same name on some disks")  # fmt: skip
-        known[_folded(text)] = (text, kind)
-
-
-def _folded(path: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

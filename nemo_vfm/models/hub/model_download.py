@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Self
+from urllib.parse import quote
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import bar, info
@@ -23,7 +23,7 @@ from nemo_vfm.core.storage.files import is_full, read_json, sync, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
 from nemo_vfm.models.hub.hub_client import HubClient
-from nemo_vfm.models.hub.hub_file import HubFile, digest_of, file_target, listing_of, recorded_file
+from nemo_vfm.models.hub.hub_file import HubFile, digest_of, listing_of, recorded_file
 from nemo_vfm.models.hub.hub_names import (
     RECORD,
     UNFINISHED,
@@ -52,16 +52,6 @@ class GetRecord:
     files: Mapping[str, HubFile]  #: downloaded files by path, each with its sha256
     left_out: Mapping[str, HubFile]  #: the commit's other files by path
 
-    def all_files(self) -> tuple[HubFile, ...]:
-        """Return all files of the commit, sorted by path."""
-        return tuple(file for _, file in sorted({**self.left_out, **self.files}.items()))
-
-    def with_files(self, downloaded: Mapping[str, HubFile]) -> Self:
-        """Return a copy that lists these files as downloaded."""
-        files = {**self.files, **downloaded}
-        left = {path: file for path, file in self.left_out.items() if path not in files}
-        return type(self)(self.address, self.hub, self.commit, dict(sorted(files.items())), left)
-
     def require_same(self, address: HubAddress, folder: Path) -> None:
         """Refuse to mix two models or revisions in one folder."""
         here = f"{folder} holds {self.address} (commit {self.commit})"
@@ -76,14 +66,6 @@ class GetRecord:
                           "revision": self.address.revision, "commit": self.commit,
                           "files": {path: _entry(one) for path, one in self.files.items()},
                           "left_out": {path: _entry(one) for path, one in self.left_out.items()}})  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class FileSelection:
-    """The files of a commit, split into two groups."""
-
-    chosen: tuple[HubFile, ...]  #: files to download
-    left_out: tuple[HubFile, ...] = ()  #: files excluded by their type; empty with `--only`
 
 
 def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Callable[[], HubClient]) -> str:
@@ -112,57 +94,55 @@ def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Ca
                     f"commit {record.commit}")  # fmt: skip
     with _locked_parts(folder) as parts:
         if record is None:
-            record = _pin(address, client(), parts)
+            # The revision's commit is recorded before any download, so that a resumed run uses the same commit.
+            asked = client()
+            listing = listing_of(asked, address)
+            found = {file.path: file for file in listing.files}
+            record = GetRecord(address, str(asked.access.url), listing.commit, {}, found)
+            record.write(parts / RECORD)
             wanted, present = _compare(record, folder, only)
         missing = [file for path, file in wanted.items() if path not in present]
         downloaded = _download(missing, record, folder, client) if missing else {}
-        record.with_files({**present, **downloaded}).write(folder / RECORD)
+        files = {**record.files, **{**present, **downloaded}}
+        left = {path: file for path, file in record.left_out.items() if path not in files}
+        replace(record, files=dict(sorted(files.items())), left_out=left).write(folder / RECORD)
     return f"downloaded {files_text(missing)} of {address}, commit {record.commit}"
-
-
-def _pin(address: HubAddress, client: HubClient, parts: Path) -> GetRecord:
-    """Record the revision's commit before any download, so that a resumed run uses the same commit."""
-    listing = listing_of(client, address)
-    found = {file.path: file for file in listing.files}
-    record = GetRecord(address, str(client.access.url), listing.commit, {}, found)
-    record.write(parts / RECORD)
-    return record
 
 
 def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict[str, HubFile], dict[str, HubFile]]:
     """Return the wanted files, including earlier downloads, and those that are present, both by path."""
-    selection = file_selection(record.all_files(), only)
-    info(f"{record.address} is commit {record.commit}: {files_text(selection.chosen)}")
-    if absent := [file for file in selection.left_out if file.path not in record.files]:
-        info(left_out_text(absent))
-    wanted = {file.path: file for file in (*record.files.values(), *selection.chosen)}
-    return wanted, _verify(list(wanted.values()), folder)
-
-
-def _verify(files: Sequence[HubFile], folder: Path) -> dict[str, HubFile]:
-    existing = [(file, where) for file in files if (where := path_in(folder, file.path)).exists()]
+    listed = [file for _, file in sorted({**record.left_out, **record.files}.items())]
+    chosen, left_out = file_selection(listed, only)
+    info(f"{record.address} is commit {record.commit}: {files_text(chosen)}")
+    if absent := [file for file in left_out if file.path not in record.files]:
+        ends = Counter(PurePosixPath(file.path).suffix.lower() for file in absent)
+        kinds = ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
+        info(f"left out because loading may run code or needs another framework: {kinds} ({_total(absent)}); --only "
+             "downloads it, and `nemo-vfm convert` reads it without running code")  # fmt: skip
+    wanted = {file.path: file for file in (*record.files.values(), *chosen)}
+    existing = {file: where for file in wanted.values() if (where := path_in(folder, file.path)).exists()}
     if not existing:
-        return {}
-    with _bytes_bar("verify", [file for file, _ in existing], 0) as advance:
-        return {file.path: _verify_file(file, where, advance) for file, where in existing}
-
-
-def _verify_file(file: HubFile, where: Path, advance: Callable[[int], None]) -> HubFile:
-    found = digest_of(where)
-    try:
-        file.verify(found)
-    except DataError as error:
-        raise DataError(f"{error}; {where} was changed locally: remove it to download it again, or give "
-                        "another folder") from None  # fmt: skip
-    advance(file.size)
-    return replace(file, sha256=found.sha256)
+        return wanted, {}
+    present = {}
+    with _bytes_bar("verify", list(existing), 0) as advance:
+        for file, where in existing.items():
+            found = digest_of(where)
+            try:
+                file.verify(found)
+            except DataError as error:
+                raise DataError(f"{error}; {where} was changed locally: remove it to download it again, or give "
+                                "another folder") from None  # fmt: skip
+            advance(file.size)
+            present[file.path] = replace(file, sha256=found.sha256)
+    return wanted, present
 
 
 def _download(
     files: Sequence[HubFile], record: GetRecord, folder: Path, client: Callable[[], HubClient]
 ) -> dict[str, HubFile]:
     parts = folder / UNFINISHED
-    partial_bytes = sum(min(file.size, _size(parts / file.part_name)) for file in files)
+    there = {file: part for file in files if (part := parts / file.part_name).is_file()}
+    partial_bytes = sum(min(file.size, part.lstat().st_size) for file, part in there.items())
     size = sum(file.size for file in files) - partial_bytes
     free = shutil.disk_usage(folder).free
     if size + _RESERVE_BYTES > free:
@@ -171,11 +151,19 @@ def _download(
     if partial_bytes:
         info(f"resuming: {size_text(partial_bytes)} were downloaded by an earlier run")
     done: dict[str, HubFile] = {}
-    with _bytes_bar("get", files, partial_bytes) as advance, _report_full_disk(folder):
-        downloader = FileDownloader(client(), record.commit, parts, advance)
-        for file in files:
-            found = downloader.download(file, file_target(record.address.model, record.commit, file.path), folder)
-            done[file.path] = replace(file, sha256=found.sha256)
+    try:
+        with _bytes_bar("get", files, partial_bytes) as advance:
+            downloader = FileDownloader(client(), record.commit, parts, advance)
+            for file in files:
+                target = f"/{record.address.model}/resolve/{record.commit}/{quote(file.path)}"
+                found = downloader.download(file, target, folder)
+                done[file.path] = replace(file, sha256=found.sha256)
+    except OSError as error:
+        if is_full(error):
+            raise UserError(
+                f"the disk of {folder} is full; make room and run the same command again to resume"
+            ) from None
+        raise
     return done
 
 
@@ -189,47 +177,27 @@ def _locked_parts(folder: Path) -> Iterator[Path]:
     parts.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(parts, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _lock(descriptor, folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise UserError(f"another `nemo-vfm get` is writing to {folder}; wait for it or stop it") from None
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):  # network file systems may have no locks
+                raise
         try:
             yield parts
             shutil.rmtree(parts)
             sync(folder)
         finally:
-            _remove_empty(parts, new)
+            # If nothing was downloaded, nothing stays; the next run then resolves the revision again.
+            with suppress(OSError):
+                if {path.name for path in parts.iterdir()} == {RECORD} and [*folder.iterdir()] == [parts]:
+                    (parts / RECORD).unlink()
+            for one in (parts, *new):
+                with suppress(OSError):
+                    one.rmdir()
     finally:
         os.close(descriptor)
-
-
-def _remove_empty(parts: Path, new: Sequence[Path]) -> None:
-    """Remove the folders if nothing was downloaded; the next run then resolves the revision again."""
-    with suppress(OSError):
-        if {path.name for path in parts.iterdir()} == {RECORD} and [*parts.parent.iterdir()] == [parts]:
-            (parts / RECORD).unlink()
-    for folder in (parts, *new):
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise UserError(f"another `nemo-vfm get` is writing to {folder}; wait for it or stop it") from None
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):  # some network file systems have no locks
-            raise
-
-
-@contextmanager
-def _report_full_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if is_full(error):
-            raise UserError(
-                f"the disk of {folder} is full; make room and run the same command again to resume"
-            ) from None
-        raise
 
 
 @contextmanager
@@ -237,10 +205,6 @@ def _bytes_bar(title: str, files: Sequence[HubFile], done: int) -> Iterator[Call
     """Show progress in megabytes; the yielded function takes bytes."""
     with bar(title, round(sum(file.size for file in files) / 1e6), completed=round(done / 1e6), unit="MB") as line:
         yield lambda count: line.advance(count / 1e6)
-
-
-def _size(part: Path) -> int:
-    return part.lstat().st_size if part.is_file() else 0
 
 
 def found_record(folder: Path) -> GetRecord | None:
@@ -279,8 +243,8 @@ def _entry(file: HubFile) -> dict[str, Json]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> FileSelection:
-    """Select files by pattern or by suffix.
+def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> tuple[list[HubFile], list[HubFile]]:
+    """Select files by pattern or by suffix: those to download, and those excluded by their type (none with `only`).
 
     Args:
         files: all files of the commit.
@@ -292,24 +256,16 @@ def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> FileSelecti
             raise UserError(
                 f"--only {printable(repr(unmatched[0]), 200)} matches no file of the model, which has {_shown(files)}"
             )
-        return FileSelection(tuple(file for file in files if any(fnmatchcase(file.path, one) for one in only)))
-    left = tuple(file for file in files if file.path.lower().endswith(LEFT_OUT))
-    chosen = tuple(file for file in files if not file.path.lower().endswith(LEFT_OUT))
+        return [file for file in files if any(fnmatchcase(file.path, one) for one in only)], []
+    left = [file for file in files if file.path.lower().endswith(LEFT_OUT)]
+    chosen = [file for file in files if not file.path.lower().endswith(LEFT_OUT)]
     if left and not any(file.path.lower().endswith((".safetensors", ".gguf", ".onnx")) for file in chosen):
         raise UserError(f"the model has no safetensors weights, only {_shown(left)}. Loading these elsewhere may run "
                         "code. Download them with --only 'PATTERN' and read them with `nemo-vfm convert`, which "
                         "runs none")  # fmt: skip
     if not chosen:
         raise UserError("the model has no files at this revision")
-    return FileSelection(chosen, left)
-
-
-def left_out_text(files: Sequence[HubFile]) -> str:
-    """Say which files are left out, why, and how to download them."""
-    ends = Counter(PurePosixPath(file.path).suffix.lower() for file in files)
-    kinds = ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
-    return (f"left out because loading may run code or needs another framework: {kinds} ({_total(files)}); --only "
-            "downloads it, and `nemo-vfm convert` reads it without running code")  # fmt: skip
+    return chosen, left
 
 
 def files_text(files: Sequence[HubFile]) -> str:

@@ -52,7 +52,7 @@ class DCNv2(nn.Module):
         deduplicated: Mapping[str, Stage] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        require_bottom(bottom, dense, width, missing)
+        require_bottom(bottom, dense, width)
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DCNv2 has no attention")
         specs = chosen_tables(rows, width, dtype, tables)

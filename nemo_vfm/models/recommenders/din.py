@@ -128,23 +128,21 @@ class LocalActivation(nn.Module):
         items_ND = history.values_N
         other_ND = torch.repeat_interleave(candidate_RD, history.lengths_B, dim=0, output_size=items_ND.shape[0])
         x = torch.cat([items_ND, other_ND, items_ND - other_ND, items_ND * other_ND], dim=1)
+        if self.norms and self.training and ranks.count() > 1:
+            raise UserError("Dice needs statistics of the whole batch, and each rank has a part; use prelu or one rank")
+        measures = self.training and len(x) > 1
         for place, layer in enumerate(self.layers[:-1]):
-            x = self._rectified(layer(x), place)
+            x = layer(x)
+            slope = self.slopes[place].to(x.dtype)
+            if not self.norms:
+                x = F.prelu(x, slope)
+                continue
+            norm = self.norms[place]
+            assert isinstance(norm, nn.BatchNorm1d)
+            p = F.batch_norm(x, norm.running_mean, norm.running_var, training=measures, eps=norm.eps).sigmoid()
+            x = x * (p + (1 - p) * slope)
         weights_N1 = self.layers[-1](x)
         return sum_rows(items_ND * weights_N1.to(items_ND.dtype), history.lengths_B)
-
-    def _rectified(self, x: Tensor, place: int) -> Tensor:
-        slope = self.slopes[place].to(x.dtype)
-        if not self.norms:
-            return F.prelu(x, slope)
-        if self.training and ranks.count() > 1:
-            raise UserError("Dice needs statistics of the whole batch, and each rank has a part; use prelu or one rank")
-        norm = self.norms[place]
-        assert isinstance(norm, nn.BatchNorm1d)
-        measures = self.training and len(x) > 1
-        p = F.batch_norm(x, norm.running_mean, norm.running_var, training=measures, eps=norm.eps).sigmoid()
-        rectified: Tensor = x * (p + (1 - p) * slope)
-        return rectified
 
     def flops(self, items: float) -> float:
         """Of its products, forward, on so many items."""

@@ -48,7 +48,7 @@ class DLRM(nn.Module):
         deduplicated: Mapping[str, Stage] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        require_bottom(bottom, dense, width, missing)
+        require_bottom(bottom, dense, width)
         self.self_interaction = self_interaction
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DLRM has no attention")
@@ -56,7 +56,7 @@ class DLRM(nn.Module):
         num_vectors = (dense > 0) + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
-        self.num_pairs = num_pairs(num_vectors, self_interaction)
+        self.num_pairs = num_vectors * (num_vectors + (1 if self_interaction else -1)) // 2
         self.top = Perceptron((width if dense else 0) + self.num_pairs, top, num_labels)
         draw_weights(self, torch.initial_seed())
 
@@ -84,11 +84,6 @@ class DLRM(nn.Module):
             *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
             Op("attention", 2.0 * samples * vectors**2 * width, "dot interaction"),
         ]
-
-
-def num_pairs(vectors: int, self_interaction: bool) -> int:
-    """P: V (V - 1) / 2, and V more with each vector's product with itself."""
-    return vectors * (vectors + (1 if self_interaction else -1)) // 2
 
 
 def dot_interaction(x_BVD: Tensor, self_interaction: bool) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.feature_vectors import FeatureVectors, Stage, feature_rows, look_up, require_groups
+from nemo_vfm.models.recommenders.feature_vectors import Stage, feature_rows, look_up, require_groups
 from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, Perceptron, SampleDropout
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
@@ -86,7 +86,10 @@ class FeatureInput:
     times: str | None = None  #: feature of the history's times, if the model reads them
 
     def __post_init__(self) -> None:
-        require_dense(self.dense, self.missing)
+        if self.dense < 0:
+            raise ValueError(f"dense must be 0 or more features, got {self.dense}")
+        if self.missing not in ("refuse", "indicator"):
+            raise ValueError(f"missing {self.missing!r}: use refuse or indicator")
 
     def require_columns(self, tables: FusedTables, batch: FeatureBatch) -> None:
         """Check that a batch has what the model reads; a batch without samples will do."""
@@ -96,8 +99,26 @@ class FeatureInput:
         self.dense_numbers(batch, batch.dense_BF.dtype)
 
     def dense_numbers(self, batch: FeatureBatch, dtype: torch.dtype) -> Tensor:
-        """(B, X), see `dense_input`."""
-        return dense_input(batch.dense_BF, self.dense, self.missing, dtype)
+        """(B, X): the numbers, and behind them with `indicator` 1 where one is missing (NaN), else 0.
+
+        An infinite number passes, and makes the step one that is not finite.
+        """
+        dense_BF = batch.dense_BF
+        if dense_BF.shape[1] != self.dense:
+            raise DataError(
+                f"the batch has {dense_BF.shape[1]} dense features, and the model reads {self.dense} (dense)."
+            )
+        missing_BF = dense_BF.isnan()
+        if self.missing == "indicator":
+            return torch.cat([dense_BF.masked_fill(missing_BF, 0), missing_BF.to(dense_BF.dtype)], dim=1).to(dtype)
+        # A program for other hosts cannot ask: there a missing number makes the score one that is none.
+        if not torch.compiler.is_exporting() and bool(missing_BF.any()):
+            sample, feature = missing_BF.nonzero()[0].tolist()
+            raise DataError(
+                f"dense feature {feature} of sample {sample} is missing (NaN), one of {int(missing_BF.sum())} in the "
+                "batch. Fill them in before, or set the model's missing=indicator."
+            )
+        return dense_BF.to(dtype)
 
     def bags(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> list[Tensor]:
         """Of all features of the tables, (B, D) each."""
@@ -105,25 +126,51 @@ class FeatureInput:
         return [vectors.bags() for vectors in found.values()]
 
     def histories(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> HistoryInput:
-        """What a model over histories reads."""
+        """What a model over histories reads: the unique rows of the first one's group if that is to be attended."""
         found = look_up(tables, batch, features_of(tables.tables.values()), self.deduplicated, dtype)
+        first = found[next(iter(self.history))]
+        group = first.group if first.stage == "attend" else None
+        inverse_B = None if group is None else batch.groups[group].inverse_B
+        first_R = None if inverse_B is None else first_samples(inverse_B, len(first.ids))
+        taken = {name: (Jagged(found[name].vectors, found[name].ids.lengths_B), found[name].group)
+                 for name in self.history}  # fmt: skip
+        if self.times is not None:
+            taken[self.times] = feature_rows(batch, self.times)
+        # With `foreign_features`, features from outside of the group are taken of a row's first sample.
+        allowed = "foreign_features" in self.allow
+        rows = {name: _rows(batch, name, own, of, group, first_R, allowed) for name, (own, of) in taken.items()}
+        shown, *others = rows
+        for name in others:
+            if not torch.compiler.is_exporting() and not torch.equal(rows[shown].lengths_B, rows[name].lengths_B):
+                raise DataError(f"{shown} and {name} are features of one history, and their lengths differ.")
+        ids_R = batch.ids_B if first_R is None else batch.ids_B.index_select(0, first_R)
+        bags = [found[name].bags() for name in other_features(tables.tables, self.history)]
         return HistoryInput(
-            [
-                self.dense_numbers(batch, dtype),
-                *(found[name].bags() for name in other_features(tables.tables, self.history)),
-            ],
+            [self.dense_numbers(batch, dtype), *bags],
             [found[name].bags() for name in self.history.values()],
-            history_rows(batch, found, tuple(self.history), self.times, self.allow),
-        )
+            HistoryRows(
+                [rows[name] for name in self.history], None if self.times is None else rows[self.times], inverse_B,
+                first_R, DropoutPlaces(ids_R, batch.index),
+            ),
+        )  # fmt: skip
 
     def ops(self, tables: FusedTables, inputs: Mapping[str, tuple[int, ...]], *perceptrons: Perceptron) -> list[Op]:
-        """The lookups, and the arithmetic of perceptrons that run once a sample."""
-        flops = sum(one.flops(inputs["dense_BF"][0]) for one in perceptrons)
-        name = "perceptrons" if len(perceptrons) > 1 else "perceptron"
-        return [*lookup_ops(tables, inputs, bool(self.deduplicated)), Op("linear", flops, name)]
+        """The lookups, and the arithmetic of perceptrons that run once a sample.
+
+        One lookup a table, in bytes of rows read; each id counts, also one that comes again. If groups are not looked
+        up on unique rows, their ids count as often as a mean row of them repeats: the shapes (of a group's feature
+        those of its unique rows) do not say how often each does.
+        """
+        samples, on_unique_rows = inputs["dense_BF"][0], bool(self.deduplicated)
+        found = []
+        for name, spec in tables.tables.items():
+            ids = sum(ids_read(inputs, feature, samples, on_unique_rows) for feature in spec.features)
+            found.append(Op("lookup", 0.0, f"table {name}", bytes=ids * spec.width * DTYPES[spec.dtype].itemsize))
+        flops = sum(one.flops(samples) for one in perceptrons)
+        return [*found, Op("linear", flops, "perceptrons" if len(perceptrons) > 1 else "perceptron")]
 
     def attended(self, inputs: Mapping[str, tuple[int, ...]]) -> tuple[float, float]:
-        """(rows, items) of the histories that attention runs over, see `lookup_ops`."""
+        """(rows, items) of the histories that attention runs over, see `ops`."""
         feature, on_unique_rows = next(iter(self.history)), "attend" in self.deduplicated.values()
         samples = inputs["dense_BF"][0]
         rows = inputs.get(f"{feature}.lengths", (samples,))[0] if on_unique_rows else samples
@@ -140,36 +187,6 @@ def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str])
     if not histories:
         raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
     return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})
-
-
-def history_rows(
-    batch: FeatureBatch, found: Mapping[str, FeatureVectors], histories: Sequence[str], times: str | None,
-    allow: Sequence[Shared],
-) -> HistoryRows:  # fmt: skip
-    """The histories of a batch; the unique rows of the first one's group if that is to be attended.
-
-    Args:
-        found: vectors of at least the histories.
-        histories: names of the features of one history.
-        times: name of the feature of its times.
-        allow: with `foreign_features`, features from outside of the group are taken of a row's first sample.
-    """
-    group = found[histories[0]].group if found[histories[0]].stage == "attend" else None
-    inverse_B = None if group is None else batch.groups[group].inverse_B
-    first_R = None if inverse_B is None else first_samples(inverse_B, len(found[histories[0]].ids))
-    taken = {name: (Jagged(found[name].vectors, found[name].ids.lengths_B), found[name].group) for name in histories}
-    if times is not None:
-        taken[times] = feature_rows(batch, times)
-    rows = {
-        name: _rows(batch, name, rows, own, group, first_R, "foreign_features" in allow)
-        for name, (rows, own) in taken.items()
-    }
-    _require_equal_lengths(rows)
-    ids_R = batch.ids_B if first_R is None else batch.ids_B.index_select(0, first_R)
-    return HistoryRows(
-        [rows[name] for name in histories], None if times is None else rows[times], inverse_B, first_R,
-        DropoutPlaces(ids_R, batch.index),
-    )  # fmt: skip
 
 
 def first_samples(inverse_B: Tensor, rows: int) -> Tensor:
@@ -197,13 +214,6 @@ def _rows(
     return per_sample.select(first_R)
 
 
-def _require_equal_lengths(rows: Mapping[str, Jagged]) -> None:
-    first, *others = rows
-    for name in others:
-        if not torch.compiler.is_exporting() and not torch.equal(rows[first].lengths_B, rows[name].lengths_B):
-            raise DataError(f"{first} and {name} are features of one history, and their lengths differ.")
-
-
 def require_shareable(part: nn.Module, deduplicated: Mapping[str, Stage], allow: Sequence[Shared]) -> None:
     """Check the part of a model that attends, if a group is attended on its unique rows.
 
@@ -212,33 +222,19 @@ def require_shareable(part: nn.Module, deduplicated: Mapping[str, Stage], allow:
     if unknown := [name for name in allow if name not in get_args(Shared)]:
         raise ValueError(f"allow names {unknown[0]!r}; it can be {', '.join(get_args(Shared))}")
     attended = [group for group, stage in deduplicated.items() if stage == "attend"]
-    for name, what in {"dropout": _drops, "batch_norm": _normalizes_batches}.items() if attended else ():
-        if name not in allow and any(map(what, part.modules())):
+    dropouts = nn.modules.dropout._DropoutNd | nn.AlphaDropout | SampleDropout
+    shared = {"dropout": any(isinstance(one, dropouts) and one.p > 0 for one in part.modules()),
+              "batch_norm": any(isinstance(one, _BatchNorm) for one in part.modules())}  # fmt: skip
+    for name, is_there in shared.items() if attended else ():
+        if name not in allow and is_there:
             raise ValueError(
                 f"deduplicated.{attended[0]} is 'attend', but the attention has {name}, which samples of one row would "
                 f"share: the result differs from that without deduplication. Remove it, use 'pool', or allow: [{name}]"
             )
 
 
-def _drops(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.dropout._DropoutNd | nn.AlphaDropout | SampleDropout) and module.p > 0
-
-
-def _normalizes_batches(module: nn.Module) -> bool:
-    return isinstance(module, _BatchNorm)
-
-
-def require_dense(dense: int, missing: str) -> None:
-    """Check two settings."""
-    if dense < 0:
-        raise ValueError(f"dense must be 0 or more features, got {dense}")
-    if missing not in ("refuse", "indicator"):
-        raise ValueError(f"missing {missing!r}: use refuse or indicator")
-
-
-def require_bottom(bottom: Sequence[int], dense: int, width: int, missing: str) -> None:
+def require_bottom(bottom: Sequence[int], dense: int, width: int) -> None:
     """Check the settings of a perceptron over dense numbers whose output stands among the vectors of features."""
-    require_dense(dense, missing)
     if not dense and bottom:
         raise ValueError(f"there are no dense features for a bottom perceptron {list(bottom)}; set bottom to []")
     if dense and (not bottom or bottom[-1] != width):
@@ -253,48 +249,7 @@ def dense_size(dense: int, missing: Missing) -> int:
     return dense * (2 if missing == "indicator" else 1)
 
 
-def dense_input(dense_BF: Tensor, dense: int, missing: Missing, dtype: torch.dtype) -> Tensor:
-    """(B, X): the numbers, and behind them with `indicator` 1 where one is missing, else 0.
-
-    Args:
-        dense: F, as the model was made.
-        missing: what NaN is; an infinite number passes, and makes the step one that is not finite.
-    """
-    if dense_BF.shape[1] != dense:
-        raise DataError(f"the batch has {dense_BF.shape[1]} dense features, and the model reads {dense} (dense).")
-    missing_BF = dense_BF.isnan()
-    if missing == "indicator":
-        return torch.cat([dense_BF.masked_fill(missing_BF, 0), missing_BF.to(dense_BF.dtype)], dim=1).to(dtype)
-    # A program for other hosts cannot ask: there a missing number makes the score one that is none.
-    if not torch.compiler.is_exporting() and bool(missing_BF.any()):
-        sample, feature = missing_BF.nonzero()[0].tolist()
-        raise DataError(
-            f"dense feature {feature} of sample {sample} is missing (NaN), one of {int(missing_BF.sum())} in the "
-            "batch. Fill them in before, or set the model's missing=indicator."
-        )
-    return dense_BF.to(dtype)
-
-
-def lookup_ops(tables: FusedTables, inputs: Mapping[str, tuple[int, ...]], on_unique_rows: bool) -> list[Op]:
-    """One lookup a table, in bytes of rows read; each id counts, also one that comes again.
-
-    Args:
-        inputs: shapes of the batch, of a group's feature those of its unique rows.
-        on_unique_rows: whether groups are looked up on unique rows. If not, their ids count as often as a mean row of
-            them repeats: the shapes do not say how often each does.
-    """
-    samples = inputs["dense_BF"][0]
-    return [
-        Op(
-            "lookup", 0.0, f"table {name}",
-            bytes=sum(ids_read(inputs, feature, samples, on_unique_rows) for feature in spec.features)
-            * spec.width * DTYPES[spec.dtype].itemsize,
-        )
-        for name, spec in tables.tables.items()
-    ]  # fmt: skip
-
-
 def ids_read(inputs: Mapping[str, tuple[int, ...]], feature: str, samples: int, on_unique_rows: bool) -> float:
-    """How many ids of a feature are looked up, see `lookup_ops`; 0 of one that is not in the batch."""
+    """How many ids of a feature are looked up, see `FeatureInput.ops`; 0 of one that is not in the batch."""
     (values,), (rows,) = inputs.get(f"{feature}.values", (0,)), inputs.get(f"{feature}.lengths", (samples,))
     return float(values) if on_unique_rows or not rows else values * samples / rows

@@ -39,14 +39,11 @@ class FeatureVectors:
         if self.pooled:
             return self.expand(self.vectors)
         if self.stage == "lookup":
-            rows = self.of_samples()
+            # The vectors of each sample, one after another: B rows, expanded without padding (RecD's O6).
+            rows = Jagged(self.vectors, self.ids.lengths_B)
+            rows = rows if self.inverse_B is None else rows.select(self.inverse_B)
             return sum_rows(rows.values_N, rows.lengths_B)
         return self.expand(sum_rows(self.vectors, self.ids.lengths_B))
-
-    def of_samples(self) -> Jagged:
-        """The vectors of each sample, one after another: B rows, expanded without padding (RecD's O6)."""
-        rows = Jagged(self.vectors, self.ids.lengths_B)
-        return rows if self.inverse_B is None else rows.select(self.inverse_B)
 
     def expand(self, rows: Tensor) -> Tensor:
         """Row by row what was computed of this feature, as (B, ...)."""
@@ -65,7 +62,12 @@ def look_up(
         dtype: of the vectors.
     """
     require_groups(batch, deduplicated)
-    rows = {name: _rows(batch, name, deduplicated) for name in names}
+    rows: dict[str, tuple[Jagged, str | None]] = {}
+    for name in names:
+        own, group = feature_rows(batch, name)
+        if group is not None and group not in deduplicated:
+            own, group = own.select(batch.groups[group].inverse_B), None
+        rows[name] = own, group
     vectors = tables.lookup({name: ids for name, (ids, _) in rows.items()})
     pooled = {feature for spec in tables.tables.values() if spec.pooling != "sequence" for feature in spec.features}
     return {
@@ -106,13 +108,6 @@ def feature_rows(batch: FeatureBatch, name: str) -> tuple[Jagged, str | None]:
             return rows.features[name], group
     known = [*batch.features, *(feature for group in batch.groups.values() for feature in group.features)]
     raise DataError(f"the batch has no feature {name!r}, which the model reads: {_hint(name, known)}")
-
-
-def _rows(batch: FeatureBatch, name: str, deduplicated: Mapping[str, Stage]) -> tuple[Jagged, str | None]:
-    rows, group = feature_rows(batch, name)
-    if group is None or group in deduplicated:
-        return rows, group
-    return rows.select(batch.groups[group].inverse_B), None
 
 
 def _hint(name: str, known: Sequence[str] | Mapping[str, object]) -> str:

@@ -113,12 +113,6 @@ class RowLayout:
         """True where there is a value."""
         return torch.arange(self.longest, device=self.lengths_R.device) < self.lengths_R[:, None]
 
-    @property
-    def age_RT(self) -> Tensor:
-        """How many values of its row come after each; 0 for the last one and for padding."""
-        place_T = torch.arange(self.longest, device=self.lengths_R.device)
-        return (self.lengths_R[:, None] - 1 - place_T).clamp_(min=0)
-
     def padded(self, values_N: Tensor) -> Tensor:
         """(R, T, ...), zeros where there is no value."""
         rows = len(self.lengths_R)

@@ -3,7 +3,7 @@
 Shape letters: B samples, F dense features, N values, R rows of a table, D width, L labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -53,24 +53,16 @@ def write_ranker(model: nn.Module, folder: Path, rows: RowFormat) -> int:
     if not isinstance(model, Ranker):
         raise UserError(f"{type(model).__name__} has no embedding tables; only rankers such as DLRM become a program")
     names, dense = features_read(model), model.input.dense
-    program = torch.export.export(
-        _Program(model.float().eval(), rows), _example(names, dense), dynamic_shapes=_dynamic(names), strict=False
-    )
+    lengths = torch.tensor([2, 1, 1])  # three samples, since sizes of 0 and 1 would become part of the program
+    example = (torch.zeros(3, dense), {name: torch.zeros(4, dtype=torch.int64) for name in names},
+               {name: lengths.clone() for name in names})  # fmt: skip
+    samples = torch.export.Dim("samples", min=1)
+    dynamic = ({0: samples}, {name: {0: torch.export.Dim.DYNAMIC} for name in names},
+               {name: {0: samples} for name in names})  # fmt: skip
+    program = torch.export.export(_Program(model.float().eval(), rows), example, dynamic_shapes=dynamic, strict=False)
     program.example_inputs = None  # torch would write them as a pickle; all else is numbers and JSON
     torch.export.save(program, folder / PROGRAM)
     return (folder / PROGRAM).stat().st_size
-
-
-def _example(names: Sequence[str], dense: int) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Three samples; sizes of 0 and 1 would become part of the program."""
-    lengths = torch.tensor([2, 1, 1])
-    values = {name: torch.zeros(4, dtype=torch.int64) for name in names}
-    return torch.zeros(3, dense), values, {name: lengths.clone() for name in names}
-
-
-def _dynamic(names: Sequence[str]) -> tuple[Mapping[int, object], Mapping[str, object], Mapping[str, object]]:
-    samples = torch.export.Dim("samples", min=1)
-    return {0: samples}, {name: {0: torch.export.Dim.DYNAMIC} for name in names}, {n: {0: samples} for n in names}
 
 
 class _Program(nn.Module):

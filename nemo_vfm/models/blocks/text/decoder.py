@@ -143,14 +143,13 @@ class CausalAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = (rotate_first(x, *reading.rotation(self.window)).transpose(1, 2) for x in (q, k))
-        o_BHSE = self._attended(q if self.scale == 1 else q * self.scale, k, v.transpose(1, 2), reading)
+        q_BHSE, v_BGSE = q if self.scale == 1 else q * self.scale, v.transpose(1, 2)
+        if reading.cache is not None:
+            o_BHSE = reading.cache.attend(self.layer, q_BHSE, k, v_BGSE, self.window)
+        else:
+            o_BHSE = causal_attention(q_BHSE, k, v_BGSE, reading.lengths, self.window)
         update: Tensor = self.out(o_BHSE.transpose(1, 2).flatten(2))
         return update
-
-    def _attended(self, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, reading: TextContext) -> Tensor:
-        if reading.cache is not None:
-            return reading.cache.attend(self.layer, q_BHSE, k_BGSE, v_BGSE, self.window)
-        return causal_attention(q_BHSE, k_BGSE, v_BGSE, reading.lengths, self.window)
 
 
 class DecoderBlock(nn.Module):

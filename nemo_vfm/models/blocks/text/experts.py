@@ -125,19 +125,12 @@ class MixtureOfExperts(nn.Module):
             weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)
         y_TD = torch.zeros_like(x_TD)
         for number, expert in enumerate(self.perceptrons):
-            row, place = self._sent_to(number, chosen_TK)
+            if chosen_TK.is_meta or type(chosen_TK) is not Tensor:
+                # What a step costs is found by tensors without values: an even share where there is nothing to go by.
+                row = place = chosen_TK.new_empty(max(1, chosen_TK.numel() // len(self.perceptrons)))
+            else:
+                row, place = (chosen_TK == number).nonzero(as_tuple=True)
             if len(row) or self.training:  # where no token came, its gradients are zeros, as those of a stack are
                 update = expert(x_TD[row]) * weights_TK[row, place, None].to(x.dtype)
                 y_TD = y_TD.index_add(0, row, update.to(y_TD.dtype))
         return y_TD.view_as(x)
-
-    def _sent_to(self, number: int, chosen_TK: Tensor) -> tuple[Tensor, Tensor]:
-        """(row, place among its K) of the tokens of an expert; its even share where there are no values to choose by.
-
-        What a step costs is found by tensors without values.
-        """
-        if chosen_TK.is_meta or type(chosen_TK) is not Tensor:
-            even = chosen_TK.new_empty(max(1, chosen_TK.numel() // len(self.perceptrons)))
-            return even, even
-        row, place = (chosen_TK == number).nonzero(as_tuple=True)
-        return row, place

@@ -114,7 +114,12 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
         **({"initializer_range": model.init_std} if model.init_std <= 1 else {}),  # transformers takes no larger one
         **({} if family.query_scalar is None else {"query_pre_attn_scalar": sizes.query_scalar or sizes.head_dim}),
         **window_told(model, family), **ropes_told(model, family, most_tokens),
-        **({} if sizes.experts is None else experts_told(sizes.experts)),
+        **({} if sizes.experts is None else {
+            "num_experts": sizes.experts.count, "num_experts_per_tok": sizes.experts.per_token,
+            "moe_intermediate_size": sizes.experts.hidden, "norm_topk_prob": sizes.experts.normalised,
+            "router_aux_loss_coef": sizes.experts.balance, "mlp_only_layers": list(sizes.experts.dense_layers),
+            "decoder_sparse_step": 1,
+        }),
     }  # fmt: skip
 
 
@@ -134,7 +139,12 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
     if family.whole_heads and sizes.width % sizes.heads:
         yield f"width {sizes.width} with {sizes.heads} heads"
     yield from ropes_unsayable(model, family)
-    yield from window_unsayable(model, family)
+    if model.window is None:
+        return
+    if family.window == "never" or (family.window in ("always", "switched") and None in model.windows):
+        yield "window" if family.window == "never" else "window.layers"
+    if model.window.rope is not None and not family.two_thetas:
+        yield "window.rope"
 
 
 def window_of(
@@ -197,16 +207,6 @@ def window_told(model: GPT, family: Family) -> dict[str, Json]:
     return told
 
 
-def window_unsayable(model: GPT, family: Family) -> Iterator[str]:
-    """What of a model's window a family has no words for."""
-    if model.window is None:
-        return
-    if family.window == "never" or (family.window in ("always", "switched") and None in model.windows):
-        yield "window" if family.window == "never" else "window.layers"
-    if model.window.rope is not None and not family.two_thetas:
-        yield "window.rope"
-
-
 def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
     """What GPT is to be built with; what is missing is as in Qwen 3."""
     told: dict[str, Json] = {
@@ -233,13 +233,3 @@ def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
         )
     except ValueError as error:
         raise DataError(f"config.json describes impossible experts: {error}") from error
-
-
-def experts_told(experts: Experts) -> dict[str, Json]:
-    """The keys of config.json."""
-    return {
-        "num_experts": experts.count, "num_experts_per_tok": experts.per_token,
-        "moe_intermediate_size": experts.hidden, "norm_topk_prob": experts.normalised,
-        "router_aux_loss_coef": experts.balance, "mlp_only_layers": list(experts.dense_layers),
-        "decoder_sparse_step": 1,
-    }  # fmt: skip

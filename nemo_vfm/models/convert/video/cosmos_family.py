@@ -1,6 +1,7 @@
 """Maps Cosmos 1, 2 and 2.5 of diffusers (CosmosTransformer3DModel) to a DiT's arguments and weights, and back."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from nemo_vfm.core.errors import DataError
@@ -132,18 +133,13 @@ def tensors_of(model: DiT) -> dict[str, TensorMap]:
         f"learned_positions.{ours}": same(f"learnable_pos_embed.pos_emb_{axis}") for ours, axis in _TABLES.items()
     }
     for number in range(model.depth):
-        there |= _block(number, model.rope.head_dim)
+        here, block = f"blocks.{number}", f"transformer_blocks.{number}"
+        there |= {f"{here}.{ours}.weight": same(f"{block}.{theirs}.weight") for ours, theirs in _INSIDE.items()}
+        for part, (ours, linear) in product(range(3), (("down", 1), ("up", 2))):
+            target = f"{block}.norm{part + 1}.linear_{linear}.weight"
+            there[f"{here}.modulation.{ours}.{part}.weight"] = same(target)
+        for ours, names in (("self_attention.qkv", "qkv"), ("cross_attention.kv", "kv")):
+            attention = "attn1" if ours.startswith("self") else "attn2"
+            targets = [f"{block}.{attention}.to_{x}.weight" for x in names]
+            there[f"{here}.{ours}.weight"] = by_head(targets, model.rope.head_dim)
     return {name: there[name] for name, _ in model.named_parameters() if not is_adapter(name)}
-
-
-def _block(number: int, head_dim: int) -> dict[str, TensorMap]:
-    here, there = f"blocks.{number}", f"transformer_blocks.{number}"
-    found = {f"{here}.{ours}.weight": same(f"{there}.{theirs}.weight") for ours, theirs in _INSIDE.items()}
-    for part in range(3):
-        for ours, linear in (("down", 1), ("up", 2)):
-            target = f"{there}.norm{part + 1}.linear_{linear}.weight"
-            found[f"{here}.modulation.{ours}.{part}.weight"] = same(target)
-    for ours, names in (("self_attention.qkv", "qkv"), ("cross_attention.kv", "kv")):
-        attention = "attn1" if ours.startswith("self") else "attn2"
-        found[f"{here}.{ours}.weight"] = by_head([f"{there}.{attention}.to_{x}.weight" for x in names], head_dim)
-    return found

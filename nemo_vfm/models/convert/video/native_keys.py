@@ -128,12 +128,7 @@ def is_left_out(name: str) -> bool:
 def prefixes_of(names: Collection[str]) -> dict[str, Version]:
     """What stands before the names of each network of Cosmos in a file, such as "net." and "net_ema."."""
     found: dict[str, Version] = {}
-    weights = [name for name in names if not is_optimizer(name)]
+    weights = [name for name in names if not name.startswith("optim")]
     for first, version in _FIRST.items():
         found |= {name.removesuffix(first): version for name in weights if name == first or name.endswith(f".{first}")}
     return found
-
-
-def is_optimizer(name: str) -> bool:
-    """Whether a tensor is of an optimizer, whose names may end as those of the weights do."""
-    return name.startswith("optim")

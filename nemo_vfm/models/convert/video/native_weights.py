@@ -24,9 +24,8 @@ from nemo_vfm.models.convert.foreign import ForeignTensors
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_parts import TensorParts
-from nemo_vfm.models.convert.tensor_source import TensorSource
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
-from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, is_optimizer, native_name, prefixes_of
+from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, native_name, prefixes_of
 from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
 from nemo_vfm.models.convert.video.wan_native import COMFYUI, wan_maps
 from nemo_vfm.models.dit import DiT
@@ -83,7 +82,8 @@ class NativeWeights(SourceFolder):
         self.prefix = _chosen(found, key)
         version = found[self.prefix]
         parts = numbered_layers(given.source, self.prefix) if version == "nemo" else None
-        self._hold(parts or given.source)
+        source = parts or given.source
+        self._files = dict.fromkeys(source.keys(), source)
         own = {name.removeprefix(self.prefix) for name in self._files if name.startswith(self.prefix)}
         self.config = config_of(version, own, lambda name: self._shape(self.prefix + name), stretch)
         self.arguments = cosmos_family.arguments_of(self.config)
@@ -95,9 +95,6 @@ class NativeWeights(SourceFolder):
         self._require_whole(found)
         self._require_shapes()
 
-    def _hold(self, source: TensorSource) -> None:
-        self._files = dict.fromkeys(source.keys(), source)
-
     def _cut_modulations(self, parts: TensorParts) -> None:
         """Of NeMo's, which has one for three parts of a block; see `nemo_maps`."""
         depth, width, rank = (self.arguments[key] for key in ("depth", "width", "modulation_rank"))
@@ -107,7 +104,7 @@ class NativeWeights(SourceFolder):
                          f"{3 * rank} instead of {rank}")  # fmt: skip
         self.model = _unborn(self.folder, self.arguments)
         self._maps = nemo_maps(self.model, native_maps(self.model, "1", self.prefix), parts, self.prefix, rank)
-        self._hold(parts)
+        self._files = dict.fromkeys(parts.keys(), parts)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._files[name].get_slice(name).get_shape())
@@ -120,7 +117,7 @@ class NativeWeights(SourceFolder):
             name for name in self._files
             if not name.startswith(above) or name.startswith(rest)
             or is_left_out(name.removeprefix(self.prefix)) or is_left_out(name.removeprefix(above))
-            or is_optimizer(name)
+            or name.startswith("optim")
         ]  # fmt: skip
         self._require_all_used(beside)
 
@@ -267,15 +264,28 @@ def config_of(
                         f"{head_dim} of {width}; of Cosmos are read those that take latents, a mark of given latents "
                         f"and a mark of padding")  # fmt: skip
     depth = _depth(version, names)
-    known = _STRETCH.get(("1" if version == "nemo" else version, width, depth, marks, text))
+    if stretch is None:
+        stretch = _STRETCH.get(("1" if version == "nemo" else version, width, depth, marks, text))
+    if stretch is None:
+        raise UserError(f"the file does not say how far its rotary positions are stretched, and no published Cosmos "
+                        f"has width {width} and {depth} blocks; give --rope-scale T,H,W, which its training had as "
+                        f"rope_t_, rope_h_ and rope_w_extrapolation_ratio, such as 1,3,3")  # fmt: skip
+    more: dict[str, Json] = {"extra_pos_embed_type": None}
+    if version != "2":
+        lengths = [sizes(f"learnable_pos_embed.pos_emb_{axis}")[0] for axis in "thw"]
+        most = [length * side for length, side in zip(lengths, PATCH, strict=True)]
+        more = {"extra_pos_embed_type": "learnable", "max_size": list(most)}
+    if text:
+        out, features = sizes(_TEXT)
+        more |= {"use_crossattn_projection": True, "crossattn_proj_in_channels": features,
+                 "encoder_hidden_states_channels": out}  # fmt: skip
     return {
         "_class_name": cosmos_family.CLASS, "in_channels": outputs + marks, "out_channels": outputs,
         "num_attention_heads": width // head_dim, "attention_head_dim": head_dim, "num_layers": depth,
         "mlp_ratio": hidden / width,
         "text_embed_dim": sizes("transformer_blocks.0.attn2.to_k.weight")[1],
         "adaln_lora_dim": sizes("norm_out.linear_1.weight")[0], "patch_size": list(PATCH),
-        "rope_scale": list(_stretch(stretch, known, width, depth)), "concat_padding_mask": True,
-        **_positions(version, sizes), **(_text(sizes) if text else {}),
+        "rope_scale": list(stretch), "concat_padding_mask": True, **more,
     }  # fmt: skip
 
 
@@ -291,29 +301,3 @@ def _depth(version: Version, names: Collection[str]) -> int:
         raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)} up to "
                         f"{max(numbers)}")  # fmt: skip
     return len(numbers)
-
-
-def _positions(version: Version, sizes: Callable[..., Shape]) -> dict[str, Json]:
-    if version == "2":
-        return {"extra_pos_embed_type": None}
-    lengths = [sizes(f"learnable_pos_embed.pos_emb_{axis}")[0] for axis in "thw"]
-    most = [length * side for length, side in zip(lengths, PATCH, strict=True)]
-    return {"extra_pos_embed_type": "learnable", "max_size": most}
-
-
-def _text(sizes: Callable[..., Shape]) -> dict[str, Json]:
-    out, features = sizes(_TEXT)
-    return {"use_crossattn_projection": True, "crossattn_proj_in_channels": features,
-            "encoder_hidden_states_channels": out}  # fmt: skip
-
-
-def _stretch(
-    given: Sequence[float] | None, known: tuple[float, float, float] | None, width: int, depth: int
-) -> Sequence[float]:
-    if given is not None:
-        return given
-    if known is None:
-        raise UserError(f"the file does not say how far its rotary positions are stretched, and no published Cosmos "
-                        f"has width {width} and {depth} blocks; give --rope-scale T,H,W, which its training had as "
-                        f"rope_t_, rope_h_ and rope_w_extrapolation_ratio, such as 1,3,3")  # fmt: skip
-    return known

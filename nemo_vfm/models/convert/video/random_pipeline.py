@@ -147,30 +147,28 @@ def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType
     absent = {name: [None, None] for name in _OPTIONAL.get(parts.kind, ("safety_checker",))}
     index: dict[str, Any] = {"_class_name": parts.kind, **parts.settings, **absent}
     kind, config = _VAES[parts.vae]
+    network = "WanTransformer3DModel" if parts.kind.startswith("Wan") else "CosmosTransformer3DModel"
     components: dict[str, Callable[[], Any]] = {
         "scheduler": lambda: scheduler,
         "vae": lambda: getattr(diffusers, kind)(**config),
         "text_encoder": lambda: _text_encoder(parts.text, transformers),
         "tokenizer": lambda: _tokenizer(transformers),
-        "transformer": lambda: _transformer(parts, diffusers),
+        "transformer": lambda: getattr(diffusers, network)(**parts.transformer),
     }
     if "boundary_ratio" in parts.settings:
         components["transformer_2"] = components["transformer"]
     if parts.image_tokens:
-        components |= {
-            "image_encoder": lambda: _clip(transformers),
-            "image_processor": lambda: _processor(transformers),
-        }
+        sizes = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+        clip = {"hidden_size": _WIDTH, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+        components["image_encoder"] = lambda: transformers.CLIPVisionModel(
+            transformers.CLIPVisionConfig(image_size=28, patch_size=14, **clip)
+        )
+        components["image_processor"] = lambda: transformers.CLIPImageProcessorPil(**sizes)
     for name, make in components.items():
         part = make()
         part.save_pretrained(folder / name)
         index[name] = [type(part).__module__.partition(".")[0], type(part).__name__]
     write_json(folder / PIPELINE, index)
-
-
-def _transformer(parts: _Parts, diffusers: ModuleType) -> Any:
-    kind = "WanTransformer3DModel" if parts.kind.startswith("Wan") else "CosmosTransformer3DModel"
-    return getattr(diffusers, kind)(**parts.transformer)
 
 
 def _text_encoder(kind: str, hf: ModuleType) -> Any:
@@ -197,12 +195,3 @@ def _tokenizer(hf: ModuleType) -> Any:
     tokenizer.post_processor = library.processors.TemplateProcessing("$A </s>", special_tokens=ends)
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), _SPECIAL, strict=True))
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-
-
-def _clip(hf: ModuleType) -> Any:
-    size = {"hidden_size": _WIDTH, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
-    return hf.CLIPVisionModel(hf.CLIPVisionConfig(image_size=28, patch_size=14, **size))
-
-
-def _processor(hf: ModuleType) -> Any:
-    return hf.CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})

@@ -114,18 +114,15 @@ class TransformerFolder(SourceFolder):
         with ExitStack() as stack:
             self._files = opened(self.folder, stack, DIFFUSERS)
             self._require_blocks(self.family.blocks, self.arguments["depth"], "num_layers")
-            self.model = self._unborn()
+            try:
+                with torch.device("meta"):
+                    self.model = self.family.kind(**self.arguments)
+            except ValueError as error:
+                raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
             self._maps = self.family.tensors_of(self.model)
             self._require_all_used()
             self._require_shapes()
             self._stack = stack.pop_all()
-
-    def _unborn(self) -> DiT:
-        try:
-            with torch.device("meta"):
-                return self.family.kind(**self.arguments)
-        except ValueError as error:
-            raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
 
     def require_same_function(self, model: nn.Module) -> None:
         """UserError where weights fit a model and mean another function in it."""

@@ -104,7 +104,12 @@ class ScaledTensors:
 
     def __init__(self, files: Mapping[str, TensorSource]) -> None:
         self._files = files
-        self.scales = {name: scale for name in files if (scale := _scale_of(name, files))}
+        self.scales: dict[str, str] = {}
+        for name in files:
+            stem = name.removesuffix(".weight")
+            for ending in _SCALES if stem != name else ():
+                if stem + ending in files:
+                    self.scales.setdefault(name, stem + ending)
 
     def keys(self) -> list[str]:
         """Names, but for scales and marks."""
@@ -186,11 +191,6 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
         "image_dim": sizes("img_emb.proj.0.weight", 1)[0] if image else None,
         "added_kv_proj_dim": width if image else None, "pos_embed_seq_len": positions,
     }  # fmt: skip
-
-
-def _scale_of(name: str, files: Mapping[str, TensorSource]) -> str:
-    stem = name.removesuffix(".weight")
-    return next((stem + ending for ending in _SCALES if stem != name and stem + ending in files), "")
 
 
 def _chosen(found: list[str], key: str | None) -> str:
