@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.network.permission import SentJson
-from tests.support.repository import CODE, ROOT, module_name, python_files, targets, tree
+from tests.support.repository import CODE, ROOT, module_name, nodes, python_files, targets, tree
 
 #: Rooms whose public classes may be asked for by a recipe.
 COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "models", "data", "diffusion",
@@ -148,8 +148,7 @@ def kept_as(init: ast.FunctionDef) -> dict[str, str]:
 @cache
 def attributes_read(path: Path) -> frozenset[str]:
     """The names of all attributes that a file reads, of whatever object."""
-    nodes = ast.walk(tree(path))
-    return frozenset(one.attr for one in nodes if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load))
+    return frozenset(one.attr for one in nodes(path) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load))
 
 
 def is_read(attribute: str, owner: str, path: Path) -> bool:
