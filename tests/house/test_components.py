@@ -148,7 +148,8 @@ def kept_as(init: ast.FunctionDef) -> dict[str, str]:
 @cache
 def attributes_read(path: Path) -> frozenset[str]:
     """The names of all attributes that a file reads, of whatever object."""
-    return frozenset(one.attr for one in nodes(path) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load))
+    found = (one for one in nodes(path) if isinstance(one, ast.Attribute))
+    return frozenset(one.attr for one in found if isinstance(one.ctx, ast.Load))
 
 
 def is_read(attribute: str, owner: str, path: Path) -> bool:
