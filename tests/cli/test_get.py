@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.model_hub import COMMIT, Hub, cut_after, files, model_hub, status
 from tests.support.recipe_folder import ROOT
 
@@ -82,9 +82,8 @@ def test_the_same_command_resumes_a_killed_run(hub, kitchen, after):
     hub.always["cdn:" + WEIGHTS] = stall
     hub.always["cdn:vae/model.safetensors"] = stall
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nemo_vfm", *arguments_for(hub)], cwd=kitchen.folder, env=environment
-    )
+    words = [sys.executable, "-m", "nemo_vfm", *arguments_for(hub)]
+    process = preloaded.Started(words, cwd=kitchen.folder, env=environment, err=kitchen.folder.with_suffix(".said"))
     while len(reached) < 2:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)

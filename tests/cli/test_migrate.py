@@ -1,6 +1,7 @@
 """Tests that configurations of other frameworks become recipes that check, with an account of every key."""
 
 import ast
+import functools
 import inspect
 import math
 import re
@@ -473,7 +474,7 @@ def test_a_migrated_recipe_tells_on_top_what_every_recipe_tells(name):
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.sampled_from(list(foreign.ALL.values())), st.integers(0, 3000), st.text(max_size=8), st.integers(0, 12))
 def test_whatever_a_file_holds_the_answer_is_a_recipe_or_a_sentence(text, place, inserted, removed):
     broken = text[:place] + inserted + text[place + removed :]
@@ -810,6 +811,7 @@ DENIES = re.compile(
 )
 
 
+@functools.cache
 def reasons() -> list[str]:
     """Every text of `migrate` that says what is not there."""
     trees = [ast.parse(file.read_text()) for file in (ROOT / "nemo_vfm/cli/migrate").glob("*.py")]

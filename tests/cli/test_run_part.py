@@ -1,7 +1,6 @@
 """Tests that shards of a run work alone, at once and out of order, and that the whole run uses their results."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from nemo_vfm.curate.job import Curate
 from nemo_vfm.runtime.run_part import Share, part_of
 from nemo_vfm.synth.generate_texts import Generate
 from nemo_vfm.synth.sample_videos import Sample
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 SHARED = "_target_: '@.Shared'\nnum: 10\n"
@@ -82,11 +82,12 @@ def test_parts_at_once_do_not_stand_in_each_others_way(kitchen):
     kitchen.write("r.yaml", SHARED)
     words = [sys.executable, "-m", "nemo_vfm", "run", "r.yaml", "run_dir=out", "--trust", "tests.support.parts"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(kitchen.folder)}
+    said = [kitchen.folder / f"said-{number}" for number in range(4)]
     running = [
-        subprocess.Popen([*words, "--part", f"{number}/4"], env=environment, stderr=subprocess.PIPE, text=True)
-        for number in range(4)
+        preloaded.Started([*words, "--part", f"{number}/4"], env=environment, cwd=kitchen.folder, err=file)
+        for number, file in enumerate(said)
     ]
-    assert [(one.wait(120), one.stderr.read()[-300:] if one.returncode else "") for one in running] == [(0, "")] * 4
+    assert [one.wait(120) for one in running] == [0] * 4, [file.read_text()[-300:] for file in said]
     assert made(Path("out")) == list(range(10))
 
 

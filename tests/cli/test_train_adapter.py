@@ -1,6 +1,7 @@
 """Tests that an adapter is trained on a pretrained pipeline, resumed, sampled from, and exported to diffusers."""
 
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("diffusers", reason="needs the extra diffusers")
 pytest.importorskip("peft", reason="needs peft")
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
@@ -46,12 +48,23 @@ def arguments(base: Path, *more: str) -> list[str]:
             *more]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def begun(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a pipeline, clips, and a training of two steps."""
+    folder = tmp_path_factory.mktemp("begun")
+    shutil.copytree(base, folder / "base")
+    clips(folder / "clips")
+    with chdir(folder):
+        assert main(["run", "world_model/lora", *arguments(Path("base"), "loop.duration=2 steps")]) == 0
+    return folder
+
+
 @pytest.mark.slow
-def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path) -> None:
+def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, begun: Path) -> None:
     import diffusers
 
-    clips(kitchen.folder / "clips")
-    assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=2 steps")) == 0
+    shutil.copytree(begun, kitchen.folder, dirs_exist_ok=True)
+    base = Path("base")
     assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=4 steps")) == 0
     found = checkpoint.found(kitchen.folder / "run")
     weights = checkpoint.weights_of(found, "model")
@@ -117,10 +130,9 @@ def test_each_network_of_two_has_an_adapter_of_its_own_sampled_together_and_merg
 
 
 @pytest.mark.slow
-def test_adapters_resume_only_on_their_original_weights(kitchen, base: Path) -> None:
-    clips(kitchen.folder / "clips")
-    copy = Path(shutil.copytree(base, kitchen.folder / "base"))
-    assert kitchen.main("run", "world_model/lora", *arguments(copy, "loop.duration=2 steps")) == 0
+def test_adapters_resume_only_on_their_original_weights(kitchen, begun: Path) -> None:
+    shutil.copytree(begun, kitchen.folder, dirs_exist_ok=True)
+    copy = Path("base")
     done = kitchen.command(
         "run", "world_model/lora", *arguments(copy, "loop.duration=4 steps", "weights.adapters.targets.mlp.rank=4")
     )
@@ -132,9 +144,9 @@ def test_adapters_resume_only_on_their_original_weights(kitchen, base: Path) -> 
 
 
 @pytest.mark.slow  # five commands
-def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_both(kitchen, base: Path) -> None:
-    clips(kitchen.folder / "clips")
-    assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=2 steps")) == 0
+def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_both(kitchen, begun: Path) -> None:
+    shutil.copytree(begun, kitchen.folder, dirs_exist_ok=True)
+    base = Path("base")
     state = checkpoint.found(kitchen.folder / "run").state["adapters"]
     assert state["method"] == "lora" and state["targets"]["mlp"]["alpha"] == 32
     other = arguments(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU answers for itself")
@@ -41,15 +41,12 @@ def test_another_word_than_0_or_1_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 def test_models_and_trainings_pass_their_quick_tests_under_the_other_answer() -> None:
     other = "0" if os.environ["NEMO_VFM_CPU_BF16"] == "1" else "1"
-    asks = re.compile("bf16|bfloat16|autocast|recision")  # other models compute in fp32 alone
-    apart = ("convert", "hub")  # and these and train/lightning compute nothing under our autocast
-    models = [file for file in (ROOT / "tests/models").rglob("test_*.py")
-              if file.parent.name not in apart and asks.search(file.read_text())]  # fmt: skip
-    assert len(models) > 5
+    asks = re.compile("bf16|bfloat16|autocast|recision|golden")  # others compute in fp32 alone
+    apart = ("convert", "hub", "lightning")  # and these compute nothing under our autocast
+    files = [file for folder in ("models", "train") for file in (ROOT / "tests" / folder).rglob("test_*.py")
+             if file.parent.name not in apart and asks.search(file.read_text())]  # fmt: skip
+    assert len(files) > 12
     words = ["-x", "-p", "no:cacheprovider", "-m", "not slow and not cluster and not soak"]
-    folders = ["tests/train", "--ignore=tests/train/lightning", *models]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *folders], cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | {"NEMO_VFM_CPU_BF16": other},
-    )  # fmt: skip
+    words = [sys.executable, "-m", "pytest", *words, *map(str, files)]
+    done = preloaded.run(words, env=os.environ | {"NEMO_VFM_CPU_BF16": other}, timeout=580)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -14,7 +14,7 @@ import pytest
 from nemo_vfm.cli.catalogue.components import catalogue
 from nemo_vfm.config import Roots, trust_list
 from nemo_vfm.core.network.permission import SentJson
-from tests.support.repository import CODE, ROOT, module_name, python_files, targets, tree
+from tests.support.repository import CODE, ROOT, module_name, nodes, python_files, targets, tree
 
 #: Rooms whose public classes may be asked for by a recipe.
 COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "models", "data", "diffusion",
@@ -163,8 +163,8 @@ def kept_as(init: ast.FunctionDef) -> dict[str, str]:
 @cache
 def attributes_read(path: Path) -> frozenset[str]:
     """The names of all attributes that a file reads, of whatever object."""
-    nodes = ast.walk(tree(path))
-    return frozenset(one.attr for one in nodes if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load))
+    found = (one for one in nodes(path) if isinstance(one, ast.Attribute))
+    return frozenset(one.attr for one in found if isinstance(one.ctx, ast.Load))
 
 
 def is_read(attribute: str, owner: str, path: Path) -> bool:

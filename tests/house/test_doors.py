@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.repository import CODE, ROOT, dotted, imports, module_name, python_files, tree, where
+from tests.support.repository import CODE, ROOT, dotted, imports, module_name, nodes, python_files, tree, where
 
 #: External package -> the only places that may import it, at the top or late.
 DOORS = {
@@ -41,7 +41,7 @@ TORCH_ALONE = ("nemo_vfm/core", "nemo_vfm/sparse", "nemo_vfm/parallel", "nemo_vf
 @functools.cache  # seven tests ask for those of every file
 def mentions(path: Path) -> list[tuple[str, ast.AST]]:
     """(dotted name, node) of every import and of every attribute read, such as `torch.cuda.Event`."""
-    attributes = [(name, node) for node in ast.walk(tree(path)) if "." in (name := dotted(node))]
+    attributes = [(name, node) for node in nodes(path) if "." in (name := dotted(node))]
     return [*imports(path), *attributes]
 
 
@@ -67,7 +67,7 @@ def test_ray_is_imported_in_one_file_a_room():
 
 def calls(path: Path) -> list[tuple[str, ast.AST]]:
     """(dotted name, node) of every call."""
-    return [(dotted(node.func), node) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    return [(dotted(node.func), node) for node in nodes(path) if isinstance(node, ast.Call)]
 
 
 def test_only_named_places_import_by_name_and_one_of_them_names_from_outside():

@@ -6,7 +6,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-from tests.support.repository import ALL_PYTHON, CODE, ROOT, python_files, text_files, tree, where
+from tests.support.repository import ALL_PYTHON, CODE, ROOT, nodes, python_files, text_files, tree, where
 
 RIDDLES = {"seen", "told", "asked", "warden", "whereabouts", "paper", "crew", "held", "lead", "together", "wire"}
 #: "A recipe in, its jobs out."
@@ -113,7 +113,7 @@ def test_no_class_is_called_base_or_manager():
     vague = [
         f"{where(path, node)} {node.name}"
         for path in python_files(*CODE)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and re.fullmatch(r"_?Base[A-Z].*|.*Manager", node.name)
     ]
     assert not vague, f"name what it does: {vague}"

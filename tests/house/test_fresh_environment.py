@@ -1,6 +1,6 @@
 """Tests what a user has after `make setup`, and in an image of the Dockerfile: in environments of their own.
 
-The first is the fixture `fresh`. The second is installed from the index that pip is configured for.
+The first is the fixture `fresh`. The second has links to the packages of its extras, which `make setup-dev` installed.
 """
 
 import json
@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.house.test_commands import instructions
+from tests.house.test_packages import setup_lists
 from tests.support import preloaded
-from tests.support.fresh_environment import Environment, blocks, shorter
+from tests.support.fresh_environment import Environment, blocks, link_packages, shorter
 from tests.support.repository import ROOT
 
 IMPORT_ALL = """
@@ -44,15 +45,20 @@ print(len(names), [one for name in names for one in missing_packages(compose(nam
 def image(fresh, tmp_path_factory) -> Environment:
     """What the Dockerfile's RUN lines make of a base that holds torch, and here what `make setup` installs, too."""
     root = tmp_path_factory.mktemp("image")
-    venv.create(root / "venv", with_pip=True)
+    venv.create(root / "venv")
     (base,) = fresh.bin.parent.glob("lib/python*/site-packages")
     (own,) = (root / "venv").glob("lib/python*/site-packages")
     (own / "base.pth").write_text(f"{base}\n")
+    link_packages(["pip"], own)
     made, settings = Environment(root, root / "venv" / "bin"), dict[str, str]()
     for word, rest in instructions():
         rest = rest.replace("/workspace", f"{root}/workspace").replace("/opt/", f"{root}/opt/")
         if word in ("ARG", "ENV"):
             settings |= dict(pair.split("=", 1) for pair in shlex.split(rest) if "=" in pair)
+            if rest.startswith("EXTRAS="):  # pip finds them there, and still asks whether all of them fit together
+                link_packages(
+                    [one for name in settings["EXTRAS"].split(",") for one in setup_lists()["EXTRAS"][name]], own
+                )
         elif word == "WORKDIR":
             made = Environment(Path(rest), made.bin)
             made.folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +75,7 @@ def _copy(*names: str, to: Path) -> None:
     *sources, target = names
     for name in sources:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, to / target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, to / target)  # with what is compiled: pip leaves that out of the package
         else:
             shutil.copy(ROOT / name, to / target)
 
@@ -104,13 +110,13 @@ def test_check_names_the_extras_that_a_block_installs_first(fresh, block):
 def test_the_blocks_of_the_page_about_python_run_one_after_another(fresh):
     script = fresh.folder / "page.py"
     script.write_text(shorter("\n".join(blocks("docs/how-to/python.md", "python"))))
-    fresh.run("python page.py")
+    fresh.run("copied-python -m page")
 
 
 def test_an_image_has_what_every_recipe_needs_and_its_doctor_finds_nothing_missing_that_is_required(image):
     last = [rest for word, rest in instructions() if word == "RUN"][-1]
     assert last == "nemo-vfm doctor" and "Everything required works." in image.run(last)
-    count, _, missing = image.run(f"python -W ignore -c {shlex.quote(MISSING)}").splitlines()[-1].partition(" ")
+    count, _, missing = image.run(f"copied-python -c {shlex.quote(MISSING)}").splitlines()[-1].partition(" ")
     assert int(count) > 50 and missing == "[]"
     assert str(image.bin.parent) in image.run("python -c 'import nemo_vfm; print(nemo_vfm.__file__)'")
 

@@ -16,7 +16,7 @@ from nemo_vfm.config.roots import header
 from nemo_vfm.core.optional import EXTRAS, declared, needed
 from nemo_vfm.data.video.decode import Decoder
 from tests.support.package_users import is_ours, reached
-from tests.support.repository import ROOT, python_files, tree, where, yaml_files
+from tests.support.repository import ROOT, nodes, python_files, tree, where, yaml_files
 
 #: What a component reaches and does not declare itself: (component or "", package) -> why.
 ELSEWHERE = {
@@ -97,7 +97,7 @@ def test_what_is_required_comes_with_an_extra_or_with_us():
     packages = {
         node.args[0].value.partition(".")[0]: where(path, node)
         for path in python_files("nemo_vfm")
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "require" and isinstance(node.args[0], ast.Constant)
     }
     assert len(packages) > 15

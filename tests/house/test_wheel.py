@@ -36,12 +36,13 @@ def told(*words):
     return status, out.getvalue()
 
 names = [name for name, _ in Roots.standard().all_recipes()]
+some = list({name.partition("/")[0]: name for name in names}.values())
 answers = {
     "package": nemo_vfm.__file__,
     "composed": {name: compose(name).to_yaml() for name in names},
-    "check": {name: told("check", name) for name in names},
+    "check": {name: told("check", name) for name in some},
     "copy": {name: told("copy", name, "--with-ingredients") for name in ["curation/clips"]},
-    "flat": {name: told("copy", name, f"flat/{name}", "--flat") for name in names},
+    "flat": {name: told("copy", name, f"flat/{name}", "--flat") for name in some},
     "copied": told("check", "recipes/curation/clips.yaml"),
     "project": told("copy", "project", "own_things"),
     "run": told("run", "synthetic/shapes", "--overlay", "smoke"),
@@ -157,7 +158,8 @@ def test_every_recipe_composes_to_the_same_in_the_checkout_and_from_the_wheel(ou
         assert text == compose(ROOT / "recipes" / f"{name}.yaml").to_yaml(), name
 
 
-def test_every_recipe_checks_from_the_wheel(outside):
+def test_a_recipe_of_each_room_checks_from_the_wheel(outside):
+    assert {name.partition("/")[0] for name in outside["check"]} == {name.partition("/")[0] for name in RECIPES}
     assert not [answer for answer in outside["check"].values() if answer[0] != 0]
     assert all("ok" in told or "for you to give" in told for _, told in outside["check"].values())
 
@@ -171,7 +173,7 @@ def test_a_recipe_and_its_ingredients_are_copied_from_the_wheel(outside, elsewhe
 def test_a_flat_copy_from_the_wheel_names_no_folder_of_this_machine(outside, site, elsewhere):
     assert not [answer for answer in outside["flat"].values() if answer[0] != 0]
     texts = [path.read_text() for path in (elsewhere / "flat").rglob("*.yaml")]
-    assert len(texts) == len(RECIPES) and not [text for text in texts if str(site) in text]
+    assert len(texts) == len(outside["flat"]) > 5 and not [text for text in texts if str(site) in text]
 
 
 def test_a_project_begins_from_the_wheel(outside, elsewhere):

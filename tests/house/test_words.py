@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.repository import CODE, ROOT, dotted, imports, python_files, tree, where, yaml_files
+from tests.support.repository import CODE, ROOT, dotted, imports, nodes, python_files, tree, where, yaml_files
 
 #: What may not be imported, and why.
 BANNED_MODULES = {
@@ -159,7 +159,7 @@ def prose() -> Iterator[tuple[Path, int, str]]:
             if (comment := re.search(r"(?:^|\s)#(?! SPDX)(.*)", line)) is not None:
                 yield path, number, comment[1]
     for path in python_files(*CODE):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 2:
                 yield path, node.lineno, node.value
 

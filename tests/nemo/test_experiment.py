@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 
 from nemo_vfm.models.convert.foreign import read_nemo
+from tests.support import preloaded
 from tests.support.recipe_folder import ROOT, Kitchen
 
 pytest.importorskip("nemo.core", reason="needs nemo-toolkit, which has an environment of its own: make test-nemo")
@@ -46,8 +46,7 @@ def kitchen(tmp_path_factory):
 def nemo_vfm(kitchen, *words, **variables):
     """Run the command line in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **variables}
-    return subprocess.run([sys.executable, "-m", "nemo_vfm", *words], cwd=kitchen.folder, env=environment, text=True,
-                          capture_output=True, timeout=300)  # fmt: skip
+    return preloaded.run([sys.executable, "-m", "nemo_vfm", *words], cwd=kitchen.folder, env=environment)
 
 
 def metrics(run):

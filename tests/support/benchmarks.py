@@ -3,12 +3,12 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 
@@ -24,10 +24,11 @@ def module_of(name: str) -> ModuleType:
 
 def figures_of(name: str, *words: str, folder: Path, timeout_s: float = 300) -> Any:
     """What `python benchmarks/<name>.py <words> --json FILE` writes; it must end well."""
-    file = folder / "figures.json"
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *words, "--json", str(file)],
-        capture_output=True, text=True, timeout=timeout_s, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder,
+    script, file = ROOT / "benchmarks" / f"{name}.py", folder / "figures.json"
+    code = f"import runpy, sys; sys.path[0] = {str(script.parent)!r}; runpy.run_path({str(script)!r}, None, '__main__')"
+    done = preloaded.run(
+        [sys.executable, "-c", code, *words, "--json", str(file)], timeout=timeout_s, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
     return json.loads(file.read_text())

@@ -67,19 +67,18 @@ class Environment:
 def fresh_checkout(folder: Path) -> Environment:
     """What `make setup` makes of a new checkout, its packages linked, with a folder of small videos in it."""
     for name in COPIED:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)  # with what is compiled, which each process would else do anew
     for name in FILES:
         shutil.copy(ROOT / name, folder)
     (folder / "DIR").mkdir()
     for number in range(4):
         write_film(folder / "DIR" / f"{number}.mp4", pan(number, 48))
-    venv.create(folder / ".venv", with_pip=True)
+    venv.create(folder / ".venv")
     (site,) = (folder / ".venv").glob("lib/python*/site-packages")
-    shutil.rmtree(site / "setuptools", ignore_errors=True)  # that of the venv, which a newer one replaces
-    link_packages(setup_lists()["RUNTIME"], site)
+    link_packages([*setup_lists()["RUNTIME"], "pip"], site)
     made = Environment(folder, folder / ".venv" / "bin")
     made.run("grep -v '^torch==' constraints.txt > .venv/constraints.txt")
-    made.run("pip install -q --no-deps --no-build-isolation -e . && make -t setup")
+    made.run("python -m pip install -q --no-deps --no-build-isolation -e . && make -t setup")
     return replace(made, shell=preloaded.Shell(made.bin / "python", folder))
 
 

@@ -7,6 +7,7 @@ A fault is one operator or number of one function. The same seed chooses the sam
 
 import argparse
 import ast
+import functools
 import json
 import os
 import random
@@ -61,6 +62,7 @@ class Fault:
 
 
 @cache
+@functools.cache
 def faults_of(file: Path) -> list[Fault]:
     """Every fault that can be planted in the functions of a file."""
     text = file.read_text()

@@ -30,13 +30,15 @@ from tests.support.repository import ROOT
 _IMPORTED = ("nemo_vfm.cli.main", "nemo_vfm.workflow", "nemo_vfm.curate.job", "nemo_vfm.train.job", "lightning")
 _SERVE = f"from {__name__} import serve; serve(int(__import__('sys').argv[1]))"
 _SERVER = "NEMO_VFM_TEST_SERVER"  # the descriptor by which the words of a shell ask
-#: Stands for `nemo-vfm` in a shell.
+#: Stands for a program in a shell.
 _WORD = f"""#!{{python}}
 import sys
 sys.path.insert(0, {{checkout!r}})
 from {__name__} import ask
-sys.exit(ask("-P", "-m", "nemo_vfm", *sys.argv[1:]))
+sys.exit(ask(*{{words}}, *sys.argv[1:]))
 """
+#: `copied-python` takes `-m MODULE` or `-c CODE`.
+_WORDS = {"nemo-vfm": ("-P", "-m", "nemo_vfm"), "copied-python": ()}
 _MOST_BYTES = 1 << 17  # of a command and its environment
 _MOST_FDS = 8
 _ABOVE = 200  # where a copy first puts what it received: some take the numbers that the sender had
@@ -167,8 +169,9 @@ class Shell:
             shutil.copy(file, copy)
         self.path = checkout / "tests" / "words"  # goes first on PATH
         self.path.mkdir()
-        (self.path / "nemo-vfm").write_text(_WORD.format(python=python, checkout=str(checkout)))
-        (self.path / "nemo-vfm").chmod(0o755)
+        for name, words in _WORDS.items():
+            (self.path / name).write_text(_WORD.format(python=python, checkout=str(checkout), words=words))
+            (self.path / name).chmod(0o755)
         self._server = _started_server(python, checkout)
         self.fd = self._server.fileno()  # which it inherits
         self.environment = {_SERVER: str(self.fd)}

@@ -44,6 +44,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree: to walk those of all files takes a second, and many tests do."""
+    return tuple(ast.walk(tree(path)))
+
+
 def where(path: Path, node: ast.AST | None = None) -> str:
     """file:line of a finding, relative to the repository."""
     line = f":{node.lineno}" if node is not None and hasattr(node, "lineno") else ""
@@ -65,13 +71,16 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def imports(path: Path) -> Iterator[tuple[str, ast.AST]]:
+@cache
+def imports(path: Path) -> tuple[tuple[str, ast.AST], ...]:
     """(dotted name, node) of everything a file imports, at the top or late; `from a import b` gives `a.b`."""
-    for node in ast.walk(tree(path)):
+    found: list[tuple[str, ast.AST]] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names)
+            found += ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+            found += ((f"{node.module}.{alias.name}", node) for alias in node.names)
+    return tuple(found)
 
 
 @cache

@@ -19,14 +19,14 @@ TOY = ("--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout
 
 def submitted(
     cluster: Slurm, run_dir: Path, recipe: str, words: Sequence[str], *, time: str = "10", lead_s: int = 60,
-    most_restarts: int = 3, steps: Mapping[str, str | None] | None = None,
+    most_restarts: int = 3, steps: Mapping[str, str | None] | None = None, nodes: int = 2,
 ) -> Submitted:  # fmt: skip
-    """The recipe on two nodes, two processes on each."""
+    """The recipe on so many nodes, two processes on each."""
     where = Cluster(time=time, exclusive=False, environment={**HERE, "PYTHONPATH": str(ROOT)}, step_options=steps or {})
     folder = run_dir / "launch"
     return put(cluster, recipe, SlurmJob(
         name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
-        command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=2, tasks_per_node=2, gpus_per_node=0,
+        command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=nodes, tasks_per_node=2, gpus_per_node=0,
         cpus_per_task=1, lead_s=lead_s, most_restarts=most_restarts, cluster=where,
     ))  # fmt: skip
 
@@ -56,11 +56,11 @@ def counted(run_dir: Path) -> list[int]:
 
 
 def test_a_recipe_that_is_wrong_is_not_begun_again(three: Slurm, tmp_path: Path):
-    job = submitted(three, tmp_path / "run", toy(num=3), TOY)
+    job = submitted(three, tmp_path / "run", toy(num=3), TOY, nodes=1)
     assert job.ended() == "FAILED" and three.job(job.number)["Restarts"] == "0"
     assert three.job(job.number)["ExitCode"] == "2:0"
     assert job.attempts("status", "kind") == [("2", "configuration")]
-    assert "the plan is for 3 devices (shard 3), but there are 4" in job.log()
+    assert "the plan is for 3 devices (shard 3), but there are 2" in job.log()
 
 
 @pytest.mark.soak  # quick processes are killed in the next test and in test_restart_on_slurm.py

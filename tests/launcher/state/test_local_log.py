@@ -66,7 +66,7 @@ SUBMIT = ("submit", "talks.yaml", "cluster=local", "--trust", "talking")
 
 
 @pytest.mark.slow  # launched runs
-def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept(desk, capsys):
+def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept_for_each_launch(desk, capsys):
     with begun(*SUBMIT) as launcher:
         until(launcher, "one \u00e9")
         with begun("logs", "-f", "runs/talks") as follower:
@@ -81,13 +81,8 @@ def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept(desk, cap
     kept = capsys.readouterr().out
     assert kept.index("one \u00e9") < kept.index("three") < kept.index("==> local-1.err <==") < kept.index("two")
 
-
-@pytest.mark.slow  # launched runs
-def test_each_launch_has_a_log_of_its_own_and_the_latest_is_shown(desk, capsys):
-    (desk / "go").touch()
-    for _ in range(2):  # the second finds the run done
-        with begun(*SUBMIT) as launcher:
-            launcher.communicate(timeout=60)
+    with begun(*SUBMIT) as launcher:  # finds the run done
+        launcher.communicate(timeout=60)
     names = sorted(file.name for file in (desk / "runs/talks/launch/logs").iterdir())
     assert names == ["local-1.err", "local-1.out", "local-2.err", "local-2.out"]
     assert main(["logs", "runs/talks"]) == 0
