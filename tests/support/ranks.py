@@ -1,8 +1,8 @@
 """Runs a function on real processes joined over gloo, and returns the result of each rank.
 
 One pool of processes (`nemo_vfm/parallel/verify/rank_pool.py`) serves a whole test session, and none of them may leave
-this machine. They are copies of the server of `preloaded.py`: each that began anew took 4 CPU seconds to import torch and
-what it was asked for.
+this machine. They are copies of the server of `preloaded.py`: each that began anew took 4 CPU seconds to import torch
+and what it was asked for.
 """
 
 import atexit
