@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.installed import skip_without
 from tests.support.repository import ROOT
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+skip_without("diffusers")
 
 
 def called(out: Path, *words: str) -> dict[str, Any]:

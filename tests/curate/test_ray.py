@@ -13,10 +13,11 @@ from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.ray_executor import Need, shares
 from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, texture, write_film
+from tests.support.installed import skip_without
 from tests.support.own_network import start
 from tests.support.stills import turned_jpeg, write_still
 
-pytest.importorskip("ray")
+skip_without("ray")
 pytestmark = pytest.mark.cluster
 
 _RUN = """
