@@ -32,7 +32,7 @@ from tests.support.tiny_training import trained as recipe_trained
 pytestmark = pytest.mark.cluster  # several ranks
 RANKS_IMPORT = MEGATRON
 
-STEPS = 3
+STEPS = 2
 GPT_TIED = partial(
     Awake, vocab=96, width=48, depth=4, heads=8, mlp_hidden=64, groups=4, qk_norm=True, qkv_bias=True, tied=True
 )
