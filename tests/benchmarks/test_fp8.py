@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.support.benchmarks import figures_of
+from tests.support.installed import skip_without
 from tests.support.repository import ROOT
 
-pytest.importorskip("torchao", reason="needs the extra dev")
+skip_without("torchao")
 
 
 @pytest.mark.soak  # four trainings of 60 steps

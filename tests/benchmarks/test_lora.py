@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.support.benchmarks import figures_of, module_of
+from tests.support.installed import skip_without
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
-pytest.importorskip("peft", reason="needs peft")
+skip_without("diffusers", "peft")
 
 FIGURES = ["tokens_per_s_ratio", "memory_over_peft", "file_over_adapter"]
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.benchmarks import figures_of
+from tests.support.installed import skip_without
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+skip_without("diffusers")
 
 
 @pytest.mark.slow

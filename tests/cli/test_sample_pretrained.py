@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
-
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
+from tests.support.installed import skip_without
 from tests.support.video_pipelines import compared, pixels, saved, words
+
+skip_without("diffusers")
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers
 

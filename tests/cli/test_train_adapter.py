@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
-pytest.importorskip("peft", reason="needs peft")
-
 from nemo_vfm.cli.main import main
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.parallel.checkpoint import checkpoint
+from tests.support.installed import skip_without
 from tests.support.peer_adapters import far
 from tests.support.video_pipelines import saved
+
+skip_without("diffusers", "peft")
 
 NAME = "wan 2.1 text"
 

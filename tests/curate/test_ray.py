@@ -13,10 +13,11 @@ from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.ray_executor import Need, shares
 from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, texture, write_film
+from tests.support.installed import skip_without
 from tests.support.own_network import start
 from tests.support.stills import turned_jpeg, write_still
 
-pytest.importorskip("ray")
+skip_without("ray")
 pytestmark = pytest.mark.cluster
 
 _RUN = """
@@ -54,11 +55,11 @@ print(job(films, source=source, executor=Ray(cpus_per_actor=0.5), stages=stages)
 def videos_and_pictures(folder):
     """Of each some that are damaged, or of which nothing is kept."""
     folder.mkdir()
-    for seed in range(4):
+    for seed in range(2):
         write_film(folder / f"{seed}.mp4", pan(seed), pan(seed + 10, 30))
     write_film(folder / "still.mp4", np.stack([texture(5)] * 30))
     (folder / "noise.mp4").write_bytes(b"no video" * 100)
-    for seed, name in enumerate(("photo.jpg", "drawing.png", "scan.webp", os.fsdecode(b"caf\xe9.png"))):
+    for seed, name in enumerate(("photo.jpg", os.fsdecode(b"caf\xe9.png"))):
         write_still(folder / name, seed)
     (folder / "turned.jpg").write_bytes(turned_jpeg(7, 6))
     (folder / "cut.jpg").write_bytes(turned_jpeg(8, 6)[:2000])
@@ -79,7 +80,7 @@ def on_ray(films, folder, kills, whose):
 
 
 @pytest.mark.parametrize("whose", ["its own", pytest.param("joins", marks=pytest.mark.soak)])
-def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(tmp_path, whose):
+def test_two_steps_on_ray_with_a_worker_killed_give_the_bytes_of_one_process(tmp_path, whose):
     """Its own wanted a token that we did not send where Ray was told after its import; told of no port, it died."""
     from tests.support.judges import Brightest
 
@@ -87,13 +88,13 @@ def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(
     videos_and_pictures(films)
     stages, source = job(films).stages | {"brightest": Brightest()}, Folder(path=films, take="both")
     job(films, source=source, executor=Inline(), stages=stages).run(Run(tmp_path / "one"))
-    assert on_ray(films, tmp_path / "ray", [1, 4], whose).count("killed") >= 1
+    assert on_ray(films, tmp_path / "ray", [1] if whose == "its own" else [1, 4], whose).count("killed") >= 1
     assert outputs(tmp_path / "ray") == outputs(tmp_path / "one")
     steps = json.loads((tmp_path / "ray" / "throughput.json").read_text())
     assert [step["step"] for step in steps] == ["probe", "split and score", "judge", "transcode"]
     assert all(step["parts"] and step["workers"] for step in steps)
     images = json.loads((tmp_path / "ray/ledger.json").read_text())["images"]
-    assert images["kept"] == 5 and sum(images["failed"].values()) == 1
+    assert images["kept"] == 3 and sum(images["failed"].values()) == 1
 
 
 @pytest.mark.parametrize(

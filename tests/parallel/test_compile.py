@@ -20,6 +20,7 @@ from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
+RANKS_IMPORT = ("torch._dynamo.backends.debugging", "torch._inductor.compile_fx")
 
 LAYOUTS = [(1, {}), (2, {"shard": 2}), (2, {"tensor": 2, "sequence": True}), (2, {"context": 2})]
 OF_LINES = [(1, {}), (2, {"context": 2})]

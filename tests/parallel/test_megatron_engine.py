@@ -23,15 +23,16 @@ from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.test_gpt_layouts import Awake, Following
 from tests.support.combinations import cases
-from tests.support.cpu_megatron import megatron_on_cpu
+from tests.support.cpu_megatron import MEGATRON, megatron_on_cpu
 from tests.support.layouts import IN_CHANNELS, Doubling, own, space_time, tiny, wan, whole
 from tests.support.ranks import on_ranks
 from tests.support.tiny_training import changes, metrics, shards
 from tests.support.tiny_training import trained as recipe_trained
 
 pytestmark = pytest.mark.cluster  # several ranks
+RANKS_IMPORT = MEGATRON
 
-STEPS = 3
+STEPS = 2
 GPT_TIED = partial(
     Awake, vocab=96, width=48, depth=4, heads=8, mlp_hidden=64, groups=4, qk_norm=True, qkv_bias=True, tied=True
 )

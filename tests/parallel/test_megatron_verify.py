@@ -19,13 +19,14 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import activation_recorder, parity
 from nemo_vfm.parallel.verify.divergence import Side, compare
 from nemo_vfm.parallel.verify.tiny_training import TinyTraining, rehearsal_of
-from tests.support.cpu_megatron import megatron_on_cpu
+from tests.support.cpu_megatron import MEGATRON, megatron_on_cpu
 from tests.support.layouts import FromBatch
 from tests.support.ranks import POOL, on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import changes, command, fate, metrics, shards, trained
 
 pytestmark = pytest.mark.cluster  # several ranks
+RANKS_IMPORT = MEGATRON
 
 small = partial(DiT, in_channels=4, text_dim=16, width=48, depth=4, heads=4, text_in_modulation=True)
 SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}

@@ -2,12 +2,12 @@
 
 import os
 import socket
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.support.repository import ROOT
+from tests.support.preloaded import Started
 
 pytestmark = pytest.mark.cluster  # several ranks
 
@@ -42,20 +42,41 @@ def port() -> int:
         return int(taken.getsockname()[1])
 
 
-def meets(rank: int, port: int, *words: str, count: int = 2) -> subprocess.Popen[str]:
-    named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return subprocess.Popen([sys.executable, "-c", SLOW, *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                            env={**os.environ, **{name: str(value) for name, value in named.items()}})  # fmt: skip
+class Meeting:
+    """Ranks that meet, each in a process of its own."""
+
+    def __init__(self, folder: Path, port: int, count: int) -> None:
+        self._folder, self._port, self._count = folder, port, count
+        self._running: list[Started] = []
+
+    def begin(self, *words: str) -> None:
+        """The next rank."""
+        rank = len(self._running)
+        named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._count, "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": self._port}  # fmt: skip
+        environment = {**os.environ, **{name: str(value) for name, value in named.items()}}
+        command = [sys.executable, "-c", SLOW, *words]
+        self._running.append(Started(command, err=self._folder / f"rank-{rank}", env=environment))
+
+    def said(self) -> list[str]:
+        """What each said, at their end."""
+        for one in self._running:
+            one.wait(120)
+        return [(self._folder / f"rank-{rank}").read_text() for rank in range(len(self._running))]
 
 
-def test_rank_0_stays_until_the_others_have_read_what_they_are_refused_for(port: int):
-    both = [meets(0, port, "in time", "a recipe", "60"), meets(1, port, "late", "another", "60")]
-    for running in both:
-        assert "rank 1 of 2 was given a different recipe than rank 0" in running.communicate(timeout=120)[0]
+def test_rank_0_stays_until_the_others_have_read_what_they_are_refused_for(port: int, tmp_path: Path):
+    meeting = Meeting(tmp_path, port, 2)
+    meeting.begin("in time", "a recipe", "60")
+    meeting.begin("late", "another", "60")
+    for said in meeting.said():
+        assert "rank 1 of 2 was given a different recipe than rank 0" in said
 
 
-def test_a_rank_whose_store_goes_is_told_whose_output_to_look_at(port: int):
-    both = [meets(0, port, "in time", "a recipe", "8", count=3), meets(1, port, "in time", "a recipe", "60", count=3)]
-    first, second = (running.communicate(timeout=120)[0] for running in both)
+def test_a_rank_whose_store_goes_is_told_whose_output_to_look_at(port: int, tmp_path: Path):
+    meeting = Meeting(tmp_path, port, 3)
+    meeting.begin("in time", "a recipe", "8")
+    meeting.begin("in time", "a recipe", "60")
+    first, second = meeting.said()
     assert "rank 2 of 3 did not join within 8 s" in first or "rank 1, 2 of 3 did not join within 8 s" in first
     assert "rank 1 reached rank 0 at" in second and "see its output" in second

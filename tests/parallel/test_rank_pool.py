@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,17 +72,23 @@ def dies(rank: int) -> None:
     os._exit(3)
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Processes begun as commands begin them."""
+    with Pool(4) as made:
+        yield made
+
+
 @pytest.mark.cluster  # several ranks
-def test_what_a_rank_raises_leaves_the_processes_and_a_death_ends_them_all():
-    with Pool(4) as pool:
-        before = pool.call(2, own_pid)
-        for which in (0, 1):
-            with pytest.raises(RankFailed, match=rf"(?s)rank {which}: Traceback.*ValueError: a bad day"):
-                pool.call(2, raises, which)
-            assert pool.call(2, own_pid) == before
-        with pytest.raises(RankFailed, match="rank 0: died with exit code 3"):
-            pool.call(1, dies)
-        assert not set(pool.call(2, own_pid)) & set(before)
+def test_what_a_rank_raises_leaves_the_processes_and_a_death_ends_them_all(pool: Pool):
+    before = pool.call(2, own_pid)
+    for which in (0, 1):
+        with pytest.raises(RankFailed, match=rf"(?s)rank {which}: Traceback.*ValueError: a bad day"):
+            pool.call(2, raises, which)
+        assert pool.call(2, own_pid) == before
+    with pytest.raises(RankFailed, match="rank 0: died with exit code 3"):
+        pool.call(1, dies)
+    assert not set(pool.call(2, own_pid)) & set(before)
 
 
 def threads(rank: int) -> int:
@@ -101,10 +108,9 @@ def holds_meshes(rank: int, degree: int) -> None:
 
 @pytest.mark.cluster  # several ranks
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_groups_of_earlier_calls_leave_no_threads_behind():
-    with Pool(2) as pool:
-        pool.call(2, holds_meshes, 1)
-        before = pool.call(2, threads)
-        for degree in (2, 1, 2):
-            pool.call(2, holds_meshes, degree)
-        assert pool.call(2, threads) == before
+def test_groups_of_earlier_calls_leave_no_threads_behind(pool: Pool):
+    pool.call(2, holds_meshes, 1)
+    before = pool.call(2, threads)
+    for degree in (2, 1, 2):
+        pool.call(2, holds_meshes, degree)
+    assert pool.call(2, threads) == before

@@ -20,10 +20,11 @@ from nemo_vfm.models.convert.video.native_weights import NativeWeights
 from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder
 from nemo_vfm.models.dit import DiT
 from tests.support.foreign_files import Touch, saved
+from tests.support.installed import skip_without
 from tests.support.native_cosmos import native_state
 from tests.support.video_peers import PEERS, made
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+skip_without("diffusers")
 MEGABYTE = 1 << 20
 
 

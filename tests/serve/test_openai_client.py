@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -18,21 +17,26 @@ from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.serve.openai_api.routes import application
 from tests.support.served_http import NAME, Running
 
+if TYPE_CHECKING:  # it takes a second, of each process that shares the tests
+    import openai
+
 MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 PROMPTS = ["the miller's cat", "It's what we'll", "мама", "a", "for i in range(10):\n"]
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[openai.OpenAI]:
+def client(server: Running) -> Iterator["openai.OpenAI"]:
+    import openai
+
     with openai.OpenAI(base_url=server.address, api_key="none", max_retries=0) as found:
         yield found
 
 
-def whole(client: openai.OpenAI, prompt: Any, **more: Any) -> Any:
+def whole(client: "openai.OpenAI", prompt: Any, **more: Any) -> Any:
     return client.completions.create(model=NAME, prompt=prompt, **{"max_tokens": 24, "seed": 7} | more)
 
 
-def streamed(client: openai.OpenAI, prompt: Any, **more: Any) -> tuple[list[str], list[Any]]:
+def streamed(client: "openai.OpenAI", prompt: Any, **more: Any) -> tuple[list[str], list[Any]]:
     """(text of each choice, its log-probabilities), put together from the parts."""
     texts: dict[int, str] = {}
     scores: dict[int, list[Any]] = {}
@@ -59,7 +63,7 @@ def streamed(client: openai.OpenAI, prompt: Any, **more: Any) -> tuple[list[str]
     ],
     ids=str,
 )
-def test_a_streamed_answer_is_the_whole_one(client: openai.OpenAI, more: dict[str, Any]) -> None:
+def test_a_streamed_answer_is_the_whole_one(client: "openai.OpenAI", more: dict[str, Any]) -> None:
     once = whole(client, PROMPTS, **more).choices
     texts, scores = streamed(client, PROMPTS, **more)
     assert texts == [choice.text for choice in once]
@@ -72,7 +76,7 @@ def test_a_streamed_answer_is_the_whole_one(client: openai.OpenAI, more: dict[st
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_text_whatever_the_neighbours(client: openai.OpenAI) -> None:
+def test_the_same_seed_gives_the_same_text_whatever_the_neighbours(client: "openai.OpenAI") -> None:
     alone = [whole(client, prompt, n=2, max_tokens=40).choices for prompt in PROMPTS]
     with ThreadPoolExecutor(8) as pool:
         crowd = [pool.submit(whole, client, prompt, n=2, max_tokens=40) for prompt in PROMPTS]
@@ -87,7 +91,7 @@ def test_the_same_seed_gives_the_same_text_whatever_the_neighbours(client: opena
     assert [one.text for one in together] == [one.text for choices in alone for one in choices]
 
 
-def test_each_choice_of_several_prompts_is_that_of_its_prompt_alone(client: openai.OpenAI) -> None:
+def test_each_choice_of_several_prompts_is_that_of_its_prompt_alone(client: "openai.OpenAI") -> None:
     asked: dict[str, Any] = {"n": 2, "echo": True, "logprobs": 1, "max_tokens": 3}
     together = whole(client, PROMPTS[:3], **asked).choices
     alone = [choice for prompt in PROMPTS[:3] for choice in whole(client, prompt, **asked).choices]
@@ -95,13 +99,13 @@ def test_each_choice_of_several_prompts_is_that_of_its_prompt_alone(client: open
     assert [one.index for one in together] == list(range(6)) and together[0].text != together[1].text
 
 
-def test_tokens_as_a_prompt_are_the_text_as_a_prompt(client: openai.OpenAI, server: Running) -> None:
+def test_tokens_as_a_prompt_are_the_text_as_a_prompt(client: "openai.OpenAI", server: Running) -> None:
     tokens = server.served.tokenizer.encode(PROMPTS)
     assert [one.text for one in whole(client, tokens).choices] == [one.text for one in whole(client, PROMPTS).choices]
     assert whole(client, tokens[0]).choices[0].text == whole(client, PROMPTS[0]).choices[0].text
 
 
-def test_echoed_log_probabilities_are_those_of_transformers(client: openai.OpenAI, folder: tuple[Path, Any]) -> None:
+def test_echoed_log_probabilities_are_those_of_transformers(client: "openai.OpenAI", folder: tuple[Path, Any]) -> None:
     tokens = [1 + 7 * n % 399 for n in range(50)]
     choice = whole(client, tokens, max_tokens=0, echo=True, logprobs=1).choices[0]
     with torch.no_grad():
@@ -114,14 +118,14 @@ def test_echoed_log_probabilities_are_those_of_transformers(client: openai.OpenA
     assert choice.finish_reason == "length"
 
 
-def test_an_echoed_text_holds_its_tokens_at_their_offsets(client: openai.OpenAI) -> None:
+def test_an_echoed_text_holds_its_tokens_at_their_offsets(client: "openai.OpenAI") -> None:
     choice = whole(client, "the miller's cat", echo=True, logprobs=0, max_tokens=8, temperature=0).choices[0]
     assert choice.text.startswith("the miller's cat") and len(choice.logprobs.tokens) > 8
     for text, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
         assert text.startswith(("bytes:", "token_id:")) or choice.text[offset:].lstrip("\ufffd").startswith(text)
 
 
-def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
+def test_a_stop_string_ends_the_text_before_it(client: "openai.OpenAI") -> None:
     free = whole(client, "the", temperature=0, max_tokens=30).choices[0]
     stop = free.text[7:9]
     ended = whole(client, "the", temperature=0, max_tokens=30, stop=stop, logprobs=0).choices[0]
@@ -130,7 +134,7 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
 
 
 def test_every_way_of_asking_ends_at_a_token_that_ends_a_text(
-    client: openai.OpenAI, server: Running, monkeypatch: pytest.MonkeyPatch
+    client: "openai.OpenAI", server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = frozenset(range(server.served.model.vocab))
     ended = replace(server.served, stop=every)
@@ -203,7 +207,7 @@ def test_thoughts_are_split_in_a_stream_a_whole_answer_and_this_process_alike(se
     chat.close()
 
 
-def test_usage_counts_prompts_once_and_every_new_token(client: openai.OpenAI, server: Running) -> None:
+def test_usage_counts_prompts_once_and_every_new_token(client: "openai.OpenAI", server: Running) -> None:
     prompt = [1, 2, 3, 4, 5]
     usage = whole(client, [prompt, prompt], n=3, max_tokens=4, temperature=0).usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (10, 24, 34)
@@ -211,7 +215,7 @@ def test_usage_counts_prompts_once_and_every_new_token(client: openai.OpenAI, se
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (5, 4) and not last.choices
 
 
-def test_a_chat_is_the_completion_of_its_format(client: openai.OpenAI) -> None:
+def test_a_chat_is_the_completion_of_its_format(client: "openai.OpenAI") -> None:
     asked: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "max_tokens": 16, "seed": 3, "n": 2}
     answer = client.chat.completions.create(**asked)
     expected = whole(client, "[user]the cat\n[assistant]", max_tokens=16, seed=3, n=2).choices
@@ -222,7 +226,7 @@ def test_a_chat_is_the_completion_of_its_format(client: openai.OpenAI) -> None:
     assert [part.delta.role for part in parts] == ["assistant"] + [None] * (len(parts) - 1)
 
 
-def test_a_chat_names_its_likeliest_tokens(client: openai.OpenAI) -> None:
+def test_a_chat_names_its_likeliest_tokens(client: "openai.OpenAI") -> None:
     answer = client.chat.completions.create(
         model=NAME, messages=MESSAGES, max_tokens=5, temperature=0, logprobs=True, top_logprobs=2
     )
@@ -231,7 +235,7 @@ def test_a_chat_names_its_likeliest_tokens(client: openai.OpenAI) -> None:
     assert all(one.logprob == one.top_logprobs[0].logprob and len(one.top_logprobs) == 2 for one in content)
 
 
-def test_the_bytes_of_a_chats_tokens_are_the_bytes_of_its_text(client: openai.OpenAI) -> None:
+def test_the_bytes_of_a_chats_tokens_are_the_bytes_of_its_text(client: "openai.OpenAI") -> None:
     answer = client.chat.completions.create(
         model=NAME, messages=MESSAGES, max_tokens=60, seed=1, logprobs=True, top_logprobs=20
     )
@@ -245,7 +249,7 @@ def test_the_bytes_of_a_chats_tokens_are_the_bytes_of_its_text(client: openai.Op
     assert all(other.bytes != list("\ufffd".encode()) for other in every)
 
 
-def test_a_token_bears_its_own_value_among_the_likeliest(client: openai.OpenAI) -> None:
+def test_a_token_bears_its_own_value_among_the_likeliest(client: "openai.OpenAI") -> None:
     found = whole(client, PROMPTS, echo=True, logprobs=20, max_tokens=30, seed=2).choices
     count = 0
     for scores in (choice.logprobs for choice in found):
@@ -255,7 +259,9 @@ def test_a_token_bears_its_own_value_among_the_likeliest(client: openai.OpenAI) 
     assert count, "parts of letters are among them"
 
 
-def test_the_model_is_listed_under_its_name(client: openai.OpenAI) -> None:
+def test_the_model_is_listed_under_its_name(client: "openai.OpenAI") -> None:
+    import openai
+
     assert [model.id for model in client.models.list()] == [NAME]
     assert client.models.retrieve(NAME).id == NAME
     with pytest.raises(openai.NotFoundError, match="this server has tiny"):

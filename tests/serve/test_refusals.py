@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -226,6 +225,8 @@ def test_a_request_that_finds_no_place_in_the_queue_is_told_when_to_come_back(gu
 
 
 def test_a_text_on_which_the_model_fails_is_an_error_whole_and_streamed(guarded: Running) -> None:
+    import openai
+
     weight = guarded.served.model.embedding.weight.data
     before = weight[9].clone()
     weight[9] = float("nan")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import torch
 
@@ -88,6 +87,8 @@ def test_scores_are_those_of_transformers_and_each_is_what_it_is_alone(
 
 
 def test_a_chat_is_answered_as_by_nemotrons_reward_endpoint(rewards: Running) -> None:
+    import openai
+
     with openai.OpenAI(base_url=rewards.address, api_key="none", max_retries=0) as client:
         messages: Any = CONVERSATIONS[0]
         found = client.chat.completions.create(model=NAME, messages=messages)

@@ -10,6 +10,10 @@ import torch
 import torch.distributed as dist
 from torch.utils._device import _device_constructors
 
+#: What imports it.
+MEGATRON = tuple(
+    f"nemo_vfm.parallel.megatron.{name}" for name in ("distributed_optimizer", "parallel_layers", "schedule")
+)
 CPU = torch.device("cpu")
 MAKERS = ("tensor", "zeros", "ones", "empty", "full", "arange", "zeros_like", "empty_like", "ones_like")
 

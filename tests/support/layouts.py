@@ -164,7 +164,7 @@ def steps(
     rank: int,
     degrees: dict[str, Any],
     how: dict[str, Any] | None = None,
-    count: int = 3,
+    count: int = 2,
     model: Any = tiny,
     task: Doubling = Doubling(),
 ) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import runpy
-import select
 import shutil
 import signal
 import socket
@@ -20,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,14 +78,14 @@ class Started:
 
     def poll(self) -> int | None:
         """The exit status, minus the signal; None while it runs."""
-        if self.returncode is None and select.select([self._said], [], [], 0)[0]:
+        if self.returncode is None and connection.wait([self._said], 0):
             self.wait()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit status; raises `subprocess.TimeoutExpired`."""
         if self.returncode is None:
-            if not select.select([self._said], [], [], timeout)[0]:
+            if not connection.wait([self._said], timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = int(self._said.readline())
             self._said.close()
@@ -101,8 +101,8 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
 
-class _Child(Started):
-    """One that a command starts; it has the command's standard output and error where none are given."""
+class Child(Started):
+    """One that has this process's standard output and error where none are given."""
 
     def __init__(
         self, words: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = (),
@@ -112,11 +112,11 @@ class _Child(Started):
         self._start(words, files, cwd or Path.cwd(), os.environ if env is None else env)
 
 
-def _popen(words: list[str], **how: Any) -> "_Child | subprocess.Popen[bytes]":
+def _popen(words: list[str], **how: Any) -> "Child | subprocess.Popen[bytes]":
     """What our modules ask `subprocess.Popen` for; each copy has no input and a session of its own anyway."""
     if words[1:3] == ["-I", "-S"]:
         return subprocess.Popen(words, **how)  # the orphan killer, which imports nothing
-    return _Child(words, **{name: value for name, value in how.items() if name not in ("stdin", "process_group")})
+    return Child(words, **{name: value for name, value in how.items() if name not in ("stdin", "process_group")})
 
 
 #: In place of the `subprocess` of a module that starts our commands, as every copy has it: they are copies, too.
@@ -135,6 +135,11 @@ def run(
         finally:
             started.kill()
         return subprocess.CompletedProcess(words, status, out.read_text(), err.read_text())
+
+
+def import_too(modules: Sequence[str]) -> None:
+    """Have later copies begin with more."""
+    _server().send(json.dumps(list(modules)).encode())
 
 
 def _server() -> socket.socket:
@@ -180,19 +185,19 @@ class Shell:
 def ask(*words: str) -> int:
     """Start the command of a shell; its exit status, as a shell says it."""
     _asking.append(socket.socket(fileno=int(os.environ.pop(_SERVER))))
-    status = _Child([sys.executable, *words]).wait()
+    status = Child([sys.executable, *words]).wait()
     return status if status >= 0 else 128 - status
 
 
 def serve(fd: int) -> None:
     """Import, then start what is asked for until nobody can ask any more; a command's own copy returns as it ends."""
-    for name in _IMPORTED:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a copy would copy all that it walks
+    _import(_IMPORTED)
     installed = [path for path in sys.path if path and Path(path) != ROOT]
     with socket.socket(fileno=fd) as asked:
         while (received := socket.recv_fds(asked, _MOST_BYTES, _MOST_FDS))[0]:
+            if not received[1]:
+                _import(json.loads(received[0]))
+                continue
             if os.fork() == 0:
                 break
             for descriptor in received[1]:
@@ -202,6 +207,13 @@ def serve(fd: int) -> None:
     words, cwd, environment, files = json.loads(received[0])
     if _is_the_command(received[1], files):
         _become(words, cwd, environment, installed)
+
+
+def _import(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a copy would copy all that it walks
 
 
 def _is_the_command(received: Sequence[int], files: Sequence[int]) -> bool:

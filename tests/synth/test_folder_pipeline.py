@@ -7,16 +7,16 @@ from typing import get_args
 
 import pytest
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
-pytest.importorskip("transformers", reason="needs the extra transformers")
-
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.models.convert.video.pretrained_video import family_in
 from nemo_vfm.models.convert.video.random_pipeline import Family, write_random_pipeline
 from nemo_vfm.synth.folder_pipeline import PARTS, FolderPipeline
+from tests.support.installed import skip_without
 from tests.support.repository import ROOT
+
+skip_without("diffusers", "transformers")
 
 FAMILIES = get_args(Family)
 TEMPLATE = "say {caption}"

@@ -18,9 +18,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import get_context, parent_process
+from multiprocessing import Pipe, get_context, parent_process
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -31,6 +30,27 @@ _AFTER_A_FAILURE_S = 5.0  # for the others, who may wait for the one that failed
 _POLL_S = 0.02
 _HUNG, _DIED = "did not answer in time", "died with exit code"
 _WAITED = re.compile(f"{_HUNG}|{LostRank.__name__}|gloo|Connection (?:closed|reset) by peer")
+
+
+class Member(Protocol):
+    """What a pool asks of a process that it started."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """Minus the signal that ended it; None while it runs."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, at most so many seconds."""
+        ...
 
 
 class OnRank(Protocol):
@@ -65,7 +85,7 @@ class Pool:
 
     def __init__(self, most: int, first: OnRank | None = None) -> None:
         self.most, self._first = most, first
-        self._members: list[tuple[BaseProcess, Connection]] = []
+        self._members: list[tuple[Member, Connection]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -101,20 +121,22 @@ class Pool:
             process.join(10)
         self._members.clear()
 
-    def _started(self, count: int) -> list[tuple[BaseProcess, Connection]]:
-        context = get_context("spawn")
+    def _started(self, count: int) -> list[tuple[Member, Connection]]:
         if any(not process.is_alive() for process, _ in self._members):
             self.stop()
         while len(self._members) < count:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, self._first), daemon=True)
-            process.start()
+            ours, theirs = Pipe()
+            self._members.append((self._begun(theirs), ours))
             theirs.close()
-            self._members.append((process, ours))
         return self._members
 
+    def _begun(self, pipe: Connection) -> Member:
+        process = get_context("spawn").Process(target=_serve, args=(pipe, self._first), daemon=True)
+        process.start()
+        return process
 
-def _answers(members: Sequence[tuple[BaseProcess, Connection]], deadline: float) -> list[tuple[bool, Any]]:
+
+def _answers(members: Sequence[tuple[Member, Connection]], deadline: float) -> list[tuple[bool, Any]]:
     """One for each rank: whether it went well, and the value or the traceback."""
     found: dict[int, tuple[bool, Any]] = {}
     while len(found) < len(members) and time.monotonic() < deadline:
@@ -133,9 +155,14 @@ def _answers(members: Sequence[tuple[BaseProcess, Connection]], deadline: float)
 def _serve(pipe: Connection, first: OnRank | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     if first is not None:
         first(0)
+    answer_calls(pipe)
+
+
+def answer_calls(pipe: Connection) -> None:
+    """Do what the pool asks for by its pipe, until that is closed."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     import torch
 
     torch.set_num_threads(1)

@@ -6,8 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-pytest.importorskip("transformers", reason="needs the extra transformers")
-
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.curate.caption import local_model
@@ -17,7 +15,10 @@ from nemo_vfm.curate.caption.vlm_captioner import HuggingFaceCaptioner
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.encode import encode_mp4
+from tests.support.installed import skip_without
 from tests.support.tiny_models import tiny_vlm
+
+skip_without("transformers")
 
 
 @pytest.fixture(scope="module")

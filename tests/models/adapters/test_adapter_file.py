@@ -9,9 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
-pytest.importorskip("peft", reason="needs peft")
-
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.adapters.adapter_file import (
     DIFFUSERS_FILE,
@@ -27,8 +24,11 @@ from nemo_vfm.models.adapters.matrices import Matrices, extract_adapter
 from nemo_vfm.models.adapters.peft_keys import KNOWN, require_known
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
+from tests.support.installed import skip_without
 from tests.support.peer_adapters import TARGETS, adapted, output, pipeline, saved_by_diffusers
 from tests.support.video_peers import PEERS, inputs, made
+
+skip_without("diffusers", "peft")
 
 STYLES = ["ours", "peft", "diffusers", "comfyui", "cosmos"]
 FAMILIES = list(TARGETS)

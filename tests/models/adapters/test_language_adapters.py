@@ -6,12 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("peft", reason="needs peft")
-pytest.importorskip("transformers", reason="needs the extra transformers")
-
-import peft
-import transformers
-
 from nemo_vfm.cli.conversion.adapter import merge_adapter
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.adapters.adapter_file import write_adapter
@@ -20,23 +14,32 @@ from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarge
 from nemo_vfm.models.adapters.matrices import extract_adapter
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.gpt import GPT
+from tests.support.installed import skip_without
 from tests.support.language_models import scores
+
+skip_without("peft", "transformers")
 
 SIZES = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64}  # fmt: skip
-KINDS = {"llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig), "qwen2": (
-    transformers.Qwen2ForCausalLM, transformers.Qwen2Config)}  # fmt: skip
+KINDS = {"llama": ("LlamaForCausalLM", "LlamaConfig"), "qwen2": ("Qwen2ForCausalLM", "Qwen2Config")}
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]
 WORDS = torch.arange(20)[None]
+
+
+def made(name: str, *, tied: bool) -> Any:
+    import transformers
+
+    kind, config = (getattr(transformers, one) for one in KINDS[name])
+    return kind(config(**SIZES, tie_word_embeddings=tied))
 
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model of each kind, whose heads share keys."""
     root = tmp_path_factory.mktemp("bases")
-    for name, (kind, config) in KINDS.items():
+    for name in KINDS:
         torch.manual_seed(0)
-        model = kind(config(**SIZES, tie_word_embeddings=False))
+        model = made(name, tied=False)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))
@@ -45,11 +48,21 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def base(bases: Path, kind: str) -> Any:
+    import transformers
+
     return transformers.AutoModelForCausalLM.from_pretrained(bases / kind, torch_dtype=torch.float32)
+
+
+def again_in_peft(model: Any, folder: Path) -> Any:
+    import peft
+
+    return peft.PeftModel.from_pretrained(model, folder).eval()
 
 
 def theirs(bases: Path, kind: str, targets: list[str], **changes: Any) -> Any:
     """A model of PEFT with a nonzero adapter, in which the queries have another rank and alpha."""
+    import peft
+
     patterns = {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.0.self_attn.q_proj": 3.0}}
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM", **(patterns | changes))
     model = peft.get_peft_model(base(bases, kind), config)
@@ -93,11 +106,11 @@ def test_an_adapter_of_peft_computes_here_what_it_does_there_and_goes_back(
 
     (tmp_path / "back").mkdir()
     write_adapter(tmp_path / "back", "peft", extract_adapter(model, "style", our_names=False), model)
-    again = peft.PeftModel.from_pretrained(base(bases, kind), tmp_path / "back").eval()
+    again = again_in_peft(base(bases, kind), tmp_path / "back")
     assert far(logits(again), logits(reference)) < 2e-5
 
     merge_adapter(tmp_path / "theirs", tmp_path, bases / kind)
-    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    merged = base(tmp_path, ".").eval()
     assert far(logits(merged), logits(reference)) < 2e-5
 
 
@@ -124,7 +137,7 @@ def test_peft_computes_what_an_adapter_trained_here_does(bases: Path, tmp_path: 
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter) * parameter.requires_grad)
     write_adapter(tmp_path, "peft", extract_adapter(model, "own", our_names=False), model)
-    found = peft.PeftModel.from_pretrained(base(bases, "llama"), tmp_path).eval()
+    found = again_in_peft(base(bases, "llama"), tmp_path)
     assert far(logits(found), logits(model.eval())) < 1e-5
 
 
@@ -135,7 +148,6 @@ def test_an_adapter_on_a_tied_head_is_refused_and_so_are_styles_of_video_models(
     with pytest.raises(DataError, match=r"the style diffusers is of video models; write .* as peft or ours"):
         write_adapter(tmp_path, "diffusers", extract_adapter(model, "style", our_names=False), model)
     torch.manual_seed(0)
-    kind, config = KINDS["llama"]
-    kind(config(**SIZES, tie_word_embeddings=True)).save_pretrained(tmp_path / "llama")
+    made("llama", tied=True).save_pretrained(tmp_path / "llama")
     with pytest.raises(DataError, match="adapts lm_head, which is tied to the embedding in this model"):
         ours(tmp_path, "llama", tmp_path / "theirs")

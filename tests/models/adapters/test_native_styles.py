@@ -10,9 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
-pytest.importorskip("peft", reason="needs peft")
-
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.adapters.adapter_file import PEFT_FILE, write_adapter
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
@@ -21,8 +18,11 @@ from nemo_vfm.models.adapters.native_adapter_keys import native_names
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
+from tests.support.installed import skip_without
 from tests.support.peer_adapters import far, output, pipeline
 from tests.support.video_peers import PEERS, inputs, made
+
+skip_without("diffusers", "peft")
 
 WAN, RANK = "wan 2.1 text", 4
 BLOCKS = ["to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2"]

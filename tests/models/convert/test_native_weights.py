@@ -17,11 +17,12 @@ from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.train.warm_start import WarmStart
+from tests.support.installed import skip_without
 from tests.support.native_cosmos import native_state
 from tests.support.recipe_folder import ROOT
 from tests.support.video_peers import PEERS, called, inputs, made
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+skip_without("diffusers")
 
 FAMILIES = [name for name in PEERS if name.startswith("cosmos")]
 STRETCH = {"cosmos 1": (2, 1, 1), "cosmos 1 video": (2, 1, 1)}

@@ -21,11 +21,12 @@ from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 from tests.support.dcp_files import made as checkpoint
+from tests.support.installed import skip_without
 from tests.support.nemo_cosmos import nemo_state
 from tests.support.recipe_folder import ROOT
 from tests.support.video_peers import COSMOS, PEERS, Peer, called, inputs, made
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+skip_without("diffusers")
 STRETCH = (2, 1, 1)
 L = "decoder.layers."
 LAYERS = f"module.{L}"

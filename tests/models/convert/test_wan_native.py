@@ -22,9 +22,10 @@ from nemo_vfm.models.diffusers_codec import DiffusersCodec
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.train.warm_start import WarmStart
+from tests.support.installed import skip_without
 from tests.support.video_peers import PEERS, Peer, called, inputs, made
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+skip_without("diffusers")
 
 WANS = [name for name in PEERS if name.startswith("wan")]
 

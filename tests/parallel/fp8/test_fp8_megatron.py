@@ -24,11 +24,12 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.fp8.test_fp8_layouts import doubled
 from tests.parallel.test_gpt_layouts import Awake as AwakeGPT
 from tests.parallel.test_gpt_layouts import Following
-from tests.support.cpu_megatron import megatron_on_cpu
+from tests.support.cpu_megatron import MEGATRON, megatron_on_cpu
 from tests.support.layouts import Awake, Doubling, own
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
+RANKS_IMPORT = MEGATRON
 
 MODELS: dict[str, tuple[Any, Any]] = {
     "dit": (partial(doubled, Awake, in_channels=4, text_dim=16, width=64, depth=2, heads=4), Doubling()),

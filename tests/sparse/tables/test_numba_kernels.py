@@ -7,9 +7,10 @@ from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowSgd, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.table_spec import TableSpec
+from tests.support.installed import skip_without
 from tests.support.random_features import random_jagged
 
-pytest.importorskip("numba")
+skip_without("numba")
 
 
 def learned(optimizer, weighted=False, clip=None, width=9):

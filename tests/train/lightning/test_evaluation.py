@@ -224,36 +224,23 @@ def test_a_recipe_fits_tests_and_predicts_and_its_report_has_the_figures(tmp_pat
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("devices", [1, 2])
-def test_two_ranks_predict_the_rows_of_one_in_the_same_order(tmp_path, fitted, devices):
-    """With one rank only the training beside it is on two: rank 0 predicts alone."""
-    (tmp_path / "recipe.yaml").write_text(f"""
-_target_: nemo_vfm.workflow.Workflow
-steps:
-  fit:
-    _target_: nemo_vfm.train.lightning_fit.LightningFit
-    module: {{_target_: {HERE}.Line}}
-    data: {{_target_: {HERE}.Numbers}}
-    trainer: {{max_epochs: 2}}
-    keep_best: {{metric: error, mode: min}}
-    accelerator: cpu
-    devices: 2
-  predict:
-    _target_: nemo_vfm.train.lightning.evaluation.LightningPredict
-    module: {{_target_: {HERE}.Line}}
-    data: {{_target_: {HERE}.Numbers}}
-    trained: ${{run_dir}}/fit
-    ckpt: best
-    accelerator: cpu
-    devices: {devices}
-""")
+def test_two_ranks_predict_the_rows_of_one_in_the_same_order(tmp_path, fitted):
+    """In the step narrow only the training before it is on two: rank 0 predicts alone."""
+    one = f"module: {{_target_: {HERE}.Line}}, data: {{_target_: {HERE}.Numbers}}, accelerator: cpu"
+    fit = f"{{_target_: nemo_vfm.train.lightning_fit.LightningFit, {one}, trainer: {{max_epochs: 2}}, devices: 2"
+    predict = f"{{_target_: nemo_vfm.train.lightning.evaluation.LightningPredict, {one}, trained: '${{run_dir}}/fit'"
+    (tmp_path / "recipe.yaml").write_text(
+        f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n  fit: {fit}, keep_best: {{metric: error, mode: min}}}}\n"
+        f"  wide: {predict}, ckpt: best, devices: 2}}\n  narrow: {predict}, ckpt: best, devices: 1}}\n"
+    )
     command = [sys.executable, "-m", "nemo_vfm", "run", str(tmp_path / "recipe.yaml"), "--trust", "tests",
                f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     done = preloaded.run(command, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     layer = torch.load(found(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
-    rows = np.array(pq.read_table(tmp_path / "run/predict/predictions.parquet")["prediction"].to_pylist())[:, 0]
-    assert np.allclose(rows, layer["layer.weight"].item() * np.arange(22) + layer["layer.bias"].item(), rtol=1e-5)
+    for step in ("wide", "narrow"):
+        rows = np.array(pq.read_table(tmp_path / f"run/{step}/predictions.parquet")["prediction"].to_pylist())[:, 0]
+        assert np.allclose(rows, layer["layer.weight"].item() * np.arange(22) + layer["layer.bias"].item(), rtol=1e-5)
 
 
 class Measured(Line):

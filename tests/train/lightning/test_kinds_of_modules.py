@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning_fit import LightningFit
+from tests.support.combinations import cases
 from tests.support.faulty_disk import in_a_copy
 
 SEED, BATCHES, EPOCHS = 3, 6, 3
@@ -620,18 +621,43 @@ def test_a_module_that_draws_nothing_gives_the_numbers_of_lightning_alone(tmp_pa
         assert sorted(line[key] for line in found if key in line) == sorted(logged[key]), key
 
 
-@pytest.mark.slow  # killed three times, and resumed
-@pytest.mark.parametrize("name", KINDS)
-def test_killed_at_three_places_of_an_epoch_it_resumes_to_the_same_weights_and_lines(tmp_path: Path, name: str) -> None:
-    kind = KINDS[name]
-    whole = train(kind, tmp_path / "whole", draws=True)
+#: Each kind once, and at every place those that do most between batches.
+OFTEN = [(name, "middle") for name in KINDS] + [
+    (name, place) for name in ("plain", "random around", "copies by epoch", "a plateau by steps")
+    for place in ("begin", "validation")
+]  # fmt: skip
+
+
+def places(kind: Kind) -> list[str]:
+    """Where it can be killed."""
     validates = kind.options()["val_check_interval"] == 3 and kind.options().get("limit_val_batches") != 0
-    for place in KILLS if validates else ("begin", "middle"):
-        folder = tmp_path / place
-        assert in_a_copy(partial(train_and_die, kind, folder, place)) == -signal.SIGKILL
-        assert any((folder / "checkpoints").iterdir()), "it began anew"
-        require_same(train(kind, folder, draws=True), whole)
-        assert lines(folder) == lines(tmp_path / "whole"), place
+    return [*KILLS] if validates else ["begin", "middle"]
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], Any]]:
+    """The end and the lines of a kind's run that nobody killed."""
+
+    @cache
+    def whole(name: str) -> tuple[dict[str, Any], Any]:
+        folder = tmp_path_factory.mktemp("whole")
+        return train(KINDS[name], folder, draws=True), lines(folder)
+
+    return whole
+
+
+@pytest.mark.slow  # killed and resumed
+@pytest.mark.parametrize(("name", "place"), cases(
+    [(name, place) for name, kind in KINDS.items() for place in places(kind)], OFTEN
+))  # fmt: skip
+def test_killed_anywhere_in_an_epoch_it_resumes_to_the_same_weights_and_lines(
+    tmp_path: Path, wholes: Callable[[str], tuple[dict[str, Any], Any]], name: str, place: str
+) -> None:
+    state, said = wholes(name)
+    assert in_a_copy(partial(train_and_die, KINDS[name], tmp_path, place)) == -signal.SIGKILL
+    assert any((tmp_path / "checkpoints").iterdir()), "it began anew"
+    require_same(train(KINDS[name], tmp_path, draws=True), state)
+    assert lines(tmp_path) == said
 
 
 def test_a_stop_waits_for_the_step_in_which_gathered_gradients_end(tmp_path: Path) -> None:
