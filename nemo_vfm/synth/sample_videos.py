@@ -201,7 +201,12 @@ class Sample:
             with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
                 Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
             if self.pipeline.step_cache is not None:
-                write_cache(self._file(folder, i), videos, number)
+                record: dict[str, Json] = {"blocks": videos.num_blocks, "skipped": videos.num_skipped}
+                if videos.errors:
+                    error = videos.errors[number]
+                    exact = error.psnr_db == float("inf")
+                    record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
+                write_json(_record(self._file(folder, i)), record)
             with atomic_path(self._file(folder, i)) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
 
@@ -236,16 +241,6 @@ class Sample:
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def write_cache(video: Path, batch: GeneratedVideos, index: int) -> None:
-    """Write the record of one video of a batch."""
-    record: dict[str, Json] = {"blocks": batch.num_blocks, "skipped": batch.num_skipped}
-    if batch.errors:
-        error = batch.errors[index]
-        exact = error.psnr_db == float("inf")
-        record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
-    write_json(_record(video), record)
 
 
 def read_cache(video: Path) -> Json:

@@ -22,18 +22,15 @@ class StopStrings:
         if places:
             self._waiting = ""
             return text[: min(places)], True
-        kept = self._unsure(text)
+        # A stop string may begin with the text's end.
+        longest = min(len(text), max(map(len, self._stops), default=0))
+        kept = next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
         self._waiting = text[len(text) - kept :]
         return text[: len(text) - kept], False
 
     def rest(self) -> str:
         """What waited for more, at the end."""
         return self._waiting
-
-    def _unsure(self, text: str) -> int:
-        """Length of the longest end of the text with which a stop string begins."""
-        longest = min(len(text), max(map(len, self._stops), default=0))
-        return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
 
 
 _BEFORE = 6  # tokens of the prompt that the first word's spelling may depend on

@@ -95,7 +95,11 @@ class BatchEngine:
         budget = self.piece
         if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
             budget -= self._read_and_decode(groups.pop(0))
-        self._read_prompts(budget)
+        while self._reading and budget > 0:  # a text that has been read runs from the next step
+            text, tokens = self._next_piece()
+            assert text.span is not None, "a text is read after it was admitted"
+            self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
+            budget -= len(tokens)
         for group in groups:
             self._decode(group)
         self._running = [text for text in self._running if not text.ended]
@@ -126,14 +130,6 @@ class BatchEngine:
             text = self._waiting.popleft()
             text.span = span
             self._reading.append(text)
-
-    def _read_prompts(self, budget: int) -> None:
-        """Pieces of prompts until about `budget` tokens are read; a text that has been read runs from the next step."""
-        while self._reading and budget > 0:
-            text, tokens = self._next_piece()
-            assert text.span is not None, "a text is read after it was admitted"
-            self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
-            budget -= len(tokens)
 
     def _read_and_decode(self, group: list[ServedText]) -> int:
         """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""

@@ -132,19 +132,14 @@ class DecodeAttention:
         self._new = [self._by_layer[:, 0, :, span.start + done].unbind() for span, done in texts]
         self._num_fill = rows - len(texts)
 
-    def _seen_in(self, window: int | None) -> list[tuple[Tensor, ...]]:
-        """Keys and values of each layer, by text, as far back as the window."""
-        return [
-            self._by_layer[
-                :, :, :, span.start + max(0, done + 1 - (window or done + 1)) : span.start + done + 1
-            ].unbind()
-            for span, done in self._texts
-        ]
-
     def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor, window: int | None) -> Tensor:
         """(1, H, R, E): softmax(q k^T / sqrt(E)) v over each text's tokens so far in the window."""
         if window not in self._seen:
-            self._seen[window] = self._seen_in(window)
+            ends = [(span.start, done + 1) for span, done in self._texts]
+            self._seen[window] = [
+                self._by_layer[:, :, :, start + max(0, end - (window or end)) : start + end].unbind()
+                for start, end in ends
+            ]
         groups, head_dim = k_1GRE.shape[1], k_1GRE.shape[3]
         # The queries of a group look at the same keys: as Q rows of one call they need no copy of these.
         q_R = q_1HRE[0].transpose(0, 1).reshape(-1, 1, groups, q_1HRE.shape[1] // groups, head_dim).unbind()

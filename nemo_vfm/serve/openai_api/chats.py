@@ -59,7 +59,29 @@ class Chats:
 
     def _read(self, body: dict[str, Json]) -> _Chat:
         request = read_chat(body, self._served.model.vocab, self._served.generation)
-        text = chat_text(self._served, self._engine, request)
+        if self._served.chat is None:
+            raise ApiError(
+                400, f"{self._served.name} has no chat format (its folder has no chat template); use /v1/completions"
+            )
+        require_readable([*request.messages, dict(request.variables)], self._served.context, "messages")
+        try:
+            tokens = tuple(
+                self._served.chat.tokens(request.messages, add_generation_prompt=True, variables=request.variables)
+            )
+        except DataError as error:
+            raise ApiError(400, f"messages: {error}", param="messages") from None
+        most = min(self._served.context, self._engine.most_tokens()) - len(tokens)
+        require_places(self._served, [tokens], request.max_tokens or 1)
+        stop = self._served.stop | self._served.chat.stop_tokens() | request.sampling.stop_tokens
+        text = TextRequest(
+            tokens,
+            request.max_tokens or max(1, most),
+            request.sampling.choice,
+            request.sampling.seed,
+            stop,
+            num_top=request.num_top,
+            rules=request.sampling.rules,
+        )
         require_countable(self._engine, request.sampling.num_choices)
         texts = tuple(
             TextRequest(text.tokens, text.most_new, text.choice, request.sampling.seed_of(number), text.stop,
@@ -78,27 +100,20 @@ class Chats:
     async def _events(self, work: _Chat, stream: AnswerStream, names: AnswerNames) -> AsyncIterator[Json]:
         head, counts = names.body("chatcmpl", "chat.completion.chunk"), dict[int, int]()
         async for number, piece in stream.pieces():
-            choice = chat_delta(number, piece, work.names, first=number not in counts)
+            delta = ({"role": "assistant"} if (number not in counts) else {}) | (
+                {"reasoning_content": piece.thought} if piece.thought else {}
+            )
+            delta |= {"content": piece.text} if piece.text or not piece.thought else {}
+            choice = {
+                "index": number,
+                "delta": delta,
+                "finish_reason": piece.ending,
+                "logprobs": None if work.names is None else _logprobs(piece, work.names),
+            }
             counts[number] = piece.num_tokens
             yield {**head, "choices": [choice]}
         if work.request.sampling.include_usage:
             yield {**head, "choices": [], "usage": usage(len(work.prompt), sum(counts.values()))}
-
-
-def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -> TextRequest:
-    """The text that the first choice of a chat continues."""
-    if served.chat is None:
-        raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use /v1/completions")
-    require_readable([*request.messages, dict(request.variables)], served.context, "messages")
-    try:
-        tokens = tuple(served.chat.tokens(request.messages, add_generation_prompt=True, variables=request.variables))
-    except DataError as error:
-        raise ApiError(400, f"messages: {error}", param="messages") from None
-    most = min(served.context, engine.most_tokens()) - len(tokens)
-    require_places(served, [tokens], request.max_tokens or 1)
-    stop = served.stop | served.chat.stop_tokens() | request.sampling.stop_tokens
-    return TextRequest(tokens, request.max_tokens or max(1, most), request.sampling.choice, request.sampling.seed, stop,
-                       num_top=request.num_top, rules=request.sampling.rules)  # fmt: skip
 
 
 def chat_choice(index: int, piece: Piece, names: TokenNames | None) -> dict[str, Json]:
@@ -106,14 +121,6 @@ def chat_choice(index: int, piece: Piece, names: TokenNames | None) -> dict[str,
     message = {"role": "assistant", "content": piece.text, "refusal": None}
     message |= {"reasoning_content": piece.thought} if piece.thought else {}
     return {"index": index, "message": message, "finish_reason": piece.ending,
-            "logprobs": None if names is None else _logprobs(piece, names)}  # fmt: skip
-
-
-def chat_delta(index: int, piece: Piece, names: TokenNames | None, *, first: bool) -> dict[str, Json]:
-    """A part of one; the first says who speaks."""
-    delta = ({"role": "assistant"} if first else {}) | ({"reasoning_content": piece.thought} if piece.thought else {})
-    delta |= {"content": piece.text} if piece.text or not piece.thought else {}
-    return {"index": index, "delta": delta, "finish_reason": piece.ending,
             "logprobs": None if names is None else _logprobs(piece, names)}  # fmt: skip
 
 

@@ -91,9 +91,6 @@ class _Completion:
     plan: AnswerPlan
     names: TokenNames | None  # of tokens, where log-probabilities are wanted
 
-    def prompt_of(self, choice: int) -> tuple[int, ...]:
-        return self.prompts[choice // self.request.sampling.num_choices]
-
 
 class Completions:
     """The endpoint.
@@ -165,7 +162,7 @@ class Completions:
     def _echo(self, work: _Completion, number: int, piece: Piece) -> tuple[str, list[WrittenToken]] | None:
         if not work.request.echo:
             return None
-        return echoed(self._served.decode, work.prompt_of(number), piece.given)
+        return echoed(self._served.decode, work.prompts[number // work.request.sampling.num_choices], piece.given)
 
     def _choice(
         self, work: _Completion, number: int, piece: Piece, before: tuple[str, list[WrittenToken]] | None,

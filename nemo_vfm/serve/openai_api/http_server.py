@@ -110,22 +110,6 @@ class TimedProtocol(H11Protocol):
             self.transport.abort()
 
 
-def thin_out(connections: Iterable[Any], now: float) -> None:
-    """In a crowd, close the connections that have long been sending a request, the oldest first.
-
-    Thousands of requests that never end would else keep everybody out until their time is over.
-
-    Args:
-        connections: all of a server.
-        now: of the event loop.
-    """
-    there = [one for one in connections if isinstance(one, TimedProtocol) and not one.transport.is_closing()]
-    late = [one for one in there if one.unread_since is not None and now - one.unread_since > _PATIENCE_S]
-    late.sort(key=lambda one: one.unread_since or now)
-    for one in late[: max(0, len(there) - _CROWD)]:
-        one.transport.abort()
-
-
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -228,7 +212,15 @@ class _DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is over."""
-        thin_out(self.server_state.connections, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        # In a crowd, close the connections that have long been sending a request, the oldest first: thousands of
+        # requests that never end would else keep everybody out until their time is over.
+        there = [one for one in self.server_state.connections
+                 if isinstance(one, TimedProtocol) and not one.transport.is_closing()]  # fmt: skip
+        late = [one for one in there if one.unread_since is not None and now - one.unread_since > _PATIENCE_S]
+        late.sort(key=lambda one: one.unread_since or now)
+        for one in late[: max(0, len(there) - _CROWD)]:
+            one.transport.abort()
         if self._guard.draining and not self._guard.active:
             self.should_exit = True
         return await super().on_tick(counter)

@@ -76,7 +76,17 @@ class Scores:
         asked = await self._threads.run(request, partial(self._checked, read_scored_chat, body))
         texts = await self._texts(asked, request)
         outputs = await self._outputs(texts, request)
-        choice = scored_choice(self._head.scores(outputs[0]), with_logprobs=asked.with_logprobs)
+        scores = self._head.scores(outputs[0])
+        content = ",".join(f"{name}:{value}" for name, value in scores.items())
+        listed: list[Json] = [
+            {"token": name, "logprob": value, "bytes": None, "top_logprobs": []} for name, value in scores.items()
+        ]
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": content, "refusal": None},
+            "finish_reason": "stop",
+            "logprobs": {"content": listed} if asked.with_logprobs else None,
+        }
         return self._answer(request, texts, "chatcmpl", "chat.completion", {"choices": [choice]})
 
     def _checked(self, read: Callable[[dict[str, Json]], ScoreRequest], body: dict[str, Json]) -> ScoreRequest:
@@ -200,13 +210,3 @@ def _texts(name: str, value: Json) -> list[str]:
 def score_entry(index: int, scores: Mapping[str, float], head: RewardHead) -> dict[str, Json]:
     """An entry of `data`: as vLLM's, with the attributes besides."""
     return {"index": index, "object": "score", "score": head.score(scores), "scores": dict(scores)}
-
-
-def scored_choice(scores: Mapping[str, float], *, with_logprobs: bool) -> dict[str, Json]:
-    """The choice of a chat: attributes in the place of tokens, scores in that of log-probabilities."""
-    content = ",".join(f"{name}:{value}" for name, value in scores.items())
-    listed: list[Json] = [
-        {"token": name, "logprob": value, "bytes": None, "top_logprobs": []} for name, value in scores.items()
-    ]
-    return {"index": 0, "message": {"role": "assistant", "content": content, "refusal": None},
-            "finish_reason": "stop", "logprobs": {"content": listed} if with_logprobs else None}  # fmt: skip

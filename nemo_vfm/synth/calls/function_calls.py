@@ -109,7 +109,13 @@ class FunctionRequest:
         answers = [
             {"role": "tool", "tool_call_id": _id(number), "content": text} for number, text in enumerate(results)
         ]
-        turns = [_calling(calls), *answers, said("assistant", reply)]
+        called = [
+            {"id": _id(number), "type": "function",
+             "function": {"name": one["name"], "arguments": _as_text(one["arguments"])}}
+            for number, one in enumerate(call.get("function", call) for call in calls)
+        ]  # fmt: skip
+        calling = {"role": "assistant", "content": "", "tool_calls": called}
+        turns = [calling, *answers, said("assistant", reply)]
         return self._draft(turns, f"call_schema: {len(calls)} of {len(calls)} calls fit")
 
     def _broken_rule(self, calls: Sequence[Json]) -> str:
@@ -145,16 +151,6 @@ def _calls_in(answer: str) -> list[Json]:
     except NoJson:
         raise RowFailed("the model wrote neither calls nor none") from None
     return found if isinstance(found, list) else [found]
-
-
-def _calling(calls: Sequence[Json]) -> dict[str, Json]:
-    """The assistant's turn with calls that fit."""
-    functions = [call.get("function", call) for call in calls]
-    return {"role": "assistant", "content": "", "tool_calls": [
-        {"id": _id(number), "type": "function",
-         "function": {"name": one["name"], "arguments": _as_text(one["arguments"])}}
-        for number, one in enumerate(functions)
-    ]}  # fmt: skip
 
 
 def _as_text(arguments: Json) -> str:

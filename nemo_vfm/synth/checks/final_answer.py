@@ -215,7 +215,16 @@ def _same(one: _Value, other: _Value) -> bool | None:
         percent, plain = (one, other) if one.unit == "%" else (other, one)
         return _equal(percent.number / 100, plain.number)
     if isinstance(one, _Several) and isinstance(other, _Several):
-        return _same_several(one, other)
+        if len(one.items) != len(other.items) or (one.brackets and other.brackets and one.brackets != other.brackets):
+            return False
+        if one.brackets or other.brackets:
+            return all(_same(a, b) for a, b in zip(one.items, other.items, strict=True))
+        left = list(other.items)
+        for item in one.items:
+            if (found := next((i for i, candidate in enumerate(left) if _same(item, candidate)), None)) is None:
+                return False
+            del left[found]
+        return True
     if isinstance(one, _Said) and isinstance(other, _Said):
         # Other texts than choices are known to differ only where one says yes and one says no.
         if one.choice != other.choice:
@@ -231,19 +240,6 @@ def _equal(one: Number, other: Number) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     return abs(float(one) - float(other)) <= _RELATIVE * max(abs(float(one)), abs(float(other)))
-
-
-def _same_several(one: _Several, other: _Several) -> bool | None:
-    if len(one.items) != len(other.items) or (one.brackets and other.brackets and one.brackets != other.brackets):
-        return False
-    if one.brackets or other.brackets:
-        return all(_same(a, b) for a, b in zip(one.items, other.items, strict=True))
-    left = list(other.items)
-    for item in one.items:
-        if (found := next((i for i, candidate in enumerate(left) if _same(item, candidate)), None)) is None:
-            return False
-        del left[found]
-    return True
 
 
 class _NotReadError(ValueError):

@@ -117,7 +117,15 @@ class PreferencePair:
 
     def _decided(self, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":
-            return self._by_truth(answers)
+            if self.task.truth is None:
+                return None
+            truth = final_answer(self.task.truth) or self.task.truth
+            agrees = [same_answer(final_answer(one.text) or "", truth) for one in answers]
+            right, wrong = (
+                [one for one, is_same in zip(answers, agrees, strict=True) if is_same is wanted]
+                for wanted in (True, False)
+            )
+            return (right[0], wrong[0]) if right and wrong else None
         if decider == "judge":
             one, other = answers[:2]
             first = yield from better(self.task.messages, one.text, other.text)
@@ -126,16 +134,6 @@ class PreferencePair:
         order = sorted(range(len(answers)), key=lambda place: scores[place]["reward"])
         margin = scores[order[-1]]["reward"] - scores[order[0]]["reward"]
         return (answers[order[-1]], answers[order[0]]) if margin > self.pipeline.least_margin else None
-
-    def _by_truth(self, answers: Sequence[_Answer]) -> _Pair | None:
-        if self.task.truth is None:
-            return None
-        truth = final_answer(self.task.truth) or self.task.truth
-        agrees = [same_answer(final_answer(one.text) or "", truth) for one in answers]
-        right, wrong = (
-            [one for one, is_same in zip(answers, agrees, strict=True) if is_same is wanted] for wanted in (True, False)
-        )
-        return (right[0], wrong[0]) if right and wrong else None
 
     def _rewards(self, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
         asks = [self.pipeline.reward.ask([*self.task.messages, said("assistant", one.text)]) for one in answers]

@@ -23,7 +23,7 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, reason_of, row_of
+from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, row_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import (
     AskingFilter,
@@ -175,7 +175,7 @@ class Synthesize:
             rows.kept[ended.number] = row_of(ended, ended.result, facts)
         else:
             counts = rows.dropped if isinstance(ended.result, Dropped) else rows.failed
-            counts[reason_of(ended.result)[:_MOST_REASONS]] += 1
+            counts[(ended.result.rule if isinstance(ended.result, Dropped) else ended.result)[:_MOST_REASONS]] += 1
 
     def _write(self, run: Run, lines: list[dict[str, Json]], rows: _Rows, runner: ProgramRunner) -> None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
