@@ -12,7 +12,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
+from nemo_vfm.serve.answer_text import ChoiceWriter, Piece
 from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.local_engine import LocalEngine
 from nemo_vfm.serve.served_model import ServedModel

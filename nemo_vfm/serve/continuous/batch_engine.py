@@ -16,10 +16,16 @@ from torch import Tensor
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import generator
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.serve.continuous.key_value_room import Span
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
-from nemo_vfm.serve.continuous.span_allocator import Span
-from nemo_vfm.serve.continuous.text_request import TakesOutputs, TextEnding, TextListener, TextRequest, TokenResult
-from nemo_vfm.serve.continuous.token_rules import RuledText
+from nemo_vfm.serve.continuous.text_request import (
+    RuledText,
+    TakesOutputs,
+    TextEnding,
+    TextListener,
+    TextRequest,
+    TokenResult,
+)
 
 _GREEDY = (0.0, None, 1.0, 0.0)
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
-from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, Span
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
-from nemo_vfm.serve.continuous.span_allocator import Span
 
 Result = TypeVar("Result")
 

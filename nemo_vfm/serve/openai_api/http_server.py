@@ -23,9 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.serve.openai_api.api_error import ApiError
-from nemo_vfm.serve.openai_api.request_body import BODY_TIMEOUT_S
 
-_HEAD_TIMEOUT_S = 10.0
+_HEAD_TIMEOUT_S, BODY_TIMEOUT_S = 10.0, 60.0
 #: What the client still sends -> seconds for it. A body that is late is told so elsewhere, and has some more here.
 _LIMITS_S = {h11.IDLE: _HEAD_TIMEOUT_S, h11.SEND_BODY: BODY_TIMEOUT_S + 5}
 _CROWD, _PATIENCE_S = 512, 1.0
