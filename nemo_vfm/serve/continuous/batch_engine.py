@@ -25,9 +25,8 @@ from nemo_vfm.serve.continuous.text_request import (
     TextListener,
     TextRequest,
     TokenResult,
+    TokenRules,
 )
-
-_GREEDY = (0.0, None, 1.0, 0.0)
 
 
 class ServedText:
@@ -44,11 +43,13 @@ class ServedText:
         self.done, self.num_new, self.next_token = 0, 0, -1  # tokens that are in; tokens added; the one to read next
         self.ended = False
         self._chances: list[float] | None = None
-        ruled = not request.rules.change_nothing()
-        self.ruled = RuledText(request.rules, request.tokens, request.stop) if ruled else None
+        has_rules = request.rules != TokenRules()
+        self.ruled = RuledText(request.rules, request.tokens, request.stop) if has_rules else None
 
     def chance(self) -> float:
         """The number from [0, 1) that draws the next token; all follow from the seed, as in `generate`."""
+        if self.request.choice.temperature == 0:
+            return 0.0  # nothing is drawn
         if self._chances is None:
             draws = torch.rand(self.request.most_new, generator=generator(self.request.seed, "words"))
             self._chances = draws.tolist()
@@ -75,12 +76,8 @@ class BatchEngine:
         self._running: list[ServedText] = []
 
     def submit(self, text: ServedText) -> None:
-        """Let a text wait for its room. It must fit into the room at all: see `fits`."""
+        """Let a text wait for its room. The empty room must hold its `places`."""
         self._waiting.append(text)
-
-    def fits(self, request: TextRequest) -> bool:
-        """Whether the empty room would hold it."""
-        return request.places <= self.passes.room.num_tokens
 
     def cancel(self, text: ServedText, ending: TextEnding = "cancelled") -> None:
         """End a text; its room is free at once."""
@@ -94,7 +91,12 @@ class BatchEngine:
     @torch.inference_mode()
     def step(self) -> bool:
         """Give every running text a token; False where there was nothing to do."""
-        self._admit()
+        while self._waiting and len(self._reading) + len(self._running) < self.most_running:
+            span = self.passes.room.spans.take(self._waiting[0].request.places)
+            if span is None:
+                break  # those behind wait, too: else short texts would keep a long one out for ever
+            self._reading.append(self._waiting.popleft())
+            self._reading[-1].span = span
         worked = bool(self._reading or self._running)
         most = self.passes.most_rows
         groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
@@ -107,7 +109,8 @@ class BatchEngine:
             self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
             budget -= len(tokens)
         for group in groups:
-            self._decode(group)
+            spans = [(text.span, text.done) for text in group if text.span is not None]
+            self._advance(group, self.passes.decode(spans, [text.next_token for text in group]))
         self._running = [text for text in self._running if not text.ended]
         return worked
 
@@ -115,27 +118,10 @@ class BatchEngine:
         """(texts that run, texts that wait)."""
         return len(self._reading) + len(self._running), len(self._waiting)
 
-    def rest(self) -> None:
-        """Is called now and then while there is nothing to do."""
-        self.passes.rest()
-
-    def close(self) -> None:
-        """No more steps."""
-        self.passes.close()
-
     def fail_all(self) -> None:
         """End every text as failed."""
         for text in (*self._waiting, *self._reading, *self._running):
             self.cancel(text, "failed")
-
-    def _admit(self) -> None:
-        while self._waiting and len(self._reading) + len(self._running) < self.most_running:
-            span = self.passes.room.spans.take(self._waiting[0].request.places)
-            if span is None:
-                return  # those behind wait, too: else short texts would keep a long one out for ever
-            text = self._waiting.popleft()
-            text.span = span
-            self._reading.append(text)
 
     def _read_and_decode(self, group: list[ServedText]) -> int:
         """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
@@ -188,17 +174,16 @@ class BatchEngine:
         text.listener.prompt(results)
         return None
 
-    def _decode(self, texts: list[ServedText]) -> None:
-        spans = [(text.span, text.done) for text in texts if text.span is not None]
-        self._advance(texts, self.passes.decode(spans, [text.next_token for text in texts]))
-
     def _advance(self, texts: list[ServedText], scores_NV: Tensor) -> None:
         for text in texts:
             text.done += 1
         self._extend(texts, scores_NV)
 
     def _extend(self, texts: list[ServedText], scores_NV: Tensor) -> None:
-        ruled_NV = _ruled(texts, scores_NV)
+        ruled_NV = scores_NV
+        if any(text.ruled is not None for text in texts):  # in fp32: bf16 would lose a small penalty
+            rows = zip(texts, scores_NV.float(), strict=True)
+            ruled_NV = torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])
         finite = finite_rows(ruled_NV)
         for text, is_finite in zip(texts, finite, strict=True):
             if not is_finite:
@@ -238,14 +223,6 @@ class BatchEngine:
         text.listener.ended(ending)
 
 
-def _ruled(texts: Sequence[ServedText], scores_NV: Tensor) -> Tensor:
-    """Scores by which the next tokens are chosen, in fp32 where a rule changes any: bf16 would lose a small penalty."""
-    if all(text.ruled is None for text in texts):
-        return scores_NV
-    rows = zip(texts, scores_NV.float(), strict=True)
-    return torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])
-
-
 def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
     """The next token of each text; texts with the same settings are drawn in one call.
 
@@ -256,25 +233,16 @@ def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float
     """
     groups: dict[tuple[float, int | None, float, float], list[int]] = {}
     for row, choice in enumerate(choices):
-        groups.setdefault(_settings(choice), []).append(row)
+        settings = choice.temperature, choice.top_k, choice.top_p, choice.min_p
+        groups.setdefault(settings if choice.temperature else (0.0, None, 1.0, 0.0), []).append(row)
     tokens = [0] * len(choices)
     for rows in groups.values():
         scores = scores_NV if len(rows) == len(choices) else scores_NV[rows]
-        uniform = torch.tensor([chances[row] for row in rows], device=scores.device)
-        for row, token in zip(rows, _drawn(choices[rows[0]], scores, uniform), strict=True):
+        uniform, choice = torch.tensor([chances[row] for row in rows], device=scores.device), choices[rows[0]]
+        found = scores.argmax(1) if choice.temperature == 0 else choice.drawn(scores, uniform)
+        for row, token in zip(rows, found.tolist(), strict=True):
             tokens[row] = token
     return tokens
-
-
-def _drawn(choice: Choice, scores: Tensor, uniform: Tensor) -> list[int]:
-    found = scores.argmax(1) if choice.temperature == 0 else choice.drawn(scores, uniform)
-    return [int(token) for token in found.tolist()]
-
-
-def _settings(choice: Choice) -> tuple[float, int | None, float, float]:
-    if choice.temperature == 0:
-        return _GREEDY
-    return choice.temperature, choice.top_k, choice.top_p, choice.min_p
 
 
 def token_results(scores_NV: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenResult]:

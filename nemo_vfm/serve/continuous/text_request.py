@@ -30,10 +30,6 @@ class TokenRules:
     presence_penalty: float = 0.0  #: is subtracted once where the text has a token
     min_tokens: int = 0  #: before so many, no token ends the text
 
-    def change_nothing(self) -> bool:
-        """Whether every text would be the same without them."""
-        return self == TokenRules()
-
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:

@@ -29,10 +29,7 @@ _HEAD_TIMEOUT_S, BODY_TIMEOUT_S = 10.0, 60.0
 _LIMITS_S = {h11.IDLE: _HEAD_TIMEOUT_S, h11.SEND_BODY: BODY_TIMEOUT_S + 5}
 _CROWD, _PATIENCE_S = 512, 1.0
 
-
 _RETRY_AFTER_S = "10"
-
-
 _MOST_CONNECTIONS = 2048
 
 
@@ -161,39 +158,25 @@ class AccessGuard:
             self.active -= 1
 
     def _require_admitted(self, headers: Headers, path: str) -> None:
-        if not self._is_known(host := _host_of(headers.get("host", ""))):
+        host = headers.get("host", "").strip().lower()  # without its port and brackets
+        host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
+        if not self._is_known(host):
             raise ApiError(421, f"this server is not {host[:100] or 'a host without a name'}; use the address that it "
                                 f"printed at its start, or allow the name with --allow-name")  # fmt: skip
         if self.draining:
             raise ApiError(503, "the server is shutting down; try another server, or later",
                            headers={"Retry-After": _RETRY_AFTER_S, "Connection": "close"})  # fmt: skip
-        if self._key is not None and path != "/health" and not self._has_key(headers.get("authorization", "")):
-            raise ApiError(401, "the server's key is missing or wrong; send Authorization: Bearer KEY",
-                           headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
+        if self._key is not None and path != "/health":
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(errors="replace"), self._key):
+                raise ApiError(401, "the server's key is missing or wrong; send Authorization: Bearer KEY",
+                               headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
 
     def _is_known(self, host: str) -> bool:
-        return host in self._names or (self._any_address and _is_address(host))
-
-    def _has_key(self, authorization: str) -> bool:
-        scheme, _, key = authorization.partition(" ")
-        assert self._key is not None
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(errors="replace"), self._key)
-
-
-def _host_of(header: str) -> str:
-    """Without its port and brackets, in small letters."""
-    host = header.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        try:
+            return host in self._names or (self._any_address and bool(ipaddress.ip_address(host)))
+        except ValueError:
+            return False
 
 
 class _DrainingServer(uvicorn.Server):
