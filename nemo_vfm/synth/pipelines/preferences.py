@@ -16,6 +16,7 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     Task,
+    TaskPipeline,
     TaskSource,
     said,
 )
@@ -23,7 +24,7 @@ from nemo_vfm.synth.programs.row_program import (
 Decider = Literal["truth", "judge", "reward"]
 
 
-class Preferences:
+class Preferences(TaskPipeline):
     """Several models answer each task; the first decider that can tells which answer is better.
 
     Args:
@@ -62,10 +63,6 @@ class Preferences:
         """See `Pipeline`."""
         judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
         return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`."""
-        return self.tasks.most_rows()
 
     def candidates(self) -> Program[Iterable["PreferencePair"]]:
         """A pair for each task."""

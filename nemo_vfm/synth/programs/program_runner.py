@@ -22,9 +22,9 @@ from nemo_vfm.synth.programs.row_program import (
     Dropped,
     Filter,
     NoAnswer,
+    OrderedFilter,
     Program,
     RowFailed,
-    RowOrder,
     filtered,
     is_conversation,
 )
@@ -112,7 +112,12 @@ class ProgramRunner:
         A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is
         the same candidates that begin, whatever the order of answers.
         """
-        yield from self._all((filtered(one, filters) for one in candidates), wanted, RowOrder(filters).decided)
+        rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
+
+        def decided(draft: Draft) -> Draft | Dropped:
+            return next((Dropped(broken) for rule in rules if (broken := rule(draft))), draft)
+
+        yield from self._all((filtered(one, filters) for one in candidates), wanted, decided)
 
     def _all(self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]) -> Iterator[Ended]:
         source = _Questions(self, programs, wanted, decide)
