@@ -140,16 +140,12 @@ class Sample:
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
-        plan = None if num_gpus is None else self._plan_for(num_gpus)
+        plan = None if num_gpus is None else sampling_plan_for(self.model, self.parallel, num_gpus)
+        if plan is not None and not self.pipeline.offload:  # else they wait in host memory for the network's place
+            held = held_below({"pipeline": self.pipeline})
+            beside = {HELD: held.num_bytes} if held.weights else {}
+            plan = replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
         return Needs(ranks=self.parallel.world, degrees=self.parallel.layout().degrees(), rounds=1, plan=plan)
-
-    def _plan_for(self, num_gpus: int) -> DevicePlan:
-        held = held_below({"pipeline": self.pipeline})
-        plan = sampling_plan_for(self.model, self.parallel, num_gpus)
-        if self.pipeline.offload:  # they wait in host memory, and each takes the network's place
-            return plan
-        beside = {HELD: held.num_bytes} if held.weights else {}
-        return replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: samples every `part.count`-th batch, since a video may depend on its batch.
@@ -188,9 +184,12 @@ class Sample:
     def _generate(
         self, model: nn.Module, group: Sequence[tuple[int, Prompt]], seed: int, ranks: SamplingRanks
     ) -> GeneratedVideos | None:  # fmt: skip
+        given = [None if prompt.given is None else torch.from_numpy(given_frames(
+                     prompt.given, self.given_frames, width=self.width_px, height=self.height_px))
+                 for _, prompt in group]  # fmt: skip
         request = VideoRequest(
             prompts=[prompt.text for _, prompt in group], num_frames=self.num_frames, height=self.height_px,
-            width=self.width_px, fps=self.fps, seed=seed, given=[self._given(prompt) for _, prompt in group],
+            width=self.width_px, fps=self.fps, seed=seed, given=given,
         )  # fmt: skip
         return self.pipeline.make(model, request, ranks, device())
 
@@ -217,12 +216,6 @@ class Sample:
         videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
-
-    def _given(self, prompt: Prompt) -> torch.Tensor | None:
-        if prompt.given is None:
-            return None
-        frames = given_frames(prompt.given, self.given_frames, width=self.width_px, height=self.height_px)
-        return torch.from_numpy(frames)
 
     @staticmethod
     def _file(folder: Path, index: int) -> Path:
