@@ -144,23 +144,19 @@ class BatchEngine:
             self._score_prompt(text, x_SD, tokens)
         text.done += len(tokens)
         self.num_tokens += len(tokens)
-        if text.done == len(request.tokens) and not text.ended:
-            self._begin(text, x_SD[-1])
+        if text.done == len(request.tokens) and not text.ended:  # the prompt's last vector says what is after it
+            if request.most_new:
+                self._extend([text], self.passes.last_scores(x_SD[-1]))
+            elif not isinstance(text.listener, TakesOutputs):
+                self._end(text, "length")
+            elif all(map(math.isfinite, outputs := self.passes.last_scores(x_SD[-1])[0].float().tolist())):
+                text.listener.outputs(outputs)
+                self._end(text, "length")
+            else:
+                self._fail(text)
         if text.ended or text.done == len(request.tokens):
             self._reading.popleft()
             self._running += [] if text.ended else [text]
-
-    def _begin(self, text: ServedText, x_D: Tensor) -> None:
-        """The first new token, from the vector of the prompt's last; or the head's outputs there."""
-        if text.request.most_new:
-            return self._extend([text], self.passes.last_scores(x_D))
-        if isinstance(text.listener, TakesOutputs):
-            outputs = self.passes.last_scores(x_D)[0].float().tolist()
-            if not all(map(math.isfinite, outputs)):
-                return self._fail(text)
-            text.listener.outputs(outputs)
-        self._end(text, "length")
-        return None
 
     def _score_prompt(self, text: ServedText, x_SD: Tensor, tokens: Sequence[int]) -> None:
         """Each row predicts the token after it; the prompt's last row predicts none of the prompt."""
@@ -194,22 +190,20 @@ class BatchEngine:
         tokens = chosen(ruled_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
         self.num_tokens += len(tokens)
         for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
-            self._add(text, token, scores_NV[row : row + 1])
-
-    def _add(self, text: ServedText, token: int, scores_1V: Tensor) -> None:
-        request = text.request
-        if token in request.stop:
-            return self._end(text, "stop")
-        text.next_token, text.num_new = token, text.num_new + 1
-        if text.ruled is not None:
-            text.ruled.add(token)
-        num_top = request.num_top
-        result = TokenResult(token) if num_top is None else token_results(scores_1V, [token], num_top)[0]
-        if not text.listener.token(result):
-            self._end(text, "stop")
-        elif text.num_new == request.most_new:
-            self._end(text, "length")
-        return None
+            request = text.request
+            if token in request.stop:
+                self._end(text, "stop")
+                continue
+            text.next_token, text.num_new = token, text.num_new + 1
+            if text.ruled is not None:
+                text.ruled.add(token)
+            result = TokenResult(token)
+            if request.num_top is not None:
+                (result,) = token_results(scores_NV[row : row + 1], [token], request.num_top)
+            if not text.listener.token(result):
+                self._end(text, "stop")
+            elif text.num_new == request.most_new:
+                self._end(text, "length")
 
     def _fail(self, text: ServedText) -> None:
         log.warn("the scores after a text are not finite; the model is not trained, or damaged")

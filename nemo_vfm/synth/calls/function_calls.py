@@ -127,7 +127,7 @@ class FunctionRequest:
             for number, one in enumerate(call.get("function", call) for call in calls)
         ]  # fmt: skip
         calling = {"role": "assistant", "content": "", "tool_calls": called}
-        turns = [calling, *answers, said("assistant", reply)]
+        turns: list[Json] = [calling, *answers, said("assistant", reply)]
         return self._draft(turns, f"call_schema: {len(calls)} of {len(calls)} calls fit")
 
     def _draft(self, turns: Sequence[Mapping[str, Json]], verifier: str) -> Draft:

@@ -90,7 +90,15 @@ class PreferencePair:
 
     def row(self) -> Program[Draft | Dropped]:
         """A chosen and a rejected answer."""
-        answers = yield from self._answers()
+        roles = [role for role in self.pipeline.responders for _ in range(self.pipeline.samples)]
+        asks = [Ask(None, before=tuple(self.task.messages), sample=number % self.pipeline.samples, model=role)
+                for number, role in enumerate(roles)]  # fmt: skip
+        texts = yield asks
+        found = {text.strip(): role for text, role in zip(texts, roles, strict=True) if isinstance(text, str)}
+        if not found:
+            raise RowFailed(next(text.reason for text in texts if isinstance(text, NoAnswer)))
+        answers = [_Answer(text, role) for text, role in found.items()]
+        random.Random(transcript(self.task.messages)).shuffle(answers)  # no responder is always the first
         if len(answers) < 2:
             return Dropped("all answers are alike")
         for decider in self.pipeline.by:
@@ -98,19 +106,6 @@ class PreferencePair:
             if pair is not None:
                 return (yield from self._draft(decider, pair))
         return Dropped("no answer is clearly better")
-
-    def _answers(self) -> Program[list[_Answer]]:
-        """Different answers, in an order drawn from the task: no responder is always the first."""
-        roles = [role for role in self.pipeline.responders for _ in range(self.pipeline.samples)]
-        asks = [Ask(None, before=tuple(self.task.messages), sample=number % self.pipeline.samples, model=role)
-                for number, role in enumerate(roles)]  # fmt: skip
-        answers = yield asks
-        found = {text.strip(): role for text, role in zip(answers, roles, strict=True) if isinstance(text, str)}
-        if not found:
-            raise RowFailed(next(answer.reason for answer in answers if isinstance(answer, NoAnswer)))
-        mixed = [_Answer(text, role) for text, role in found.items()]
-        random.Random(transcript(self.task.messages)).shuffle(mixed)
-        return mixed
 
     def _decided(self, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":

@@ -111,18 +111,14 @@ class TopicTask:
             if answer.strip() == task.strip():
                 return Dropped("echo")
             messages += [said("user", task), said("assistant", answer)]
-        if self.check_by:
-            return (yield from self._checked(task, answer, messages))
-        return Draft(messages, parents_of(self.task, self.place))
-
-    def _checked(self, task: str, answer: str, messages: Sequence[Json]) -> Program[Draft | Dropped]:
-        """The row, if another solution ends with the same."""
-        sample = int(self.check_by == GENERATOR)
-        (other,) = answered((yield [Ask("answer", {"task": task}, sample=sample, model=self.check_by)]))
-        found, again = final_answer(answer), final_answer(other)
-        if found is None or again is None:
-            return Dropped("a solution without a final answer")
-        if not same_answer(found, again):
-            return Dropped("final answers that do not agree")
-        verifier = f"final_answer: {found}, and by {self.check_by} {again}"
+        verifier = ""
+        if self.check_by:  # another solution must end with the same
+            sample = int(self.check_by == GENERATOR)
+            (other,) = answered((yield [Ask("answer", {"task": task}, sample=sample, model=self.check_by)]))
+            found, again = final_answer(answer), final_answer(other)
+            if found is None or again is None:
+                return Dropped("a solution without a final answer")
+            if not same_answer(found, again):
+                return Dropped("final answers that do not agree")
+            verifier = f"final_answer: {found}, and by {self.check_by} {again}"
         return Draft(messages, parents_of(self.task, self.place), verifier=verifier)
