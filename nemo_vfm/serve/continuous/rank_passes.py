@@ -93,9 +93,10 @@ def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
             case ["joint", texts, new, span, done, tokens]:
                 passes.joint(_spans(texts), new, Span(*span), done, tokens)
             case ["last_scores"]:
-                passes.last_scores(ranks.from_first(weight.new_empty(width)))
+                passes.last_scores(ranks.from_first(torch.empty(width, dtype=weight.dtype, device=weight.device)))
             case ["scores", rows]:
-                passes.scores(ranks.from_first(weight.new_empty(rows, width)))
+                x_SD = torch.empty(rows, width, dtype=weight.dtype, device=weight.device)
+                passes.scores(ranks.from_first(x_SD))
             case _:
                 assert order == ["rest"], order
 
