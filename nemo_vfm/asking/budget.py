@@ -71,17 +71,12 @@ class Budget:
         if any(value is not None and value < 0 for value in (tokens, money)):
             raise ValueError(f"tokens {tokens} and money {money} must be at least 0")
         self.tokens, self.money, self.prices = tokens, money, dict(prices or {})
-        self._spent, self._reserved, self._lock = Cost(), Cost(), threading.Lock()
+        self.spent, self._reserved, self._lock = Cost(), Cost(), threading.Lock()
 
     @property
     def limits(self) -> bool:
         """Whether anything is limited."""
         return self.tokens is not None or self.money is not None
-
-    @property
-    def spent(self) -> Cost:
-        """By all that was settled."""
-        return self._spent
 
     def price_of(self, model: str) -> Price:
         """The price of a model; nothing where there is none and money is not limited.
@@ -99,7 +94,7 @@ class Budget:
     def reserve(self, cost: Cost) -> bool:
         """Set it aside; False, and nothing is, where spent, reserved and this would be too much."""
         with self._lock:
-            spent = self._spent + self._reserved + cost
+            spent = self.spent + self._reserved + cost
             # Sums of floats are off in the last digits, and the whole budget may be spent.
             if self.money is not None and spent.money > self.money * (1 + 1e-9):
                 return False
@@ -112,7 +107,7 @@ class Budget:
         """Replace a reservation by what it came to; a service that counts nothing is taken to have used it all."""
         with self._lock:
             self._reserved -= reserved
-            self._spent += actual if actual.tokens else reserved
+            self.spent += actual if actual.tokens else reserved
 
     def release(self, reserved: Cost) -> None:
         """Give a reservation back: the question was not answered, and cost nothing."""
@@ -121,10 +116,10 @@ class Budget:
 
     def stop(self, next_one: Cost) -> BudgetSpent:
         """The error that says what was spent, and what to do."""
-        money = "" if self.money is None else f", {self._spent.money:.4g} of {self.money:g} in money"
+        money = "" if self.money is None else f", {self.spent.money:.4g} of {self.money:g} in money"
         tokens = "" if self.tokens is None else f" of {self.tokens:,}"
         return BudgetSpent(
-            f"the budget is spent: {self._spent.tokens:,}{tokens} tokens{money}, and the next question may take "
+            f"the budget is spent: {self.spent.tokens:,}{tokens} tokens{money}, and the next question may take "
             f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to continue"
         )
 

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,7 +165,10 @@ class JournalIndex:
     def add(self, line: bytes) -> bool:
         """Note the next line of the file; False where it is none of ours."""
         place, self.end = (self.end, len(line)), self.end + len(line)
-        match _entry(line):
+        entry: Json = None
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+        match entry:
             case {"key": str(key), "forgotten": True}:
                 self._places.pop(key, None)
             case {"key": str(key), "value": _}:
@@ -173,13 +176,6 @@ class JournalIndex:
             case _:
                 return False
         return True
-
-
-def _entry(line: bytes) -> Json:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 @contextmanager

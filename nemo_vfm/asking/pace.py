@@ -171,10 +171,21 @@ class ConcurrencyLimit:
         with self._lock:
             self._taken()
             self._fruitless_cuts, self._time_outs = 0, max(0, self._time_outs - 1)
-            if self._ceiling is not None:
-                self._grow(self._ceiling)
-            elif ticket.full:
-                self._probe.add(now_s - ticket.sent_s)
+            if self._ceiling is None:
+                if ticket.full:
+                    self._probe.add(now_s - ticket.sent_s)
+                return
+            # One more a quarter of a round up to the number that was refused, then a doubling step every four rounds.
+            self._answers_since_step += 1
+            below = self._accepted < self._ceiling - 1
+            if self._answers_since_step < (self._accepted // 4 if below else 4 * self._accepted):
+                return
+            self._answers_since_step = 0
+            self._accepted = min(self._most, self._accepted + (1 if below else self._step))
+            self._step = 1 if below else 2 * self._step
+            if self._accepted > 1.5 * self._ceiling or self._accepted == self._most:
+                self._ceiling = None
+                self._probe.restart(self._accepted)
 
     def failed(self, ticket: Ticket) -> None:
         """Count a request that was taken and failed, as by a 500: it says nothing of the limit."""
@@ -231,19 +242,6 @@ class ConcurrencyLimit:
         self._in_flight -= 1
         self._refused_since_s = None
         self.was_reached = True
-
-    def _grow(self, ceiling: int) -> None:
-        """One more a quarter of a round up to the number that was refused, then a doubling step every four rounds."""
-        self._answers_since_step += 1
-        below = self._accepted < ceiling - 1
-        if self._answers_since_step < (self._accepted // 4 if below else 4 * self._accepted):
-            return
-        self._answers_since_step = 0
-        self._accepted = min(self._most, self._accepted + (1 if below else self._step))
-        self._step = 1 if below else 2 * self._step
-        if self._accepted > 1.5 * ceiling or self._accepted == self._most:
-            self._ceiling = None
-            self._probe.restart(self._accepted)
 
 
 _LIMITS: dict[tuple[str, int, int, float], ConcurrencyLimit] = {}

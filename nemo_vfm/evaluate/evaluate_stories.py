@@ -49,7 +49,15 @@ def _read(folder: Path) -> list[Json]:
 
 
 def _judged(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    rows = [_row(one) for one in texts]
+    """Only generated sentences are judged: the prompt counts as correct."""
+    rows: list[dict[str, Json]] = []
+    for one in texts:
+        given, whole = judge(one["prompt"]), judge(one["prompt"] + one["text"])
+        wrong, count = whole.wrong[len(given.wrong) :], whole.sentences - given.sentences
+        rows.append({
+            "index": one["index"], "sentences": count, "right": count - len(wrong), "wrong": list(wrong),
+            "grammatical": count > 0 and not wrong, "finished": whole.ended,
+        })  # fmt: skip
     sentences = sum(row["sentences"] for row in rows)
     return {
         "grammatical": sum(row["grammatical"] for row in rows) / max(1, len(rows)),
@@ -57,14 +65,3 @@ def _judged(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
         "finished": sum(row["finished"] for row in rows) / max(1, len(rows)),
         "texts": rows,
     }
-
-
-def _row(one: Mapping[str, Json]) -> dict[str, Json]:
-    """Judge only the generated sentences; the prompt counts as correct."""
-    given, whole = judge(one["prompt"]), judge(one["prompt"] + one["text"])
-    wrong = whole.wrong[len(given.wrong) :]
-    sentences = whole.sentences - given.sentences
-    return {
-        "index": one["index"], "sentences": sentences, "right": sentences - len(wrong), "wrong": list(wrong),
-        "grammatical": sentences > 0 and not wrong, "finished": whole.ended,
-    }  # fmt: skip

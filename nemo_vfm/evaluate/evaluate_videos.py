@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.uri import Place, local, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import read_all
-from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES, Reading, read
+from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES, read
 from nemo_vfm.metrics.video_quality import nearest, seam_ratio, thumbnail
 
 Entry = Mapping[str, Any]
@@ -55,9 +55,13 @@ class Evaluate:
     def _measure(self, folder: Path, entries: Sequence[Entry]) -> dict[str, Any]:
         """Accuracies over the prompts that say what to expect, beside those of chance, and the seams of all."""
         videos = [read_all(folder / str(entry["file"])) for entry in entries]
-        rows = [
-            _row(entry, read(video)) for entry, video in zip(entries, videos, strict=True) if entry.get("attributes")
-        ]
+        rows = []
+        for entry, video in zip(entries, videos, strict=True):
+            if asked := entry.get("attributes"):
+                reading = read(video)
+                found = {what: getattr(reading, what) for what in _WHAT}
+                right = {f"{what}_right": found[what] == asked[what] for what in _WHAT}
+                rows.append({"index": entry["index"], "prompt": entry["prompt"], **found, **right})
         measured: dict[str, Any] = {
             f"{what}_accuracy": sum(row[f"{what}_right"] for row in rows) / len(rows) for what in _WHAT if rows
         }
@@ -89,13 +93,6 @@ def _entries(folder: Path) -> list[Entry]:
         raise UserError(f"{path} is not there; expected the folder of a finished sampling step. Run that step first.")
     entries: list[Entry] = read_json(path)
     return entries
-
-
-def _row(entry: Entry, reading: Reading) -> dict[str, Any]:
-    attributes = entry["attributes"]
-    found = {what: getattr(reading, what) for what in _WHAT}
-    right = {f"{what}_right": found[what] == attributes[what] for what in _WHAT}
-    return {"index": entry["index"], "prompt": entry["prompt"], **found, **right}
 
 
 def _summary(measured: Mapping[str, Any]) -> str:

@@ -40,7 +40,11 @@ class GenerationSettings:
 def generation_settings(vocab: int, *folders: Path | None) -> GenerationSettings:
     """Of the first folder that has the file: of a model, or of a tokenizer that lies with its model's files."""
     found = generation_of(vocab, *folders)
-    wanted = {name: value for name, value in found.items() if name not in _SILENT and _asks(name, value)}
+    wanted = {
+        name: value
+        for name, value in found.items()
+        if name not in _SILENT and value is not None and (name not in _NEUTRAL or value != _NEUTRAL[name])
+    }
     sampled = {name: wanted[name] for name in _SAMPLING if name in wanted} if found.get("do_sample") is True else {}
     penalty = wanted.get("repetition_penalty", 1.0)
     try:
@@ -54,10 +58,6 @@ def generation_settings(vocab: int, *folders: Path | None) -> GenerationSettings
         raise DataError(f"{GENERATION}: {error}") from None
     applied = sampled | {name: value for name, value in wanted.items() if name == "repetition_penalty"}
     return GenerationSettings(frozenset(stop_tokens(found)), choice, float(penalty), _note(applied, wanted))
-
-
-def _asks(name: str, value: Json) -> bool:
-    return value is not None and (name not in _NEUTRAL or value != _NEUTRAL[name])
 
 
 def _note(applied: Mapping[str, Json], wanted: Mapping[str, Json]) -> str:

@@ -1,6 +1,7 @@
 """Answers messages with a model in this process: what `Chat` is for an endpoint, without HTTP."""
 
 import json
+import queue
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
+from nemo_vfm.serve.answer_text import ChoiceWriter, Piece
 from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.local_engine import LocalEngine
 from nemo_vfm.serve.served_model import ServedModel
@@ -48,20 +49,34 @@ class LocalChat:
     def say(self, messages: Sequence[Json]) -> Said:
         """What the model says."""
         began, (served, engine) = time.monotonic(), self._engine.loaded()
-        request, done, pieces = self._request(served, messages), threading.Event(), list[Piece]()
-
-        def publish(piece: Piece) -> None:
-            pieces.append(piece)
-            done.set()
-
-        writer = ChoiceWriter(served.decode, request.tokens, (), publish, in_pieces=False,
-                              split=served.thought_split(request.tokens))  # fmt: skip
+        assert served.chat is not None, "a model without a chat format is refused when it is loaded"
+        try:
+            tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
+        except DataError as error:
+            raise DataError(f"messages: {error}") from error
+        if len(tokens) + self.max_tokens > served.context:
+            raise DataError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
+                            f"of {served.context:,}; shorten either")  # fmt: skip
+        text = json.dumps(list(messages), sort_keys=True)
+        with self._lock:
+            self._times[text] += 1
+            seed = derive(self.seed, "chat", text, self._times[text])
+        request = TextRequest(tokens, self.max_tokens, self.choice, seed, served.stop | served.chat.stop_tokens())
+        pieces: queue.SimpleQueue[Piece] = queue.SimpleQueue()
+        writer = ChoiceWriter(served.decode, tokens, (), pieces.put, in_pieces=False,
+                              split=served.thought_split(tokens))  # fmt: skip
         try:
             engine.submit([(request, writer)])
         except ValueError as error:
             raise DataError(f"{error}; raise room_gb, or lower max_tokens") from None
-        done.wait()
-        return self._said(served, request, pieces[0], time.monotonic() - began)
+        piece = pieces.get()
+        if piece.ending not in ("stop", "length"):
+            raise NemoVfmError("the model has failed on these messages; the log says why")
+        ending: Ending = "truncated" if piece.ending == "length" else "success"
+        if piece.thought:
+            require_said(piece.text, piece.thought, ending)
+        return Said(piece.text, ending, served.name, served.revision, len(tokens), piece.num_tokens,
+                    time.monotonic() - began, piece.thought.strip())  # fmt: skip
 
     def identity(self) -> Json:
         """All that the words depend on but the messages."""
@@ -88,30 +103,3 @@ class LocalChat:
         if served.reward is not None:
             raise UserError(f"{served.name} is a reward model and generates no text; LocalReward returns its scores")
         return served
-
-    def _request(self, served: ServedModel, messages: Sequence[Json]) -> TextRequest:
-        assert served.chat is not None, "a model without a chat format is refused when it is loaded"
-        try:
-            tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
-        except DataError as error:
-            raise DataError(f"messages: {error}") from error
-        if len(tokens) + self.max_tokens > served.context:
-            raise DataError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
-                            f"of {served.context:,}; shorten either")  # fmt: skip
-        stop = served.stop | served.chat.stop_tokens()
-        return TextRequest(tokens, self.max_tokens, self.choice, self._seed_of(messages), stop)
-
-    def _seed_of(self, messages: Sequence[Json]) -> int:
-        text = json.dumps(list(messages), sort_keys=True)
-        with self._lock:
-            self._times[text] += 1
-            return derive(self.seed, "chat", text, self._times[text])
-
-    def _said(self, served: ServedModel, request: TextRequest, piece: Piece, seconds: float) -> Said:
-        if piece.ending not in ("stop", "length"):
-            raise NemoVfmError("the model has failed on these messages; the log says why")
-        ending: Ending = "truncated" if piece.ending == "length" else "success"
-        if piece.thought:
-            require_said(piece.text, piece.thought, ending)
-        return Said(piece.text, ending, served.name, served.revision, len(request.tokens), piece.num_tokens, seconds,
-                    piece.thought.strip())  # fmt: skip

@@ -1,5 +1,6 @@
 """Loads a model to serve from a folder of transformers."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from nemo_vfm.core.device import device
@@ -66,14 +67,8 @@ def served_model(
     chat = None
     if isinstance(tokenizer, FolderTokenizer) and has_template(tokenizer.folder):
         chat = ChatFormat(tokenizer=tokenizer)
-    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, generation.stop | _end_of(tokenizer), chat,
-                       revision, reward, generation)  # fmt: skip
-
-
-def _end_of(tokenizer: Tokenizer) -> frozenset[int]:
-    """The token that ends a document; none where the tokenizer names none."""
     tokenizer.vocab_size()  # what is damaged is said here
-    try:
-        return frozenset([tokenizer.end()])
-    except UserError:
-        return frozenset()
+    stop = generation.stop
+    with suppress(UserError):  # a tokenizer may name no token that ends a document
+        stop |= {tokenizer.end()}
+    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop, chat, revision, reward, generation)

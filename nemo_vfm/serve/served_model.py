@@ -11,7 +11,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import RewardHead
-from nemo_vfm.serve.answers.token_text import TokenNames
+from nemo_vfm.serve.answer_text import TokenNames
 from nemo_vfm.serve.generation_settings import GenerationSettings
 
 _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most so many

@@ -107,21 +107,19 @@ class FolderPipeline(TextToVideo):
                 f"{self.folder.name}/scheduler_config.json has flow_shift {given}, which replaces {shift} of {family}"
             )
             shift = float(given)
+        levels = (0.0, 1.0)
+        if self.network is not None:
+            boundary = boundary_in(self.folder)
+            levels = (boundary, 1.0) if self.network == "transformer" else (0.0, boundary)
         low = (3.0, 0.875) if family == "wan22_t2v" and self.guidance_scale is None else (None, None)
         return TextToVideo(
             codec=DiffusersCodec(folder=self.folder), text_encoder=self._text_encoder(),
-            objective=FlowMatching(shift=shift, timesteps=1000, drawn=self._levels()),
+            objective=FlowMatching(shift=shift, timesteps=1000, drawn=levels),
             noise_schedule=UniPCFlowSigmas(shift=shift),
             sampler=UniPC(steps=self.steps or steps, order=2, variant="b2"), family=family,
             guidance=ClassifierFree(scale=self._scale(scale), low_scale=low[0], low_below_sigma=low[1]),
             frame_conditioning=self._wan_conditioning(family), negative_prompt=self.negative_prompt,
         )  # fmt: skip
-
-    def _levels(self) -> tuple[float, float]:
-        if self.network is None:
-            return 0.0, 1.0
-        boundary = boundary_in(self.folder)
-        return (boundary, 1.0) if self.network == "transformer" else (0.0, boundary)
 
     def _wan_conditioning(self, family: Family) -> FrameConditioning | None:
         if family == "wan22_ti2v":

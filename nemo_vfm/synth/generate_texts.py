@@ -1,7 +1,7 @@
 """Generates a language model's continuations of prompts as JSON lines; a killed run resumes where it stopped."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -122,7 +122,8 @@ class Generate:
         beside = self.tokenizer.folder if isinstance(self.tokenizer, FolderTokenizer) else None
         stop = frozenset([self.tokenizer.end(), *stop_tokens(generation_of(rows, beside))])
         with log.bar("writing", len(missing), unit="texts") as line:
-            for group in _groups(missing, self.batch_size):
+            for start in range(0, len(missing), self.batch_size):
+                group = missing[start : start + self.batch_size]
                 found = generate(
                     model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=stop,
                     seeds=[derive(seed, "text", one.index) for one in group], device=device(),
@@ -151,23 +152,14 @@ class Generate:
         model.to(Precision(self.precision).resolved()[0])
         if empty:
             allocate(model, device())
-        if self.checkpoint is not None:
-            self._load(model, self.checkpoint)
-        return model.to(device()).eval()
-
-    def _load(self, model: nn.Module, checkpoint: Place) -> None:
-        if isinstance(checkpoint, Path) and is_language_model(checkpoint):
-            with GptFolder(checkpoint) as weights:
+        if isinstance(self.checkpoint, Path) and is_language_model(self.checkpoint):
+            with GptFolder(self.checkpoint) as weights:
                 weights.require_same_function(model)
                 load_weights_into(model, weights)
-            return
-        with opened(checkpoint) as found:
-            load_weights_into(model, load_weights(found.path, self.weights))
-
-
-def _groups(items: Sequence[_Asked], size: int) -> Iterator[Sequence[_Asked]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+        elif self.checkpoint is not None:
+            with opened(self.checkpoint) as found:
+                load_weights_into(model, load_weights(found.path, self.weights))
+        return model.to(device()).eval()
 
 
 def _read(parts: Path) -> dict[int, Json]:

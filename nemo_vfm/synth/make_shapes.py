@@ -6,7 +6,7 @@ re-encoded copy and a damaged file.
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 
@@ -115,24 +115,14 @@ class MakeVideos:
         return Outcome(text, {"files": self.num_files, "shots": num_shots}, did_nothing)
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Frames of one shot within its film; the last is exclusive."""
-
-    first_frame: int
-    last_frame: int
-
-
 def _captions(shots: list[Shot]) -> list[Json]:
-    """One entry a shot: its frames, its caption and what it shows."""
+    """One entry a shot: its frames (the last is exclusive), its caption and what it shows."""
     ends = np.cumsum([shot.num_frames for shot in shots]).tolist()
-    spans = [_Span(end - shot.num_frames, end) for shot, end in zip(shots, ends, strict=True)]
     return [
-        asdict(span)
-        | {"caption": shot.caption()}
-        | {"attributes": {"colour": shot.colour, "shape": shot.shape, "direction": shot.direction or "none"}}
-        for shot, span in zip(shots, spans, strict=True)
-    ]
+        {"first_frame": end - shot.num_frames, "last_frame": end, "caption": shot.caption(),
+         "attributes": {"colour": shot.colour, "shape": shot.shape, "direction": shot.direction or "none"}}
+        for shot, end in zip(shots, ends, strict=True)
+    ]  # fmt: skip
 
 
 def _frames(shots: list[Shot], side_px: int) -> NDArray[np.uint8]:

@@ -81,11 +81,7 @@ def story(seed: int, number: int, *, held_out: bool = False) -> Story:
     teller = _Teller(np.random.default_rng(derive(seed, "stories", int(held_out), number)))
     hero, colour, thing = teller.one(beginnings(held_out=held_out))
     friend = teller.one([name for name in SHE + HE if name != hero])
-    _tell(teller, hero, f"{colour} {thing}", friend)
-    return Story(tuple(teller.said), teller.nats)
-
-
-def _tell(teller: _Teller, hero: str, owned: str, friend: str) -> None:
+    owned = f"{colour} {thing}"
     (she, _), place, fruit = pronouns(hero), teller.one(PLACES), teller.one(list(FRUITS))
     number = teller.one(range(2, 7))
     theirs = f"{teller.one(COLOURS)} {teller.one(THINGS)}"
@@ -100,6 +96,7 @@ def _tell(teller: _Teller, hero: str, owned: str, friend: str) -> None:
         teller.said.append(f"{hero} and {friend} swapped, so {she} had the {theirs}.")
         owned = theirs
     teller.said += [f"Then {she} went home from the {place}.", f"At home {hero} put the {owned} {teller.one(HIDES)}."]
+    return Story(tuple(teller.said), teller.nats)
 
 
 def _happens(teller: _Teller, hero: str, friend: str, fruit: str, number: int) -> int:

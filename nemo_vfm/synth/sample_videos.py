@@ -140,16 +140,12 @@ class Sample:
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
-        plan = None if num_gpus is None else self._plan_for(num_gpus)
+        plan = None if num_gpus is None else sampling_plan_for(self.model, self.parallel, num_gpus)
+        if plan is not None and not self.pipeline.offload:  # else they wait in host memory for the network's place
+            held = held_below({"pipeline": self.pipeline})
+            beside = {HELD: held.num_bytes} if held.weights else {}
+            plan = replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
         return Needs(ranks=self.parallel.world, degrees=self.parallel.layout().degrees(), rounds=1, plan=plan)
-
-    def _plan_for(self, num_gpus: int) -> DevicePlan:
-        held = held_below({"pipeline": self.pipeline})
-        plan = sampling_plan_for(self.model, self.parallel, num_gpus)
-        if self.pipeline.offload:  # they wait in host memory, and each takes the network's place
-            return plan
-        beside = {HELD: held.num_bytes} if held.weights else {}
-        return replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: samples every `part.count`-th batch, since a video may depend on its batch.
@@ -188,9 +184,12 @@ class Sample:
     def _generate(
         self, model: nn.Module, group: Sequence[tuple[int, Prompt]], seed: int, ranks: SamplingRanks
     ) -> GeneratedVideos | None:  # fmt: skip
+        given = [None if prompt.given is None else torch.from_numpy(given_frames(
+                     prompt.given, self.given_frames, width=self.width_px, height=self.height_px))
+                 for _, prompt in group]  # fmt: skip
         request = VideoRequest(
             prompts=[prompt.text for _, prompt in group], num_frames=self.num_frames, height=self.height_px,
-            width=self.width_px, fps=self.fps, seed=seed, given=[self._given(prompt) for _, prompt in group],
+            width=self.width_px, fps=self.fps, seed=seed, given=given,
         )  # fmt: skip
         return self.pipeline.make(model, request, ranks, device())
 
@@ -201,7 +200,12 @@ class Sample:
             with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
                 Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
             if self.pipeline.step_cache is not None:
-                write_cache(self._file(folder, i), videos, number)
+                record: dict[str, Json] = {"blocks": videos.num_blocks, "skipped": videos.num_skipped}
+                if videos.errors:
+                    error = videos.errors[number]
+                    exact = error.psnr_db == float("inf")
+                    record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
+                write_json(_record(self._file(folder, i)), record)
             with atomic_path(self._file(folder, i)) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
 
@@ -212,12 +216,6 @@ class Sample:
         videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
-
-    def _given(self, prompt: Prompt) -> torch.Tensor | None:
-        if prompt.given is None:
-            return None
-        frames = given_frames(prompt.given, self.given_frames, width=self.width_px, height=self.height_px)
-        return torch.from_numpy(frames)
 
     @staticmethod
     def _file(folder: Path, index: int) -> Path:
@@ -236,16 +234,6 @@ class Sample:
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def write_cache(video: Path, batch: GeneratedVideos, index: int) -> None:
-    """Write the record of one video of a batch."""
-    record: dict[str, Json] = {"blocks": batch.num_blocks, "skipped": batch.num_skipped}
-    if batch.errors:
-        error = batch.errors[index]
-        exact = error.psnr_db == float("inf")
-        record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
-    write_json(_record(video), record)
 
 
 def read_cache(video: Path) -> Json:

@@ -94,7 +94,14 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
 def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
     """The frames of a shot, (T, H, W, 3). Equal shots give equal bytes."""
     random = np.random.default_rng(shot.texture_seed)
-    background_HW3 = _background(random, shot.brightness, side_px)
+    # The background: a low-saturation wash of two tints under soft clouds and a fine grain, in [0, 1].
+    angle, tint_a, tint_b = random.uniform(0, 2 * np.pi), *random.uniform(-0.045, 0.045, (2, 3))
+    axis = np.linspace(-0.5, 0.5, side_px, dtype=np.float32)
+    ramp_HW = 0.5 + 0.7 * (axis[None, :] * np.cos(angle) + axis[:, None] * np.sin(angle))
+    wash_HW3 = ramp_HW[..., None] * tint_a + (1 - ramp_HW[..., None]) * tint_b
+    relief_HW = 0.10 * (ramp_HW - 0.5) + 0.05 * _clouds(random, side_px, 5) + 0.03 * _clouds(random, side_px, 16)
+    grain_HW = 0.045 * _clouds(random, side_px, side_px // 2)
+    background_HW3: Plane = ((shot.brightness + relief_HW + grain_HW)[..., None] + wash_HW3).astype(np.float32)
     texture = _ObjectTexture.draw(random)
     frames = np.empty((shot.num_frames, side_px, side_px, 3), np.uint8)
     # Centre of the object in each frame, (T, 2), in sides.
@@ -104,24 +111,22 @@ def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
     centre_T2 = 0.5 + np.stack([along_T * dx + across * abs(dy), along_T * dy + across * abs(dx)], axis=1)
     for index, (x, y) in enumerate(centre_T2):
         picture = background_HW3.copy()
-        _paint(picture, shot, texture, x, y)
+        # The object and its soft shadow; only pixels around it are touched.
+        reach = 1.6 * shot.radius
+        left, top = (max(0, int((centre - reach) * side_px)) for centre in (x, y))
+        right, bottom = (min(side_px, int((centre + reach) * side_px) + 1) for centre in (x, y))
+        patch = picture[top:bottom, left:right]
+        u = ((np.arange(left, right, dtype=np.float32) + 0.5) / side_px - x)[None, :] / shot.radius
+        v = ((np.arange(top, bottom, dtype=np.float32) + 0.5) / side_px - y)[:, None] / shot.radius
+        shadow = 0.22 * np.clip(0.5 - distance(shot.shape, u - 0.12, v - 0.18) * 3, 0, 1)
+        cover = np.clip(0.5 - distance(shot.shape, u, v) * (shot.radius * side_px), 0, 1)[..., None]
+        colour = np.array(COLOURS[shot.colour], np.float32) / 255 * texture.shade(u, v)[..., None]
+        patch[...] = patch * (1 - shadow[..., None]) * (1 - cover) + colour * cover
         light = 1.0  # falls to 0 during a fade at the end
         if shot.num_fade_frames:
             light = float(np.clip((shot.num_frames - shot.num_black_frames - index) / shot.num_fade_frames, 0, 1))
         frames[index] = np.round(np.clip(picture * light, 0, 1) * 255)
     return frames
-
-
-def _background(random: np.random.Generator, brightness: float, side_px: int) -> Plane:
-    """A low-saturation wash of two tints under soft clouds and a fine grain, (H, W, 3) in [0, 1]."""
-    angle, tint_a, tint_b = random.uniform(0, 2 * np.pi), *random.uniform(-0.045, 0.045, (2, 3))
-    axis = np.linspace(-0.5, 0.5, side_px, dtype=np.float32)
-    ramp_HW = 0.5 + 0.7 * (axis[None, :] * np.cos(angle) + axis[:, None] * np.sin(angle))
-    wash_HW3 = ramp_HW[..., None] * tint_a + (1 - ramp_HW[..., None]) * tint_b
-    relief_HW = 0.10 * (ramp_HW - 0.5) + 0.05 * _clouds(random, side_px, 5) + 0.03 * _clouds(random, side_px, 16)
-    grain_HW = 0.045 * _clouds(random, side_px, side_px // 2)
-    picture: Plane = (brightness + relief_HW + grain_HW)[..., None] + wash_HW3
-    return picture.astype(np.float32)
 
 
 def _clouds(random: np.random.Generator, side_px: int, num_cells: int) -> Plane:
@@ -154,19 +159,3 @@ class _ObjectTexture:
         stripes = np.sin(self.frequency * (x * np.cos(self.angle) + y * np.sin(self.angle)))
         shade: Plane = 1 + self.strength * stripes - 0.08 * (x + y)
         return shade
-
-
-def _paint(picture_HW3: Plane, shot: Shot, texture: _ObjectTexture, x: float, y: float) -> None:
-    """Lay the object and its soft shadow over the picture, in place, touching only the pixels around it."""
-    side = picture_HW3.shape[0]
-    reach = 1.6 * shot.radius
-    left, top = (max(0, int((centre - reach) * side)) for centre in (x, y))
-    right, bottom = (min(side, int((centre + reach) * side) + 1) for centre in (x, y))
-    patch = picture_HW3[top:bottom, left:right]
-    u = ((np.arange(left, right, dtype=np.float32) + 0.5) / side - x)[None, :] / shot.radius
-    v = ((np.arange(top, bottom, dtype=np.float32) + 0.5) / side - y)[:, None] / shot.radius
-    softness_px = shot.radius * side
-    shadow = 0.22 * np.clip(0.5 - distance(shot.shape, u - 0.12, v - 0.18) * 3, 0, 1)
-    cover = np.clip(0.5 - distance(shot.shape, u, v) * softness_px, 0, 1)[..., None]
-    colour = np.array(COLOURS[shot.colour], np.float32) / 255 * texture.shade(u, v)[..., None]
-    patch[...] = patch * (1 - shadow[..., None]) * (1 - cover) + colour * cover

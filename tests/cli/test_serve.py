@@ -16,7 +16,7 @@ from nemo_vfm.serve.generation_settings import GenerationSettings, generation_se
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
 pytest.importorskip("starlette", reason="needs the extra serve")
-from nemo_vfm.serve.openai_api.completions import read_completion  # noqa: E402
+from nemo_vfm.serve.openai_api.request_fields import CompletionRequest  # noqa: E402
 from tests.cli.test_convert_language_model import GENERATION, trained  # noqa: E402
 from tests.support.language_models import scores, words  # noqa: E402
 
@@ -44,11 +44,11 @@ def test_a_model_stops_and_samples_as_its_files_say_wherever_it_lies(kitchen, mo
         served = load_served(ServedSource(Path(folder), precision="fp32"))
         assert served.stop == {7, 1, 9}, folder
         asked = [
-            read_completion({"prompt": "a", **body}, 400, served.generation)
+            CompletionRequest.read({"prompt": "a", **body}, 400, served.generation)
             for body in ({}, {"temperature": 1, "top_k": -1})
         ]
-        own, other = (vars(one.sampling.choice) for one in asked)
-        assert asked[0].sampling.rules.repetition_penalty == 1.05
+        own, other = (vars(one.choice()) for one in asked)
+        assert asked[0].repetition_penalty == 1.05
         assert own == {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.0}
         assert other == own | {"temperature": 1.0, "top_k": None}
 

@@ -7,8 +7,7 @@ import pytest
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
-from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece, StopStrings
-from nemo_vfm.serve.answers.token_text import TokenNames, TokenText
+from nemo_vfm.serve.answer_text import ChoiceWriter, Piece, StopStrings, TokenNames, TokenText
 from nemo_vfm.serve.continuous.text_request import TokenResult
 from tests.support.tiny_tokenizers import LINES, byte_level, metaspace
 

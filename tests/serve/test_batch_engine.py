@@ -14,9 +14,8 @@ from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
-from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, bytes_per_token
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, Span, SpanAllocator, bytes_per_token
 from nemo_vfm.serve.continuous.model_passes import ModelPasses, invariant_row_counts, rows_for
-from nemo_vfm.serve.continuous.span_allocator import Span, SpanAllocator
 from nemo_vfm.serve.continuous.text_request import TextEnding, TextRequest, TokenResult
 
 GREEDY = Choice(temperature=0)

@@ -3,9 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ import pytest
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.serve.generation_settings import generation_settings
 from nemo_vfm.serve.openai_api.api_error import ApiError
-from nemo_vfm.serve.openai_api.chat_request import read_chat
-from nemo_vfm.serve.openai_api.completions import read_completion
 from nemo_vfm.serve.openai_api.http_server import AccessGuard, Listen, names_of
+from nemo_vfm.serve.openai_api.request_fields import ChatRequest, CompletionRequest, SamplingFields
 from nemo_vfm.serve.served_folder import served_folder
 from tests.support.served_http import Running, running
 
@@ -31,40 +28,25 @@ SAMPLED: dict[str, Any] = {
 }  # fmt: skip
 
 
-class AskedBody(dict[str, Any]):
-    """A body that remembers which fields were read."""
-
-    def __init__(self, body: dict[str, Any]) -> None:
-        super().__init__(body)
-        self.asked = set[str]()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """As that of a dict."""
-        self.asked.add(name)
-        return super().get(name, default)
-
-
-@pytest.mark.parametrize(("read", "base", "honoured"), [
-    (partial(read_completion, vocab=9), {"prompt": "a"}, SAMPLED | {"prompt": "b", "echo": True, "logprobs": 1}),
-    (partial(read_chat, vocab=9), {"messages": [{"role": "user", "content": "a"}]}, SAMPLED | {
+@pytest.mark.parametrize(("kind", "base", "honoured"), [
+    (CompletionRequest, {"prompt": "a"}, SAMPLED | {"prompt": "b", "echo": True, "logprobs": 1}),
+    (ChatRequest, {"messages": [{"role": "user", "content": "a"}]}, SAMPLED | {
         "messages": [{"role": "user", "content": "b"}], "max_completion_tokens": 4, "logprobs": True,
         "chat_template_kwargs": {"enable_thinking": False},
     }),
 ], ids=["completion", "chat"])  # fmt: skip
 def test_every_field_changes_what_is_asked_or_is_refused_and_null_is_absent(
-    read: Callable[[dict[str, Any]], Any], base: dict[str, Any], honoured: dict[str, Any]
+    kind: type[SamplingFields], base: dict[str, Any], honoured: dict[str, Any]
 ) -> None:
     def told(more: dict[str, Any]) -> str:
-        found = read({"model": "m", "seed": 1} | base | more)
-        return f"{replace(found, sampling=replace(found.sampling, choice=None))} {vars(found.sampling.choice)}"
+        found = kind.read({"model": "m", "seed": 1} | base | more, 9)
+        return f"{found!r} {vars(found.choice())}"
 
     assert len({told({}), *(told({name: value}) for name, value in honoured.items())}) == len(honoured) + 1
     assert {told({name: None}) for name in honoured.keys() - base.keys() - {"seed"}} == {told({})}
     usage = {"stream": True, "stream_options": {"include_usage": True}}
     assert told(usage) != told({"stream": True})
-    body = AskedBody({"model": "m"} | base)
-    read(body)
-    for name in body.asked - honoured.keys() - {"model"}:
+    for name in (kind.model_fields.keys() | kind.neutral.keys()) - honoured.keys() - {"model"}:
         with pytest.raises(ApiError) as refused:
             told({name: 7 if name == "user" else "x"})
         assert refused.value.param == name

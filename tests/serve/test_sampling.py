@@ -9,9 +9,8 @@ import torch
 
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.continuous.batch_engine import chosen
-from nemo_vfm.serve.continuous.token_rules import RuledText, TokenRules
-from nemo_vfm.serve.openai_api.request_fields import RequestFields
-from nemo_vfm.serve.openai_api.sampling_fields import read_sampling
+from nemo_vfm.serve.continuous.text_request import RuledText, TokenRules
+from nemo_vfm.serve.openai_api.request_fields import SamplingFields
 from tests.support.served_http import Running
 
 ALL = {"temperature": 1.0, "top_k": None, "top_p": 1.0, "min_p": 0.0}
@@ -43,7 +42,7 @@ def test_a_text_is_drawn_by_its_own_settings_whatever_those_beside_it_have(other
 def test_each_field_says_how_tokens_are_chosen_and_zero_means_what_clients_mean(
     sent: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert vars(read_sampling(RequestFields(sent), 9).choice) == ALL | expected
+    assert vars(SamplingFields.read(sent, 9).choice()) == ALL | expected
 
 
 RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -79,7 +79,7 @@ def _answers(passes: ModelPasses) -> Written:
             engine.cancel(first)
         if not engine.step() and not waiting:
             break
-    engine.close()
+    passes.close()
     assert [one.ending for one in listeners] == ["cancelled", *["length"] * (len(listeners) - 1)]
     return [(one.tokens, one.logprobs) for one in listeners]
 

@@ -16,12 +16,17 @@ from torch import Tensor
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import generator
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.serve.continuous.key_value_room import Span
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
-from nemo_vfm.serve.continuous.span_allocator import Span
-from nemo_vfm.serve.continuous.text_request import TakesOutputs, TextEnding, TextListener, TextRequest, TokenResult
-from nemo_vfm.serve.continuous.token_rules import RuledText
-
-_GREEDY = (0.0, None, 1.0, 0.0)
+from nemo_vfm.serve.continuous.text_request import (
+    RuledText,
+    TakesOutputs,
+    TextEnding,
+    TextListener,
+    TextRequest,
+    TokenResult,
+    TokenRules,
+)
 
 
 class ServedText:
@@ -38,11 +43,13 @@ class ServedText:
         self.done, self.num_new, self.next_token = 0, 0, -1  # tokens that are in; tokens added; the one to read next
         self.ended = False
         self._chances: list[float] | None = None
-        ruled = not request.rules.change_nothing()
-        self.ruled = RuledText(request.rules, request.tokens, request.stop) if ruled else None
+        has_rules = request.rules != TokenRules()
+        self.ruled = RuledText(request.rules, request.tokens, request.stop) if has_rules else None
 
     def chance(self) -> float:
         """The number from [0, 1) that draws the next token; all follow from the seed, as in `generate`."""
+        if self.request.choice.temperature == 0:
+            return 0.0  # nothing is drawn
         if self._chances is None:
             draws = torch.rand(self.request.most_new, generator=generator(self.request.seed, "words"))
             self._chances = draws.tolist()
@@ -69,12 +76,8 @@ class BatchEngine:
         self._running: list[ServedText] = []
 
     def submit(self, text: ServedText) -> None:
-        """Let a text wait for its room. It must fit into the room at all: see `fits`."""
+        """Let a text wait for its room. The empty room must hold its `places`."""
         self._waiting.append(text)
-
-    def fits(self, request: TextRequest) -> bool:
-        """Whether the empty room would hold it."""
-        return request.places <= self.passes.room.num_tokens
 
     def cancel(self, text: ServedText, ending: TextEnding = "cancelled") -> None:
         """End a text; its room is free at once."""
@@ -88,16 +91,26 @@ class BatchEngine:
     @torch.inference_mode()
     def step(self) -> bool:
         """Give every running text a token; False where there was nothing to do."""
-        self._admit()
+        while self._waiting and len(self._reading) + len(self._running) < self.most_running:
+            span = self.passes.room.spans.take(self._waiting[0].request.places)
+            if span is None:
+                break  # those behind wait, too: else short texts would keep a long one out for ever
+            self._reading.append(self._waiting.popleft())
+            self._reading[-1].span = span
         worked = bool(self._reading or self._running)
         most = self.passes.most_rows
         groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
         budget = self.piece
         if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
             budget -= self._read_and_decode(groups.pop(0))
-        self._read_prompts(budget)
+        while self._reading and budget > 0:  # a text that has been read runs from the next step
+            text, tokens = self._next_piece()
+            assert text.span is not None, "a text is read after it was admitted"
+            self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
+            budget -= len(tokens)
         for group in groups:
-            self._decode(group)
+            spans = [(text.span, text.done) for text in group if text.span is not None]
+            self._advance(group, self.passes.decode(spans, [text.next_token for text in group]))
         self._running = [text for text in self._running if not text.ended]
         return worked
 
@@ -105,35 +118,10 @@ class BatchEngine:
         """(texts that run, texts that wait)."""
         return len(self._reading) + len(self._running), len(self._waiting)
 
-    def rest(self) -> None:
-        """Is called now and then while there is nothing to do."""
-        self.passes.rest()
-
-    def close(self) -> None:
-        """No more steps."""
-        self.passes.close()
-
     def fail_all(self) -> None:
         """End every text as failed."""
         for text in (*self._waiting, *self._reading, *self._running):
             self.cancel(text, "failed")
-
-    def _admit(self) -> None:
-        while self._waiting and len(self._reading) + len(self._running) < self.most_running:
-            span = self.passes.room.spans.take(self._waiting[0].request.places)
-            if span is None:
-                return  # those behind wait, too: else short texts would keep a long one out for ever
-            text = self._waiting.popleft()
-            text.span = span
-            self._reading.append(text)
-
-    def _read_prompts(self, budget: int) -> None:
-        """Pieces of prompts until about `budget` tokens are read; a text that has been read runs from the next step."""
-        while self._reading and budget > 0:
-            text, tokens = self._next_piece()
-            assert text.span is not None, "a text is read after it was admitted"
-            self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
-            budget -= len(tokens)
 
     def _read_and_decode(self, group: list[ServedText]) -> int:
         """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
@@ -156,23 +144,19 @@ class BatchEngine:
             self._score_prompt(text, x_SD, tokens)
         text.done += len(tokens)
         self.num_tokens += len(tokens)
-        if text.done == len(request.tokens) and not text.ended:
-            self._begin(text, x_SD[-1])
+        if text.done == len(request.tokens) and not text.ended:  # the prompt's last vector says what is after it
+            if request.most_new:
+                self._extend([text], self.passes.last_scores(x_SD[-1]))
+            elif not isinstance(text.listener, TakesOutputs):
+                self._end(text, "length")
+            elif all(map(math.isfinite, outputs := self.passes.last_scores(x_SD[-1])[0].float().tolist())):
+                text.listener.outputs(outputs)
+                self._end(text, "length")
+            else:
+                self._fail(text)
         if text.ended or text.done == len(request.tokens):
             self._reading.popleft()
             self._running += [] if text.ended else [text]
-
-    def _begin(self, text: ServedText, x_D: Tensor) -> None:
-        """The first new token, from the vector of the prompt's last; or the head's outputs there."""
-        if text.request.most_new:
-            return self._extend([text], self.passes.last_scores(x_D))
-        if isinstance(text.listener, TakesOutputs):
-            outputs = self.passes.last_scores(x_D)[0].float().tolist()
-            if not all(map(math.isfinite, outputs)):
-                return self._fail(text)
-            text.listener.outputs(outputs)
-        self._end(text, "length")
-        return None
 
     def _score_prompt(self, text: ServedText, x_SD: Tensor, tokens: Sequence[int]) -> None:
         """Each row predicts the token after it; the prompt's last row predicts none of the prompt."""
@@ -186,17 +170,16 @@ class BatchEngine:
         text.listener.prompt(results)
         return None
 
-    def _decode(self, texts: list[ServedText]) -> None:
-        spans = [(text.span, text.done) for text in texts if text.span is not None]
-        self._advance(texts, self.passes.decode(spans, [text.next_token for text in texts]))
-
     def _advance(self, texts: list[ServedText], scores_NV: Tensor) -> None:
         for text in texts:
             text.done += 1
         self._extend(texts, scores_NV)
 
     def _extend(self, texts: list[ServedText], scores_NV: Tensor) -> None:
-        ruled_NV = _ruled(texts, scores_NV)
+        ruled_NV = scores_NV
+        if any(text.ruled is not None for text in texts):  # in fp32: bf16 would lose a small penalty
+            rows = zip(texts, scores_NV.float(), strict=True)
+            ruled_NV = torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])
         finite = finite_rows(ruled_NV)
         for text, is_finite in zip(texts, finite, strict=True):
             if not is_finite:
@@ -207,22 +190,20 @@ class BatchEngine:
         tokens = chosen(ruled_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
         self.num_tokens += len(tokens)
         for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
-            self._add(text, token, scores_NV[row : row + 1])
-
-    def _add(self, text: ServedText, token: int, scores_1V: Tensor) -> None:
-        request = text.request
-        if token in request.stop:
-            return self._end(text, "stop")
-        text.next_token, text.num_new = token, text.num_new + 1
-        if text.ruled is not None:
-            text.ruled.add(token)
-        num_top = request.num_top
-        result = TokenResult(token) if num_top is None else token_results(scores_1V, [token], num_top)[0]
-        if not text.listener.token(result):
-            self._end(text, "stop")
-        elif text.num_new == request.most_new:
-            self._end(text, "length")
-        return None
+            request = text.request
+            if token in request.stop:
+                self._end(text, "stop")
+                continue
+            text.next_token, text.num_new = token, text.num_new + 1
+            if text.ruled is not None:
+                text.ruled.add(token)
+            result = TokenResult(token)
+            if request.num_top is not None:
+                (result,) = token_results(scores_NV[row : row + 1], [token], request.num_top)
+            if not text.listener.token(result):
+                self._end(text, "stop")
+            elif text.num_new == request.most_new:
+                self._end(text, "length")
 
     def _fail(self, text: ServedText) -> None:
         log.warn("the scores after a text are not finite; the model is not trained, or damaged")
@@ -236,14 +217,6 @@ class BatchEngine:
         text.listener.ended(ending)
 
 
-def _ruled(texts: Sequence[ServedText], scores_NV: Tensor) -> Tensor:
-    """Scores by which the next tokens are chosen, in fp32 where a rule changes any: bf16 would lose a small penalty."""
-    if all(text.ruled is None for text in texts):
-        return scores_NV
-    rows = zip(texts, scores_NV.float(), strict=True)
-    return torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])
-
-
 def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
     """The next token of each text; texts with the same settings are drawn in one call.
 
@@ -254,25 +227,16 @@ def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float
     """
     groups: dict[tuple[float, int | None, float, float], list[int]] = {}
     for row, choice in enumerate(choices):
-        groups.setdefault(_settings(choice), []).append(row)
+        settings = choice.temperature, choice.top_k, choice.top_p, choice.min_p
+        groups.setdefault(settings if choice.temperature else (0.0, None, 1.0, 0.0), []).append(row)
     tokens = [0] * len(choices)
     for rows in groups.values():
         scores = scores_NV if len(rows) == len(choices) else scores_NV[rows]
-        uniform = torch.tensor([chances[row] for row in rows], device=scores.device)
-        for row, token in zip(rows, _drawn(choices[rows[0]], scores, uniform), strict=True):
+        uniform, choice = torch.tensor([chances[row] for row in rows], device=scores.device), choices[rows[0]]
+        found = scores.argmax(1) if choice.temperature == 0 else choice.drawn(scores, uniform)
+        for row, token in zip(rows, found.tolist(), strict=True):
             tokens[row] = token
     return tokens
-
-
-def _drawn(choice: Choice, scores: Tensor, uniform: Tensor) -> list[int]:
-    found = scores.argmax(1) if choice.temperature == 0 else choice.drawn(scores, uniform)
-    return [int(token) for token in found.tolist()]
-
-
-def _settings(choice: Choice) -> tuple[float, int | None, float, float]:
-    if choice.temperature == 0:
-        return _GREEDY
-    return choice.temperature, choice.top_k, choice.top_p, choice.min_p
 
 
 def token_results(scores_NV: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenResult]:

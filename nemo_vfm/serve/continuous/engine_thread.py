@@ -40,19 +40,25 @@ class EngineThread:
         self._cancelled: list[ServedText] = []
         self._live: set[ServedText] = set()
         self._closing = False
-        self._pace = _Pace()
+        self._busy_since, self._tokens_before = time.monotonic(), 0  # of the current busy time
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def submit(self, requests: Sequence[tuple[TextRequest, TextListener]]) -> list[ServedText]:
         """Take all of them, or none."""
         for request, _ in requests:
-            if not self._engine.fits(request):
+            if request.places > self.most_tokens():
                 raise ValueError(f"the text needs room for {request.places:,} tokens, but there is room for "
                                  f"{self.most_tokens():,} in all")  # fmt: skip
         texts = [ServedText(request, listener) for request, listener in requests]
         with self._changed:
-            self._require_place(len(texts))
+            # A client may ask again within the step that ended its text.
+            live = [text for text in self._live if not text.ended]
+            if self.most_waiting is not None and len(live) + len(texts) > self.most_waiting + self._engine.most_running:
+                num_new = self._engine.num_tokens - self._tokens_before
+                rate = max(1.0, num_new / max(1e-3, time.monotonic() - self._busy_since))  # tokens a second
+                left = sum(text.request.places for text in live)
+                raise QueueFull(min(_LONGEST_RETRY_S, math.ceil(left / rate) or 1))
             self._live.update(texts)
             self._arrived += texts
             self._changed.notify()
@@ -84,34 +90,26 @@ class EngineThread:
             self._changed.notify()
         self._thread.join()
 
-    def _require_place(self, count: int) -> None:
-        if self.most_waiting is None:
-            return
-        live = [text for text in self._live if not text.ended]  # a client may ask again within the step that ended one
-        if len(live) + count > self.most_waiting + self._engine.most_running:
-            raise QueueFull(self._pace.seconds_for(sum(text.request.places for text in live)))
-
     def _run(self) -> None:
         worked = True
         while self._take_changes(wait=not worked):
             try:
                 worked = self._engine.step()
-                self._pace.count(self._engine.num_tokens)
             except Exception as error:  # such as memory that is missing: the texts fail, the next ones may not
                 log.warn(f"the running requests have failed: {type(error).__name__}: {error}")
                 self._engine.fail_all()
             with self._changed:
                 self._live = {text for text in self._live if not text.ended}
         self._engine.fail_all()
-        self._engine.close()
+        self._engine.passes.close()
 
     def _take_changes(self, *, wait: bool) -> bool:
         """Hand what came from other threads to the engine; False at the end."""
         with self._changed:
             while wait and not (self._arrived or self._cancelled or self._closing):
-                self._pace.rest()
+                self._busy_since, self._tokens_before = time.monotonic(), self._engine.num_tokens
                 if not self._changed.wait(_REST_S):
-                    self._engine.rest()
+                    self._engine.passes.rest()
             arrived, self._arrived = self._arrived, []
             cancelled, self._cancelled = self._cancelled, []
         for text in arrived:
@@ -119,23 +117,3 @@ class EngineThread:
         for text in cancelled:
             self._engine.cancel(text)
         return not self._closing
-
-
-class _Pace:
-    """Tokens a second of the current busy time."""
-
-    def __init__(self) -> None:
-        self._began, self._before, self._count = time.monotonic(), 0, 0
-
-    def rest(self) -> None:
-        """Begin anew: nothing is to be done."""
-        self._began, self._before = time.monotonic(), self._count
-
-    def count(self, num_tokens: int) -> None:
-        """So many were read and written since the start."""
-        self._count = num_tokens
-
-    def seconds_for(self, tokens: int) -> int:
-        """Whole seconds, from 1 to 60, that so many tokens take at most at this pace."""
-        rate = (self._count - self._before) / max(1e-3, time.monotonic() - self._began)
-        return min(_LONGEST_RETRY_S, math.ceil(tokens / max(rate, 1.0)) or 1)

@@ -1,11 +1,14 @@
 """Allocates the keys and values of all texts once, and computes attention of each text over its own.
 
+A text's keys and values lie in one span of places, so that attention reads them as a view. The price is fragmentation:
+a long text may wait although its length is free in pieces.
 Every text has an attention call of its own. Its shapes are those it has alone, so its result is bitwise the same.
 Shape letters: R rows (a token each), H heads of queries, G heads of keys and values, Q queries of a group, S new
 tokens of one text, L tokens of one text so far, E head dimension.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +17,55 @@ from torch.nn import functional as F
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.layers.parallel_attention import in_window
-from nemo_vfm.serve.continuous.span_allocator import Span, SpanAllocator
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Places `start` to `start + length` of a room."""
+
+    start: int  #: the first place
+    length: int  #: how many places
+
+    @property
+    def end(self) -> int:
+        """The place after the last."""
+        return self.start + self.length
+
+
+class SpanAllocator:
+    """First fit over a sorted list of free spans; neighbours are joined when a span comes back.
+
+    Args:
+        places: how many there are.
+    """
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self._free = [Span(0, places)]
+
+    @property
+    def free(self) -> int:
+        """Free places, contiguous or not."""
+        return sum(span.length for span in self._free)
+
+    def take(self, length: int) -> Span | None:
+        """A span of this length, or None while there is none."""
+        for index, span in enumerate(self._free):
+            if span.length >= length:
+                rest = Span(span.start + length, span.length - length)
+                self._free[index : index + 1] = [rest] if rest.length else []
+                return Span(span.start, length)
+        return None
+
+    def give_back(self, span: Span) -> None:
+        """Free a span that `take` returned."""
+        joined: list[Span] = []
+        for one in sorted([*self._free, span], key=lambda one: one.start):
+            if joined and joined[-1].end == one.start:
+                joined[-1] = Span(joined[-1].start, joined[-1].length + one.length)
+            else:
+                joined.append(one)
+        self._free = joined
 
 
 class KeyValueRoom:
@@ -132,19 +183,14 @@ class DecodeAttention:
         self._new = [self._by_layer[:, 0, :, span.start + done].unbind() for span, done in texts]
         self._num_fill = rows - len(texts)
 
-    def _seen_in(self, window: int | None) -> list[tuple[Tensor, ...]]:
-        """Keys and values of each layer, by text, as far back as the window."""
-        return [
-            self._by_layer[
-                :, :, :, span.start + max(0, done + 1 - (window or done + 1)) : span.start + done + 1
-            ].unbind()
-            for span, done in self._texts
-        ]
-
     def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor, window: int | None) -> Tensor:
         """(1, H, R, E): softmax(q k^T / sqrt(E)) v over each text's tokens so far in the window."""
         if window not in self._seen:
-            self._seen[window] = self._seen_in(window)
+            ends = [(span.start, done + 1) for span, done in self._texts]
+            self._seen[window] = [
+                self._by_layer[:, :, :, start + max(0, end - (window or end)) : start + end].unbind()
+                for start, end in ends
+            ]
         groups, head_dim = k_1GRE.shape[1], k_1GRE.shape[3]
         # The queries of a group look at the same keys: as Q rows of one call they need no copy of these.
         q_R = q_1HRE[0].transpose(0, 1).reshape(-1, 1, groups, q_1HRE.shape[1] // groups, head_dim).unbind()

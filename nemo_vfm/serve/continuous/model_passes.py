@@ -15,9 +15,14 @@ from nemo_vfm.models.blocks.text.rope_scaling import LongRope
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
-from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, JointAttention, KeyValueRoom, PromptAttention
+from nemo_vfm.serve.continuous.key_value_room import (
+    DecodeAttention,
+    JointAttention,
+    KeyValueRoom,
+    PromptAttention,
+    Span,
+)
 from nemo_vfm.serve.continuous.packed_block import pack_modules
-from nemo_vfm.serve.continuous.span_allocator import Span
 
 #: Takes the numbers of rows in a batch, in their order; returns the scores of each.
 Probe = Callable[[list[int]], Tensor]

@@ -148,7 +148,8 @@ class PackedBlock(nn.Module):
         self._attention_post_norm = None if given.attention_post_norm is None else _norm(given.attention_post_norm)
         self._mlp_post_norm = None if given.mlp_post_norm is None else _norm(given.mlp_post_norm)
         self._attention = PackedAttention(given.attention)
-        self._mlp = _update(given)
+        assert given.mlp is not None or given.experts is not None, "a block has a perceptron or experts"
+        self._mlp = PackedExperts(given.experts) if given.mlp is None else PackedPerceptron(given.mlp)  # type: ignore[arg-type]
 
     def forward(self, x_1RD: Tensor, reading: TextContext) -> Tensor:
         """(1, R, D)."""
@@ -181,20 +182,18 @@ class PackedAttention(nn.Module):
         """(1, R, D): W_out attention(x) + what came before."""
         assert reading.cache is not None, "a server keeps keys and values"
         parts_1RGPE = self._qkv(x_1RD).view(*x_1RD.shape[:2], -1, self._queries + 2, self._head_dim)
-        qk_1RGPE = self._turned(parts_1RGPE[:, :, :, :-1], reading).permute(0, 2, 3, 1, 4)
+        qk_1RGPE = parts_1RGPE[:, :, :, :-1]
+        if self._q_norm is not None and self._k_norm is not None:
+            normed = self._q_norm(qk_1RGPE[:, :, :, :-1]), self._k_norm(qk_1RGPE[:, :, :, -1:])
+            qk_1RGPE = torch.cat(normed, dim=3)
+        cos, sin = reading.rotation(self._window)
+        qk_1RGPE = rotate_first(qk_1RGPE, cos[:, :, None], sin[:, :, None]).permute(0, 2, 3, 1, 4)
         q_1HRE = qk_1RGPE[:, :, :-1].flatten(1, 2)
         v_1GRE = parts_1RGPE[:, :, :, -1].transpose(1, 2)
         q_1HRE = q_1HRE if self._scale == 1 else q_1HRE * self._scale
         o_1HRE = reading.cache.attend(self._layer, q_1HRE, qk_1RGPE[:, :, -1], v_1GRE, self._window)
         update: Tensor = _added(self._out, o_1HRE.transpose(1, 2).flatten(2), before_1RD)
         return update
-
-    def _turned(self, qk_1RGPE: Tensor, reading: TextContext) -> Tensor:
-        if self._q_norm is not None and self._k_norm is not None:
-            normed = self._q_norm(qk_1RGPE[:, :, :, :-1]), self._k_norm(qk_1RGPE[:, :, :, -1:])
-            qk_1RGPE = torch.cat(normed, dim=3)
-        cos, sin = reading.rotation(self._window)
-        return rotate_first(qk_1RGPE, cos[:, :, None], sin[:, :, None])
 
 
 class PackedPerceptron(nn.Module):
@@ -237,13 +236,6 @@ class PackedExperts(nn.Module):
         """(1, R, D)."""
         y: Tensor = self._experts(x_1RD)
         return y if before_1RD is None else before_1RD + y
-
-
-def _update(given: DecoderBlock) -> PackedPerceptron | PackedExperts:
-    if given.mlp is not None:
-        return PackedPerceptron(given.mlp)
-    assert given.experts is not None, "a block has a perceptron or experts"
-    return PackedExperts(given.experts)
 
 
 def _added(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:

@@ -14,9 +14,8 @@ from torch import Tensor
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
-from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, Span
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
-from nemo_vfm.serve.continuous.span_allocator import Span
 
 Result = TypeVar("Result")
 
@@ -80,28 +79,26 @@ class LeadingPasses(ModelPasses):
             self._on_broken(error)
 
 
+@torch.inference_mode()
 def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
     """Run every pass that rank 0 orders, until it says that there are no more."""
-    while (order := ranks.hear()) is not None:
-        _run(passes, ranks, order)
-
-
-@torch.inference_mode()
-def _run(passes: ModelPasses, ranks: ServingRanks, order: Any) -> None:
     weight, width = passes.model.embedding.weight, passes.model.width
-    match order:
-        case ["prompt", span, done, tokens]:
-            passes.prompt(Span(*span), done, tokens)
-        case ["decode", texts, tokens]:
-            passes.decode(_spans(texts), tokens)
-        case ["joint", texts, new, span, done, tokens]:
-            passes.joint(_spans(texts), new, Span(*span), done, tokens)
-        case ["last_scores"]:
-            passes.last_scores(ranks.from_first(torch.empty(width, dtype=weight.dtype, device=weight.device)))
-        case ["scores", rows]:
-            passes.scores(ranks.from_first(torch.empty(rows, width, dtype=weight.dtype, device=weight.device)))
-        case _:
-            assert order == ["rest"], order
+    order: Any
+    while (order := ranks.hear()) is not None:
+        match order:
+            case ["prompt", span, done, tokens]:
+                passes.prompt(Span(*span), done, tokens)
+            case ["decode", texts, tokens]:
+                passes.decode(_spans(texts), tokens)
+            case ["joint", texts, new, span, done, tokens]:
+                passes.joint(_spans(texts), new, Span(*span), done, tokens)
+            case ["last_scores"]:
+                passes.last_scores(ranks.from_first(torch.empty(width, dtype=weight.dtype, device=weight.device)))
+            case ["scores", rows]:
+                x_SD = torch.empty(rows, width, dtype=weight.dtype, device=weight.device)
+                passes.scores(ranks.from_first(x_SD))
+            case _:
+                assert order == ["rest"], order
 
 
 def _plain(texts: Sequence[tuple[Span, int]]) -> list[Json]:

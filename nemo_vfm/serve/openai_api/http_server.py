@@ -23,17 +23,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.serve.openai_api.api_error import ApiError
-from nemo_vfm.serve.openai_api.request_body import BODY_TIMEOUT_S
 
-_HEAD_TIMEOUT_S = 10.0
+_HEAD_TIMEOUT_S, BODY_TIMEOUT_S = 10.0, 60.0
 #: What the client still sends -> seconds for it. A body that is late is told so elsewhere, and has some more here.
 _LIMITS_S = {h11.IDLE: _HEAD_TIMEOUT_S, h11.SEND_BODY: BODY_TIMEOUT_S + 5}
 _CROWD, _PATIENCE_S = 512, 1.0
 
-
 _RETRY_AFTER_S = "10"
-
-
 _MOST_CONNECTIONS = 2048
 
 
@@ -110,22 +106,6 @@ class TimedProtocol(H11Protocol):
             self.transport.abort()
 
 
-def thin_out(connections: Iterable[Any], now: float) -> None:
-    """In a crowd, close the connections that have long been sending a request, the oldest first.
-
-    Thousands of requests that never end would else keep everybody out until their time is over.
-
-    Args:
-        connections: all of a server.
-        now: of the event loop.
-    """
-    there = [one for one in connections if isinstance(one, TimedProtocol) and not one.transport.is_closing()]
-    late = [one for one in there if one.unread_since is not None and now - one.unread_since > _PATIENCE_S]
-    late.sort(key=lambda one: one.unread_since or now)
-    for one in late[: max(0, len(there) - _CROWD)]:
-        one.transport.abort()
-
-
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -178,39 +158,25 @@ class AccessGuard:
             self.active -= 1
 
     def _require_admitted(self, headers: Headers, path: str) -> None:
-        if not self._is_known(host := _host_of(headers.get("host", ""))):
+        host = headers.get("host", "").strip().lower()  # without its port and brackets
+        host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
+        if not self._is_known(host):
             raise ApiError(421, f"this server is not {host[:100] or 'a host without a name'}; use the address that it "
                                 f"printed at its start, or allow the name with --allow-name")  # fmt: skip
         if self.draining:
             raise ApiError(503, "the server is shutting down; try another server, or later",
                            headers={"Retry-After": _RETRY_AFTER_S, "Connection": "close"})  # fmt: skip
-        if self._key is not None and path != "/health" and not self._has_key(headers.get("authorization", "")):
-            raise ApiError(401, "the server's key is missing or wrong; send Authorization: Bearer KEY",
-                           headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
+        if self._key is not None and path != "/health":
+            scheme, _, key = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(errors="replace"), self._key):
+                raise ApiError(401, "the server's key is missing or wrong; send Authorization: Bearer KEY",
+                               headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
 
     def _is_known(self, host: str) -> bool:
-        return host in self._names or (self._any_address and _is_address(host))
-
-    def _has_key(self, authorization: str) -> bool:
-        scheme, _, key = authorization.partition(" ")
-        assert self._key is not None
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(errors="replace"), self._key)
-
-
-def _host_of(header: str) -> str:
-    """Without its port and brackets, in small letters."""
-    host = header.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        try:
+            return host in self._names or (self._any_address and bool(ipaddress.ip_address(host)))
+        except ValueError:
+            return False
 
 
 class _DrainingServer(uvicorn.Server):
@@ -228,7 +194,15 @@ class _DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is over."""
-        thin_out(self.server_state.connections, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        # In a crowd, close the connections that have long been sending a request, the oldest first: thousands of
+        # requests that never end would else keep everybody out until their time is over.
+        there = [one for one in self.server_state.connections
+                 if isinstance(one, TimedProtocol) and not one.transport.is_closing()]  # fmt: skip
+        late = [one for one in there if one.unread_since is not None and now - one.unread_since > _PATIENCE_S]
+        late.sort(key=lambda one: one.unread_since or now)
+        for one in late[: max(0, len(there) - _CROWD)]:
+            one.transport.abort()
         if self._guard.draining and not self._guard.active:
             self.should_exit = True
         return await super().on_tick(counter)

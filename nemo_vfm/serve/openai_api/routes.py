@@ -1,6 +1,10 @@
-"""Builds the HTTP application: which path answers what."""
+"""Builds the HTTP application: reads the bodies of requests within bounds, and says which path answers what."""
 
+import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NoReturn
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,12 +15,11 @@ from starlette.routing import Route
 from nemo_vfm.core import log
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
+from nemo_vfm.serve.openai_api.answer_stream import ClientGone, ReadingThreads
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.chats import Chats
 from nemo_vfm.serve.openai_api.completions import Completions
-from nemo_vfm.serve.openai_api.event_stream import ClientGone
-from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads
-from nemo_vfm.serve.openai_api.request_body import json_body
+from nemo_vfm.serve.openai_api.http_server import BODY_TIMEOUT_S
 from nemo_vfm.serve.openai_api.score_endpoints import Scores
 from nemo_vfm.serve.served_model import ServedModel
 
@@ -41,7 +44,7 @@ def application(
 
     def post(path: str, answer: _Answer) -> Route:
         async def endpoint(request: Request) -> Response:
-            body = await json_body(request, most_body_bytes, threads)
+            body = await _json_body(request, most_body_bytes, threads)
             _require_model(body, served)
             return await answer(body, request)
 
@@ -57,37 +60,31 @@ def application(
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "texts": engine.num_live(), "free_tokens": engine.free_tokens()})
 
+    def refuse(sentence: str) -> _Answer:
+        async def answer(body: dict[str, Json], request: Request) -> Response:
+            raise ApiError(404, sentence)
+
+        return answer
+
+    completion: _Answer
+    if served.reward is None:
+        completion = Completions(served, engine, threads).answer
+        chat = Chats(served, engine, threads, split_thoughts=split_thoughts).answer
+        score = refuse(f"{served.name} generates text and has no scores; /v1/score needs a reward model")
+    else:
+        scores = Scores(served, engine, threads)
+        chat, score = scores.chat, scores.score
+        completion = refuse(f"{served.name} is a reward model and generates no text; use /v1/score or "
+                            f"/v1/chat/completions")  # fmt: skip
     return Starlette(
         routes=[
-            *(post(path, answer) for path, answer in _answers(served, engine, threads, split_thoughts).items()),
+            post("/v1/completions", completion), post("/v1/chat/completions", chat),
+            *(post(path, score) for path in _SCORE_PATHS),
             Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
         ],
         exception_handlers={ApiError: _told, ClientGone: _silent, ClientDisconnect: _silent, HTTPException: _unknown,
                             Exception: _failed},
     )  # fmt: skip
-
-
-def _answers(
-    served: ServedModel, engine: EngineThread, threads: ReadingThreads, split_thoughts: bool
-) -> dict[str, _Answer]:
-    """What the paths of the other kind of model say is a sentence."""
-    answers: dict[str, _Answer]
-    if served.reward is None:
-        chats = Chats(served, engine, threads, split_thoughts=split_thoughts)
-        answers = {"/v1/completions": Completions(served, engine, threads).answer, "/v1/chat/completions": chats.answer}
-        score = _refusing(f"{served.name} generates text and has no scores; /v1/score needs a reward model")
-    else:
-        scores = Scores(served, engine, threads)
-        sentence = f"{served.name} is a reward model and generates no text; use /v1/score or /v1/chat/completions"
-        answers, score = {"/v1/completions": _refusing(sentence), "/v1/chat/completions": scores.chat}, scores.score
-    return answers | dict.fromkeys(_SCORE_PATHS, score)
-
-
-def _refusing(sentence: str) -> _Answer:
-    async def refuse(body: dict[str, Json], request: Request) -> Response:
-        raise ApiError(404, sentence)
-
-    return refuse
 
 
 def _require_model(body: dict[str, Json], served: ServedModel) -> None:
@@ -121,3 +118,39 @@ async def _unknown(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     log.warn(f"a request to {request.url.path[:100]} has failed: {type(error).__name__}")
     return ApiError(500, "the server has failed on this request; its log says why").response()
+
+
+async def _json_body(request: Request, most_bytes: int, threads: ReadingThreads) -> dict[str, Json]:
+    """The object; `request.state.num_bytes` is its length from then on."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # a page in a browser may send anything else without asking first
+        raise ApiError(415, f"the body must be application/json, got {kind[:60] or 'no Content-Type'}")
+    told = request.headers.get("content-length", "0")
+    size, data = int(told) if told.isdigit() and len(told) < 19 else 0, bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            if size <= most_bytes:
+                async for part in request.stream():
+                    data += part
+                    if (size := len(data)) > most_bytes:
+                        break
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
+    if size > most_bytes:
+        raise ApiError(413, f"the body is longer than {most_bytes:,} bytes; send fewer prompts at once",
+                       headers={"Connection": "close"})  # fmt: skip
+    request.state.num_bytes = len(data)
+    return await threads.run(request, partial(_parsed, data))
+
+
+def _parsed(data: bytearray) -> dict[str, Json]:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        found = json.loads(data, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not JSON in UTF-8") from None
+    if not isinstance(found, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return found

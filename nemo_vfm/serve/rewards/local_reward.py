@@ -1,6 +1,6 @@
 """Scores conversations with a reward model in this process: what `RewardChat` is for an endpoint, without HTTP."""
 
-import threading
+import queue
 import time
 from collections.abc import Sequence
 
@@ -9,7 +9,6 @@ from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.network.reward_chat import scores_text
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.local_engine import LocalEngine
 from nemo_vfm.serve.rewards.conversation_scoring import OutputListener, text_to_score
 from nemo_vfm.serve.served_model import ServedModel
@@ -35,18 +34,16 @@ class LocalReward:
     def say(self, messages: Sequence[Json]) -> Said:
         """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order."""
         began, (served, engine) = time.monotonic(), self._engine.loaded()
-        request, done, found = text_to_score(served, messages), threading.Event(), list[list[float] | None]()
-
-        def publish(outputs: list[float] | None) -> None:
-            found.append(outputs)
-            done.set()
-
+        request, found = text_to_score(served, messages), queue.SimpleQueue[list[float] | None]()
         try:
-            engine.submit([(request, OutputListener(publish))])
+            engine.submit([(request, OutputListener(found.put))])
         except ValueError as error:
             raise DataError(f"{error}; raise room_gb, or shorten the conversation") from None
-        done.wait()
-        return _said(served, request, found[0], time.monotonic() - began)
+        if (outputs := found.get()) is None:
+            raise NemoVfmError("the model has failed on these messages; the log says why")
+        assert served.reward is not None, "another model is refused when it is loaded"
+        text = scores_text(served.reward.scores(outputs))
+        return Said(text, "success", served.name, served.revision, len(request.tokens), 0, time.monotonic() - began)
 
     def identity(self) -> Json:
         """All that the scores depend on but the messages."""
@@ -71,11 +68,3 @@ class LocalReward:
         if served.reward is None:
             raise UserError(f"{served.name} is not a reward model: it has no scores; give one that served_reward loads")
         return served
-
-
-def _said(served: ServedModel, request: TextRequest, outputs: list[float] | None, seconds: float) -> Said:
-    if outputs is None:
-        raise NemoVfmError("the model has failed on these messages; the log says why")
-    assert served.reward is not None, "another model is refused when it is loaded"
-    text = scores_text(served.reward.scores(outputs))
-    return Said(text, "success", served.name, served.revision, len(request.tokens), 0, seconds)

@@ -97,64 +97,43 @@ class FunctionRequest:
         """Calls, their results, and the answer."""
         values = {"tools": _json(self.toolset.tools), "request": self.request}
         (answer,) = answered((yield [Ask("call", values)]))
-        calls = _calls_in(answer)
-        if rule := self._broken_rule(calls):
-            return Dropped(rule)
+        try:
+            found: Json = [] if _NONE.fullmatch(answer) else json_in(answer)
+        except NoJson:
+            raise RowFailed("the model wrote neither calls nor none") from None
+        calls: list[Json] = found if isinstance(found, list) else [found]
+        if bool(calls) != self.served:
+            return Dropped("no call although a tool fits" if self.served else "a call although no tool fits")
+        if len(calls) > self.most_calls:
+            return Dropped("too many calls")
+        if any(check_call(one, self.toolset.tools) for one in calls):
+            return Dropped("a call that does not fit its schema")
         if not self.served:
             (reply,) = answered((yield [Ask("decline", values)]))
             return self._draft([said("assistant", reply)], "call_schema: no call, and none is needed")
-        results = yield from self._results(calls)
+        asks = [Ask("result", {"tools": values["tools"], "call": _json(call)}) for call in calls]
+        try:
+            results = [_json(json_in(answer)) for answer in answered((yield asks))]
+        except NoJson:
+            raise RowFailed("the model gave a result that is not JSON") from None
         texts = {"calls": _json(calls), "results": "\n".join(results), "request": self.request}
         (reply,) = answered((yield [Ask("reply", texts)]))
         answers = [
             {"role": "tool", "tool_call_id": _id(number), "content": text} for number, text in enumerate(results)
         ]
-        turns = [_calling(calls), *answers, said("assistant", reply)]
+        called = [
+            {"id": _id(number), "type": "function",
+             "function": {"name": one["name"], "arguments": _as_text(one["arguments"])}}
+            for number, one in enumerate(call.get("function", call) for call in calls)
+        ]  # fmt: skip
+        calling = {"role": "assistant", "content": "", "tool_calls": called}
+        turns: list[Json] = [calling, *answers, said("assistant", reply)]
         return self._draft(turns, f"call_schema: {len(calls)} of {len(calls)} calls fit")
-
-    def _broken_rule(self, calls: Sequence[Json]) -> str:
-        if bool(calls) != self.served:
-            return "no call although a tool fits" if self.served else "a call although no tool fits"
-        if len(calls) > self.most_calls:
-            return "too many calls"
-        return (
-            "a call that does not fit its schema" if any(check_call(one, self.toolset.tools) for one in calls) else ""
-        )
-
-    def _results(self, calls: Sequence[Json]) -> Program[list[str]]:
-        """Of each call, as JSON."""
-        tools = _json(self.toolset.tools)
-        answers = answered((yield [Ask("result", {"tools": tools, "call": _json(call)}) for call in calls]))
-        try:
-            return [_json(json_in(answer)) for answer in answers]
-        except NoJson:
-            raise RowFailed("the model gave a result that is not JSON") from None
 
     def _draft(self, turns: Sequence[Mapping[str, Json]], verifier: str) -> Draft:
         parents = {**self.toolset.parents, "request": self.request, "served": self.served}
         messages = [said("user", self.request), *turns]
         return Draft(messages, parents, verifier=verifier, more={"tools": list(self.toolset.tools)})
-
-
-def _calls_in(answer: str) -> list[Json]:
-    """The calls that an answer holds; none where it says so."""
-    if _NONE.fullmatch(answer):
-        return []
-    try:
-        found = json_in(answer)
-    except NoJson:
-        raise RowFailed("the model wrote neither calls nor none") from None
-    return found if isinstance(found, list) else [found]
-
-
-def _calling(calls: Sequence[Json]) -> dict[str, Json]:
-    """The assistant's turn with calls that fit."""
-    functions = [call.get("function", call) for call in calls]
-    return {"role": "assistant", "content": "", "tool_calls": [
-        {"id": _id(number), "type": "function",
-         "function": {"name": one["name"], "arguments": _as_text(one["arguments"])}}
-        for number, one in enumerate(functions)
-    ]}  # fmt: skip
 
 
 def _as_text(arguments: Json) -> str:

@@ -55,34 +55,22 @@ def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
     """
     fenced = _BLOCK.search(answer)
     lines = (fenced[1] if fenced else answer).strip().splitlines()
+    # From the first line with a comma that another follows, to the last such line before one without.
+    pairs = enumerate(itertools.pairwise(lines))
+    begin = next((place for place, (line, following) in pairs if "," in line and "," in following), len(lines))
+    end = next((place for place in range(begin, len(lines)) if "," not in lines[place]), len(lines))
     try:
-        rows = [
-            [cell.strip() for cell in row]
-            for row in csv.reader(_table_lines(lines), strict=True, skipinitialspace=True)
-        ]
+        rows = [[cell.strip() for cell in row]
+                for row in csv.reader(lines[begin:end], strict=True, skipinitialspace=True)]  # fmt: skip
     except csv.Error:
         return None
-    if not rows or not least_rows <= len(rows) - 1 <= most_rows or not _is_table(rows):
+    if not rows or not least_rows <= len(rows) - 1 <= most_rows:
+        return None
+    names = rows[0]
+    if len(names) < 2 or not all(names) or len(set(names)) < len(names) or any(len(row) != len(names) for row in rows):
+        return None
+    if not any(all(map(_NUMBER.fullmatch, column)) for column in zip(*rows[1:], strict=True)):
         return None
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().strip()
-
-
-def _table_lines(lines: list[str]) -> list[str]:
-    """From the first line with a comma that another follows, to the last such line before one without."""
-    pairs = enumerate(itertools.pairwise(lines))
-    begin = next((place for place, (line, following) in pairs if "," in line and "," in following), len(lines))
-    end = next((place for place in range(begin, len(lines)) if "," not in lines[place]), len(lines))
-    return lines[begin:end]
-
-
-def _is_table(rows: list[list[str]]) -> bool:
-    names = rows[0]
-    whole = len(names) > 1 and all(names) and len(set(names)) == len(names)
-    alike = all(len(row) == len(names) for row in rows)
-    return (
-        whole
-        and alike
-        and any(all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*rows[1:], strict=True))
-    )

@@ -49,7 +49,17 @@ def main(report: int) -> None:
             if kernel_limits.mount_small_disk(order["folder"], order["disk_kb"]):
                 layers.append("small disk")
         os.chdir(order["folder"])
-        _place_files(order["files"], order["stdin"])
+        for name, text in {**order["files"], ".stdin": order["stdin"]}.items():
+            if folder := os.path.dirname(name):  # noqa: PTH120 - pathlib costs 5 ms
+                os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+            with open(name, "w", encoding="utf-8", errors="surrogatepass", newline="") as file:  # noqa: PTH123
+                file.write(text)
+        descriptor = os.open(".stdin", os.O_RDONLY)
+        os.unlink(".stdin")  # noqa: PTH108
+        os.dup2(descriptor, 0)
+        os.close(descriptor)
+        # The reader that took the order stands at the end of it.
+        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape")
         layers += _close_doors(order)
         missing = order["strict"] and _missing(layers)
         answer = {"refused": missing} if missing else {"layers": layers}
@@ -59,20 +69,6 @@ def main(report: int) -> None:
     os.close(report)
     if "layers" in answer:
         _run(order["source"])
-
-
-def _place_files(files: dict[str, str], stdin: str) -> None:
-    for name, text in {**files, ".stdin": stdin}.items():
-        if folder := os.path.dirname(name):  # noqa: PTH120 - pathlib costs 5 ms
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-        with open(name, "w", encoding="utf-8", errors="surrogatepass", newline="") as file:  # noqa: PTH123
-            file.write(text)
-    descriptor = os.open(".stdin", os.O_RDONLY)
-    os.unlink(".stdin")  # noqa: PTH108
-    os.dup2(descriptor, 0)
-    os.close(descriptor)
-    # The reader that took the order stands at the end of it.
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape")
 
 
 def _close_doors(order: dict[str, Any]) -> list[str]:

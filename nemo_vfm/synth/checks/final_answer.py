@@ -108,7 +108,16 @@ def final_answer(solution: str) -> str | None:
     marked = _after_last(_MARKED, text)
     if marked and _is_value(marked):  # other lines after #### are headings of markdown
         return marked
-    return _after_last(_SAID, text) or _of_last_line(text)
+    if said := _after_last(_SAID, text):
+        return said
+    line = _trimmed(text.splitlines()[-1]) if text else ""
+    if _is_value(line):
+        return line
+    after = _trimmed(line.rpartition("=")[2]) if "=" in line else ""
+    if after and isinstance(_value(after), Measured):
+        return after
+    numbers = _NUMBER_IN_TEXT.findall(line)
+    return str(numbers[0]).rstrip(",") if len(numbers) == 1 else None
 
 
 def same_answer(first: str, second: str) -> bool | None:
@@ -144,17 +153,6 @@ def _trimmed(text: str) -> str:
     """The first sentence, without marks around it."""
     text = re.split(r"(?<![A-Z])[.!?](?:\s|$)", text.strip().strip("*"), maxsplit=1)[0]
     return text.strip().strip("*_`").strip().rstrip(".,;").strip()
-
-
-def _of_last_line(text: str) -> str | None:
-    line = _trimmed(text.splitlines()[-1]) if text else ""
-    if _is_value(line):
-        return line
-    after = _trimmed(line.rpartition("=")[2]) if "=" in line else ""
-    if after and isinstance(_value(after), Measured):
-        return after
-    numbers = _NUMBER_IN_TEXT.findall(line)
-    return str(numbers[0]).rstrip(",") if len(numbers) == 1 else None
 
 
 def _is_value(text: str) -> bool:
@@ -215,7 +213,16 @@ def _same(one: _Value, other: _Value) -> bool | None:
         percent, plain = (one, other) if one.unit == "%" else (other, one)
         return _equal(percent.number / 100, plain.number)
     if isinstance(one, _Several) and isinstance(other, _Several):
-        return _same_several(one, other)
+        if len(one.items) != len(other.items) or (one.brackets and other.brackets and one.brackets != other.brackets):
+            return False
+        if one.brackets or other.brackets:
+            return all(_same(a, b) for a, b in zip(one.items, other.items, strict=True))
+        left = list(other.items)
+        for item in one.items:
+            if (found := next((i for i, candidate in enumerate(left) if _same(item, candidate)), None)) is None:
+                return False
+            del left[found]
+        return True
     if isinstance(one, _Said) and isinstance(other, _Said):
         # Other texts than choices are known to differ only where one says yes and one says no.
         if one.choice != other.choice:
@@ -231,23 +238,6 @@ def _equal(one: Number, other: Number) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     return abs(float(one) - float(other)) <= _RELATIVE * max(abs(float(one)), abs(float(other)))
-
-
-def _same_several(one: _Several, other: _Several) -> bool | None:
-    if len(one.items) != len(other.items) or (one.brackets and other.brackets and one.brackets != other.brackets):
-        return False
-    if one.brackets or other.brackets:
-        return all(_same(a, b) for a, b in zip(one.items, other.items, strict=True))
-    left = list(other.items)
-    for item in one.items:
-        if (found := next((i for i, candidate in enumerate(left) if _same(item, candidate)), None)) is None:
-            return False
-        del left[found]
-    return True
-
-
-class _NotReadError(ValueError):
-    pass
 
 
 def cleaned(text: str) -> str:
@@ -266,7 +256,7 @@ def measured(text: str) -> Measured | None:
         number = reader.mixed() or reader.sum()
         if isinstance(number, float) and not math.isfinite(number):
             return None
-    except (_NotReadError, ArithmeticError, ValueError):
+    except (ArithmeticError, ValueError):
         return None
     return Measured(number, text[reader.at :].strip())
 
@@ -316,14 +306,14 @@ class _Reader:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
             bits = base.numerator.bit_length() + base.denominator.bit_length()
             if bits * abs(exponent.numerator) > _MOST_BITS:
-                raise _NotReadError
+                raise ValueError
             return base**exponent.numerator
         return _real(float(base) ** float(exponent))
 
     def _atom(self) -> Number:
         self._depth += 1
         if self._depth > _MOST_DEPTH:
-            raise _NotReadError
+            raise ValueError
         try:
             if self._next() in ("(", "{"):
                 return self._group()
@@ -337,7 +327,7 @@ class _Reader:
 
     def _number(self) -> Number:
         if not (match := _NUMBER.match(self.text, self.at)):
-            raise _NotReadError
+            raise ValueError
         self.at = match.end()
         value = Fraction(match[0].replace(",", ""))
         if exponent := _SCIENTIFIC.match(self.text, self.at):
@@ -359,7 +349,11 @@ class _Reader:
             degree = int(index[1])
             self.at += index.end()
         value = self._argument()
-        return _exact_root(value, degree) or _real(float(value) ** (1 / degree))
+        if isinstance(value, Fraction) and value > 0 and degree:  # exact where the root is a fraction
+            above, below = (round(part ** (1 / degree)) for part in (value.numerator, value.denominator))
+            if (root := Fraction(above, below)) ** degree == value:
+                return root
+        return _real(float(value) ** (1 / degree))
 
     def _argument(self) -> Number:
         if self._next() == "{":
@@ -373,7 +367,7 @@ class _Reader:
         close = ")" if self._one_of("({") == "(" else "}"
         value = self.sum()
         if self._one_of(close) is None:
-            raise _NotReadError
+            raise ValueError
         return value
 
     def _next(self) -> str:
@@ -397,16 +391,7 @@ def _both(first: Number, second: Number, operation: Callable[[Number, Number], N
     return operation(float(first), float(second))
 
 
-def _exact_root(value: Number, degree: int) -> Fraction | None:
-    """Where it is a fraction; degree 2 or more."""
-    if not isinstance(value, Fraction) or value <= 0 or degree < 1:
-        return None
-    parts = [round(part ** (1 / degree)) for part in (value.numerator, value.denominator)]
-    root = Fraction(parts[0], parts[1])
-    return root if root**degree == value else None
-
-
 def _real(value: float | complex) -> float:
     if isinstance(value, complex):
-        raise _NotReadError
+        raise ValueError
     return value

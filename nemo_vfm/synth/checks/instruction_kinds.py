@@ -77,7 +77,14 @@ def draw(
     for name in names:
         if len(found) == count:
             break
-        found += _fitting(rng, name, found, prompt, bank)
+        for _ in range(_TRIES):
+            values = KINDS[name].draw(rng, bank, prompt)
+            # The prompt is never repeated in a wording.
+            quoted = {place: _quoted(place, value) for place, value in values.items()}
+            drawn = Instruction(name, values, rng.choice(KINDS[name].wordings).format_map(quoted))
+            if hold_together([*found, drawn]):
+                found.append(drawn)
+                break
     return found
 
 
@@ -333,23 +340,6 @@ def instruction_of(row: Mapping[str, Any]) -> Instruction:
     return Instruction(row["kind"], row["values"], row["text"])
 
 
-def _fitting(
-    rng: Random, name: str, others: Sequence[Instruction], prompt: str, bank: Sequence[str]
-) -> list[Instruction]:
-    """One of this kind that can hold beside the others; empty where none is found."""
-    for _ in range(_TRIES):
-        values = KINDS[name].draw(rng, bank, prompt)
-        drawn = Instruction(name, values, _said(rng.choice(KINDS[name].wordings), values))
-        if hold_together([*others, drawn]):
-            return [drawn]
-    return []
-
-
-def _said(wording: str, values: Mapping[str, Any]) -> str:
-    """The wording with its values; a prompt is never repeated in it."""
-    return wording.format_map({name: _quoted(name, value) for name, value in values.items()})
-
-
 def _quoted(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(f'"{one}"' for one in value)
@@ -368,22 +358,12 @@ def hold_together(instructions: Sequence[Instruction]) -> bool:
         return False
     values = {one.kind: one.values for one in instructions}
     fixed = [text for one in instructions for text in KINDS[one.kind].fixed(one.values)]
-    return _bounds_meet(values) and _allowed(values, fixed)
-
-
-def _bounds_meet(values: Mapping[str, Mapping[str, Any]]) -> bool:
     for what in ("words", "sentences", "letters"):
         low, high = values.get(f"min_{what}"), values.get(f"max_{what}")
         if low and high and low.get("letter") == high.get("letter") and low["count"] > high["count"]:
             return False
-    return True
-
-
-def _allowed(values: Mapping[str, Mapping[str, Any]], fixed: Sequence[str]) -> bool:
-    """Whether no text that must be there is forbidden, and no letter is in those more often than it may."""
     avoided = values.get("avoid_words", {}).get("words", ())
     if any(occurrences(word, text) for word in avoided for text in fixed):
         return False
-    if (letters := values.get("max_letters")) is None:
-        return True
-    return bool("".join(fixed).lower().count(letters["letter"]) <= letters["count"])
+    letters = values.get("max_letters")
+    return letters is None or "".join(fixed).lower().count(letters["letter"]) <= int(letters["count"])

@@ -125,38 +125,26 @@ def run_python(
             wrong = f"{name!r} is not a file name inside the program's folder; expected a relative path without '..'"
             return ProgramResult("refused", "", wrong, 0.0)
     limits = limits or Limits()
-    with tempfile.TemporaryDirectory(prefix="limited-", ignore_cleanup_errors=True) as folder, _Order() as order:
-        file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
+    with (
+        tempfile.TemporaryDirectory(prefix="limited-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile() as file,
+    ):
+        size, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
         rlimits = {
-            "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (file, file),
+            "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (size, size),
             "RLIMIT_NOFILE": (_OPEN_FILES, _OPEN_FILES), "RLIMIT_CORE": (0, 0), "RLIMIT_MEMLOCK": (0, 0),
             "RLIMIT_MSGQUEUE": (0, 0),
         }  # fmt: skip
         # Of root the kernel does not count processes; there the filter of system calls does it alone.
         rlimits |= {} if limits.threads else {"RLIMIT_NPROC": (0, 0)}
-        order.write(
-            source=source, stdin=stdin, files=dict(files or {}), folder=str(Path(folder).resolve()),
-            rlimits=rlimits, disk_kb=limits.disk_kb, threads=limits.threads, strict=strict,
-            without=sorted(without), parent=os.getpid(),
-        )  # fmt: skip
-        return _Child(order.file, folder, limits).result()
-
-
-class _Order:
-    """A file without a name that holds what the child shall do."""
-
-    def __init__(self) -> None:
-        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
-
-    def __enter__(self) -> "_Order":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write(self, **order: Any) -> None:
-        self.file.write(json.dumps(order).encode())
-        self.file.seek(0)
+        order = {
+            "source": source, "stdin": stdin, "files": dict(files or {}), "folder": str(Path(folder).resolve()),
+            "rlimits": rlimits, "disk_kb": limits.disk_kb, "threads": limits.threads, "strict": strict,
+            "without": sorted(without), "parent": os.getpid(),
+        }  # fmt: skip
+        file.write(json.dumps(order).encode())
+        file.seek(0)
+        return _Child(file, folder, limits).result()
 
 
 class _Child:

@@ -74,7 +74,20 @@ def _pattern(wording: str) -> str:
 def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
     if "choice" in asked:
         return str(asked["choice"]["options"][0])
-    text = _in_case(_sentences(asked, fill, draw), asked)
+    # All that is asked of words in the first sentence, with at least `fill` further words; then more sentences.
+    used = [*asked.get("include_words", {}).get("words", [])]
+    used += [asked["word_frequency"]["word"]] * asked["word_frequency"]["count"] if "word_frequency" in asked else []
+    used += ["DIM"] * asked.get("capital_words", {}).get("count", 0)
+    used += ["[date]"] * asked.get("placeholders", {}).get("count", 0)
+    used += ["*dim*"] * asked.get("highlights", {}).get("count", 0)
+    used += [asked["min_letters"]["letter"] * asked["min_letters"]["count"]] if "min_letters" in asked else []
+    while fill > 0:
+        used.append(_clause(asked, draw))
+        fill -= len(words(used[-1]))
+    begin = asked.get("start_phrase", {}).get("phrase") or asked.get("repeat_prompt", {}).get("prompt", "")
+    more = asked.get("min_sentences", {}).get("count", 1) - 1
+    sentences = [" ".join([begin, *used]).strip(), *(_clause(asked, draw) for _ in range(more))]
+    text = _in_case(". ".join(sentences) + ".", asked)
     if "json_object" in asked:
         return json.dumps({_in_case("a", asked): text})
     first = "\n".join([text, *_lines(asked, draw)])
@@ -87,22 +100,6 @@ def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
     lines += [asked["end_phrase"]["phrase"]] if "end_phrase" in asked else []
     between = "\n***\n" if "divided_parts" in asked else "\n******\n" if "two_responses" in asked else "\n\n"
     return _in_case("\n".join([f"{quote}{between.join(blocks)}", *lines]) + quote, asked)
-
-
-def _sentences(asked: _Asked, fill: int, draw: WordDraw) -> str:
-    """All that is asked of words in the first sentence, with at least `fill` further words, and more sentences."""
-    used = [*asked.get("include_words", {}).get("words", [])]
-    used += [asked["word_frequency"]["word"]] * asked["word_frequency"]["count"] if "word_frequency" in asked else []
-    used += ["DIM"] * asked.get("capital_words", {}).get("count", 0)
-    used += ["[date]"] * asked.get("placeholders", {}).get("count", 0)
-    used += ["*dim*"] * asked.get("highlights", {}).get("count", 0)
-    used += [asked["min_letters"]["letter"] * asked["min_letters"]["count"]] if "min_letters" in asked else []
-    while fill > 0:
-        used.append(_clause(asked, draw))
-        fill -= len(words(used[-1]))
-    begin = asked.get("start_phrase", {}).get("phrase") or asked.get("repeat_prompt", {}).get("prompt", "")
-    more = asked.get("min_sentences", {}).get("count", 1) - 1
-    return ". ".join([" ".join([begin, *used]).strip(), *(_clause(asked, draw) for _ in range(more))]) + "."
 
 
 def _clause(asked: _Asked, draw: WordDraw) -> str:

@@ -50,12 +50,11 @@ class EvaluationOverlap:
 
     @cached_property
     def _contaminations(self) -> dict[str, Contamination]:
-        return {name: self._read(name, texts) for name, texts in self.evaluations.items()}
-
-    def _read(self, name: str, texts: EvaluationTexts) -> Contamination:
-        skipped = Counter[str]()
-        found = Contamination(texts.texts(skipped), n=self.n, shortest=self.shortest)
-        if skipped:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
-            logger().warning("some texts of the evaluation %s are not searched for: %s", name, reasons)
+        found = {}
+        for name, texts in self.evaluations.items():
+            skipped = Counter[str]()
+            found[name] = Contamination(texts.texts(skipped), n=self.n, shortest=self.shortest)
+            if skipped:
+                reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
+                logger().warning("some texts of the evaluation %s are not searched for: %s", name, reasons)
         return found

@@ -40,7 +40,10 @@ class SimilarRows:
 
         def rule(draft: Draft) -> str | None:
             nonlocal vectors_ND, count
-            vector_D = self._vector(joined(draft, self.turns))
+            text_BLD, mask_BL = self.encoder.encode([joined(draft, self.turns)])
+            # Of length 1, or zeros where the encoder found no token: such a row is like no other.
+            sum_D = text_BLD[0][mask_BL[0]].float().sum(dim=0).cpu().numpy().astype(np.float64)
+            vector_D: NDArray[np.float32] = (sum_D / max(float(np.linalg.norm(sum_D)), 1e-12)).astype(np.float32)
             if count and float((vectors_ND[:count] @ vector_D).max()) > self.threshold:
                 return "similar row"
             if count == len(vectors_ND):
@@ -50,10 +53,3 @@ class SimilarRows:
             return None
 
         return rule
-
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        """(D,) of length 1; zeros where the encoder found no token: such a row is like no other."""
-        text_BLD, mask_BL = self.encoder.encode([text])
-        sum_D = text_BLD[0][mask_BL[0]].float().sum(dim=0).cpu().numpy().astype(np.float64)
-        vector_D: NDArray[np.float32] = (sum_D / max(float(np.linalg.norm(sum_D)), 1e-12)).astype(np.float32)
-        return vector_D

@@ -49,8 +49,13 @@ class GivenTasks(TaskSource):
                 raise UserError(f"{row.where} cannot be read: {row.fault}")
             messages = as_task(messages_of(row, self.column), row.where, self.turns)
             flagged = self.flag is not None and is_flagged(row, self.flag)
-            truth = None if self.answer is None else _truth(row, self.answer)
-            yield Task(messages, origin(row), truth, licence_of(row, self.licence), flagged)
+            truth: Json = None if self.answer is None else row.value(self.answer)
+            if isinstance(truth, bool) or not isinstance(truth, str | int | float | None):
+                raise UserError(f"column {self.answer} of {row.where} holds {kind_of_value(truth)}, expected a text or "
+                                "a number")  # fmt: skip
+            yield Task(
+                messages, origin(row), None if truth is None else str(truth), licence_of(row, self.licence), flagged
+            )
 
 
 def origin(row: GivenRow) -> dict[str, Json]:
@@ -58,12 +63,3 @@ def origin(row: GivenRow) -> dict[str, Json]:
     parents = row.values.get("parents")
     named = {"given_id": row.values["id"]} if isinstance(row.values.get("id"), str | int) else {}
     return {**(parents if isinstance(parents, dict) else {}), "given": row.where, **named}
-
-
-def _truth(row: GivenRow, column: str) -> str | None:
-    value = row.value(column)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UserError(f"column {column} of {row.where} holds {kind_of_value(value)}, expected a text or a number")
-    return str(value)

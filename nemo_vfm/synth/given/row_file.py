@@ -8,7 +8,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
@@ -63,38 +63,28 @@ class RowFile:
 
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
         most, number = int(self.max_row_mb * 1e6), 0
-        with _reads(path), files.opened(path) as packed, _unpacked(path, packed) as file:
-            while True:
-                with _damage(name, number):
-                    line = file.readline(most + 1)
-                if not line:
-                    return
-                number += 1
-                if len(line) > most:
-                    raise UserError(f"line {number} of {name} is longer than {most:,} bytes; raise max_row_mb")
-                if line.strip():
-                    yield f"{name} line {number}", _object(line, f"line {number} of {name}")
+        try:
+            with files.opened(path) as packed, _unpacked(path, packed) as file:
+                while True:
+                    try:
+                        line = file.readline(most + 1)
+                    except (OSError, EOFError, ValueError, zlib.error) as error:  # it breaks off, or lost a bit
+                        raise DataError(
+                            f"{name} is damaged or truncated after line {number} ({error}); copy it again"
+                        ) from error
+                    if not line:
+                        return
+                    number += 1
+                    if len(line) > most:
+                        raise UserError(f"line {number} of {name} is longer than {most:,} bytes; raise max_row_mb")
+                    if line.strip():
+                        yield f"{name} line {number}", _object(line, f"line {number} of {name}")
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _is_rows(name: str) -> bool:
     return name.lower().endswith(_ENDINGS) and not name.startswith(".")
-
-
-@contextmanager
-def _reads(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-@contextmanager
-def _damage(name: str, number: int) -> Iterator[None]:
-    """A packed file that breaks off, or lost a bit."""
-    try:
-        yield
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{name} is damaged or truncated after line {number} ({error}); copy it again") from error
 
 
 def _unpacked(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:

@@ -16,6 +16,7 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     Task,
+    TaskPipeline,
     TaskSource,
     answered,
     said,
@@ -29,7 +30,7 @@ _FILLER = re.compile(
 )
 
 
-class Dialogues:
+class Dialogues(TaskPipeline):
     """Dialogues of several turns.
 
     Args:
@@ -53,10 +54,6 @@ class Dialogues:
     def roles(self) -> Sequence[str]:
         """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.reward.least is None else ["reward"])]
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`."""
-        return self.tasks.most_rows()
 
     def candidates(self) -> Program[Iterable["Dialogue"]]:
         """A dialogue on each task."""

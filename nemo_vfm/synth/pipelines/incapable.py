@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.programs.judgement import says_yes
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
 
 #: What the judge is asked (the prompt), and the rule that a no breaks.
@@ -53,13 +53,7 @@ class Incapable:
             Ask("requests", {"count": str(self.requests), "limit": limit}, sample=number) for limit, number in places
         ]
         found = yield from lists_of(asks, self.requests)
-        if not any(found):
-            raise RowFailed("none of the model's answers to requests for lists of requests was a list")
-        every: dict[str, str] = {}
-        for number in range(self.requests):
-            for (limit, _), requests in zip(places, found, strict=True):
-                for request in requests[number : number + 1]:
-                    every.setdefault(request, limit)
+        every = in_turn(found, [limit for limit, _ in places], "requests")
         return [Refusal(request, limit) for request, limit in every.items()]
 
 

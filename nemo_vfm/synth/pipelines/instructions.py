@@ -16,6 +16,7 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     Task,
+    TaskPipeline,
     TaskSource,
     answered,
     said,
@@ -34,7 +35,7 @@ _CHECK = "instructions/2"
 _Messages = list[Mapping[str, Json]]
 
 
-class Instructions:
+class Instructions(TaskPipeline):
     """Tasks with instructions. An answer that breaks one is asked for again, or drops the row by the kind broken.
 
     Args:
@@ -67,14 +68,6 @@ class Instructions:
         """See `Pipeline`."""
         later = {"next_turn": frozenset({"transcript"})} if "all_turns" in self.forms else {}
         return {**self.tasks.prompts(), **later}
-
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
-        return self.tasks.roles()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`."""
-        return self.tasks.most_rows()
 
     def candidates(self) -> Program[Iterable["InstructedTask"]]:
         """Each task in one form."""

@@ -5,11 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.python_code import code_blocks, parsed
 from nemo_vfm.synth.pipelines.text_bank import TextBank
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, Task, answered, said
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    Draft,
+    Dropped,
+    Pipeline,
+    Program,
+    RowFailed,
+    Task,
+    answered,
+    parents_of,
+    said,
+)
 
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
@@ -56,7 +66,7 @@ class KeywordTasks(Pipeline):
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`."""
         found = yield from self._found()
-        return [Task([said("user", task)], _parents(task, place)) for task, place in found.items()]
+        return [Task([said("user", task)], parents_of(task, place)) for task, place in found.items()]
 
     def _found(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its keyword and level."""
@@ -72,14 +82,7 @@ class KeywordTasks(Pipeline):
         places = [{"keyword": keyword, "level": self.levels[(place + shift) % count]}
                   for shift in range(count) for place, keyword in enumerate(keywords)]  # fmt: skip
         lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
-        every: dict[str, dict[str, str]] = {}
-        for number in range(self.tasks):
-            for place, tasks in zip(places, lists, strict=True):
-                for task in tasks[number : number + 1]:
-                    every.setdefault(task, place)
-        if not every:
-            raise RowFailed("none of the model's answers to requests for lists of tasks was a list")
-        return every
+        return in_turn(lists, places, "tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,4 @@ class KeywordTask:
             if not all(map(parsed, blocks)):
                 return Dropped("code that does not compile")
             verifier = f"python: {len(blocks)} of {len(blocks)} blocks compile"
-        return Draft(messages, _parents(self.task, self.place), verifier=verifier)
-
-
-def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:
-    return {**{name: value for name, value in place.items() if value}, "task": task}
+        return Draft(messages, parents_of(self.task, self.place), verifier=verifier)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.judgement import says_yes, transcript
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, plain_words
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of, plain_words
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
 
 #: What the judge is asked (the prompt) about a turn and its answer, and the rule that a no breaks.
@@ -58,11 +58,7 @@ class OnTopic:
             raise RowFailed("none of the model's answers to requests for a list of domains was a list")
         asks = [Ask("purposes", {"count": str(self.purposes), "domain": domain}) for domain in domains]
         found = yield from lists_of(asks, self.purposes)
-        every: dict[str, str] = {}
-        for number in range(self.purposes):
-            for domain, purposes in zip(domains, found, strict=True):
-                for purpose in purposes[number : number + 1]:
-                    every.setdefault(purpose, domain)
+        every = in_turn(found, domains, "purposes")
         return [TopicalDialogue(self, domain, purpose) for purpose, domain in every.items()]
 
 

@@ -16,6 +16,7 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     Task,
+    TaskPipeline,
     TaskSource,
     said,
 )
@@ -23,7 +24,7 @@ from nemo_vfm.synth.programs.row_program import (
 Decider = Literal["truth", "judge", "reward"]
 
 
-class Preferences:
+class Preferences(TaskPipeline):
     """Several models answer each task; the first decider that can tells which answer is better.
 
     Args:
@@ -63,10 +64,6 @@ class Preferences:
         judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
         return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
 
-    def most_rows(self) -> int | None:
-        """See `Pipeline`."""
-        return self.tasks.most_rows()
-
     def candidates(self) -> Program[Iterable["PreferencePair"]]:
         """A pair for each task."""
         tasks = yield from self.tasks.all_tasks()
@@ -93,7 +90,15 @@ class PreferencePair:
 
     def row(self) -> Program[Draft | Dropped]:
         """A chosen and a rejected answer."""
-        answers = yield from self._answers()
+        roles = [role for role in self.pipeline.responders for _ in range(self.pipeline.samples)]
+        asks = [Ask(None, before=tuple(self.task.messages), sample=number % self.pipeline.samples, model=role)
+                for number, role in enumerate(roles)]  # fmt: skip
+        texts = yield asks
+        found = {text.strip(): role for text, role in zip(texts, roles, strict=True) if isinstance(text, str)}
+        if not found:
+            raise RowFailed(next(text.reason for text in texts if isinstance(text, NoAnswer)))
+        answers = [_Answer(text, role) for text, role in found.items()]
+        random.Random(transcript(self.task.messages)).shuffle(answers)  # no responder is always the first
         if len(answers) < 2:
             return Dropped("all answers are alike")
         for decider in self.pipeline.by:
@@ -102,22 +107,17 @@ class PreferencePair:
                 return (yield from self._draft(decider, pair))
         return Dropped("no answer is clearly better")
 
-    def _answers(self) -> Program[list[_Answer]]:
-        """Different answers, in an order drawn from the task: no responder is always the first."""
-        roles = [role for role in self.pipeline.responders for _ in range(self.pipeline.samples)]
-        asks = [Ask(None, before=tuple(self.task.messages), sample=number % self.pipeline.samples, model=role)
-                for number, role in enumerate(roles)]  # fmt: skip
-        answers = yield asks
-        found = {text.strip(): role for text, role in zip(answers, roles, strict=True) if isinstance(text, str)}
-        if not found:
-            raise RowFailed(next(answer.reason for answer in answers if isinstance(answer, NoAnswer)))
-        mixed = [_Answer(text, role) for text, role in found.items()]
-        random.Random(transcript(self.task.messages)).shuffle(mixed)
-        return mixed
-
     def _decided(self, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":
-            return self._by_truth(answers)
+            if self.task.truth is None:
+                return None
+            truth = final_answer(self.task.truth) or self.task.truth
+            agrees = [same_answer(final_answer(one.text) or "", truth) for one in answers]
+            right, wrong = (
+                [one for one, is_same in zip(answers, agrees, strict=True) if is_same is wanted]
+                for wanted in (True, False)
+            )
+            return (right[0], wrong[0]) if right and wrong else None
         if decider == "judge":
             one, other = answers[:2]
             first = yield from better(self.task.messages, one.text, other.text)
@@ -126,16 +126,6 @@ class PreferencePair:
         order = sorted(range(len(answers)), key=lambda place: scores[place]["reward"])
         margin = scores[order[-1]]["reward"] - scores[order[0]]["reward"]
         return (answers[order[-1]], answers[order[0]]) if margin > self.pipeline.least_margin else None
-
-    def _by_truth(self, answers: Sequence[_Answer]) -> _Pair | None:
-        if self.task.truth is None:
-            return None
-        truth = final_answer(self.task.truth) or self.task.truth
-        agrees = [same_answer(final_answer(one.text) or "", truth) for one in answers]
-        right, wrong = (
-            [one for one, is_same in zip(answers, agrees, strict=True) if is_same is wanted] for wanted in (True, False)
-        )
-        return (right[0], wrong[0]) if right and wrong else None
 
     def _rewards(self, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
         asks = [self.pipeline.reward.ask([*self.task.messages, said("assistant", one.text)]) for one in answers]

@@ -13,6 +13,7 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     Task,
+    TaskPipeline,
     TaskSource,
     answered,
     said,
@@ -22,7 +23,7 @@ ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosit
 _MOST = 4
 
 
-class Ratings:
+class Ratings(TaskPipeline):
     """A model answers each task, and a judge rates the answer by five attributes.
 
     Args:
@@ -46,10 +47,6 @@ class Ratings:
     def roles(self) -> Sequence[str]:
         """See `Pipeline`."""
         return [*self.tasks.roles(), "judge", *([] if self.responder == GENERATOR else [self.responder])]
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`."""
-        return self.tasks.most_rows()
 
     def candidates(self) -> Program[Iterable["RatedAnswer"]]:
         """An answer to each task."""

@@ -14,6 +14,7 @@ from nemo_vfm.synth.programs.row_program import (
     Dropped,
     Program,
     Task,
+    TaskPipeline,
     TaskSource,
     answered,
     said,
@@ -22,7 +23,7 @@ from nemo_vfm.synth.programs.row_program import (
 Half = Literal["sft", "preference"]
 
 
-class RealPrompts:
+class RealPrompts(TaskPipeline):
     """One half of given prompts. Which half a prompt is in follows from its words alone, in any run and any file.
 
     Prompts that differ in capitals, punctuation and white space only are in the same half, and so are conversations
@@ -52,10 +53,6 @@ class RealPrompts:
     def roles(self) -> Sequence[str]:
         """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.guard is None else self.guard.roles())]
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`."""
-        return self.tasks.most_rows()
 
     def candidates(self) -> Program[Iterable["RealPrompt"]]:
         """Every prompt, also those of the other half and copies: the ledger counts them."""

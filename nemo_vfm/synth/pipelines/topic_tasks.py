@@ -7,8 +7,18 @@ from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
-from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, Task, answered, said
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of, num_topics, topics_of
+from nemo_vfm.synth.programs.row_program import (
+    GENERATOR,
+    Ask,
+    Draft,
+    Dropped,
+    Program,
+    Task,
+    answered,
+    parents_of,
+    said,
+)
 
 
 class TopicTasks:
@@ -64,7 +74,7 @@ class TopicTasks:
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`: as they were found, without revision or further turns."""
         tasks = yield from self._found()
-        return [Task([said("user", task)], _parents(task, place)) for task, place in tasks.items()]
+        return [Task([said("user", task)], parents_of(task, place)) for task, place in tasks.items()]
 
     def _found(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its topic, subtopic and level; a topic whose list cannot be read is passed over."""
@@ -76,12 +86,7 @@ class TopicTasks:
             for topic, subtopics in zip(topics, lists, strict=True) for subtopic in subtopics for level in self.levels
         ]  # fmt: skip
         lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
-        every: dict[str, dict[str, str]] = {}
-        for number in range(self.tasks):  # one of each place, then another: few rows are on many topics, too
-            for place, tasks in zip(places, lists, strict=True):
-                for task in tasks[number : number + 1]:
-                    every.setdefault(task, place)
-        return every
+        return in_turn(lists, places, "tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +111,14 @@ class TopicTask:
             if answer.strip() == task.strip():
                 return Dropped("echo")
             messages += [said("user", task), said("assistant", answer)]
-        if self.check_by:
-            return (yield from self._checked(task, answer, messages))
-        return Draft(messages, _parents(self.task, self.place))
-
-    def _checked(self, task: str, answer: str, messages: Sequence[Json]) -> Program[Draft | Dropped]:
-        """The row, if another solution ends with the same."""
-        sample = int(self.check_by == GENERATOR)
-        (other,) = answered((yield [Ask("answer", {"task": task}, sample=sample, model=self.check_by)]))
-        found, again = final_answer(answer), final_answer(other)
-        if found is None or again is None:
-            return Dropped("a solution without a final answer")
-        if not same_answer(found, again):
-            return Dropped("final answers that do not agree")
-        verifier = f"final_answer: {found}, and by {self.check_by} {again}"
-        return Draft(messages, _parents(self.task, self.place), verifier=verifier)
-
-
-def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:
-    return {**{name: value for name, value in place.items() if value}, "task": task}
+        verifier = ""
+        if self.check_by:  # another solution must end with the same
+            sample = int(self.check_by == GENERATOR)
+            (other,) = answered((yield [Ask("answer", {"task": task}, sample=sample, model=self.check_by)]))
+            found, again = final_answer(answer), final_answer(other)
+            if found is None or again is None:
+                return Dropped("a solution without a final answer")
+            if not same_answer(found, again):
+                return Dropped("final answers that do not agree")
+            verifier = f"final_answer: {found}, and by {self.check_by} {again}"
+        return Draft(messages, parents_of(self.task, self.place), verifier=verifier)

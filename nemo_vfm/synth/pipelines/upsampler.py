@@ -79,11 +79,16 @@ class CaptionPair:
             return Dropped(f"a caption of fewer than {pipeline.least_caption_words} words")
         if words > pipeline.most_caption_words:
             return Dropped(f"a caption of more than {pipeline.most_caption_words} words")
-        least, most = map(str, pipeline.prompt_words)
-        values = {"caption": caption, "least": least, "most": most}
+        least, most = pipeline.prompt_words
+        values = {"caption": caption, "least": str(least), "most": str(most)}
         prompt = as_typed(*answered((yield [Ask("short_prompt", values)])))
-        if rule := self._unfit_prompt(prompt, caption):
-            return Dropped(rule)
+        if not least <= len(prompt.split()) <= most:
+            return Dropped(f"a prompt of fewer than {least} or more than {most} words")
+        if len(prompt.split()) > pipeline.most_share * words:
+            return Dropped("a prompt that is hardly shorter than its caption")
+        new = new_words(prompt, caption)
+        if len(new) > pipeline.most_new_words or any(_is_fact(word, prompt) for word in new):
+            return Dropped("a prompt that names something not in its caption")
         system = [said("system", pipeline.system)] if pipeline.system else []
         return Draft(
             [*system, said("user", prompt), said("assistant", caption)], {"given": self.given.where},
@@ -91,18 +96,6 @@ class CaptionPair:
                      "caption" if not pipeline.most_new_words else "",
             licence=licence_of(self.given, pipeline.licence),
         )  # fmt: skip
-
-    def _unfit_prompt(self, prompt: str, caption: str) -> str:
-        words = len(prompt.split())
-        least, most = self.pipeline.prompt_words
-        if not least <= words <= most:
-            return f"a prompt of fewer than {least} or more than {most} words"
-        if words > self.pipeline.most_share * len(caption.split()):
-            return "a prompt that is hardly shorter than its caption"
-        new = new_words(prompt, caption)
-        if len(new) > self.pipeline.most_new_words or any(_is_fact(word, prompt) for word in new):
-            return "a prompt that names something not in its caption"
-        return ""
 
 
 def as_typed(answer: str) -> str:

@@ -2,10 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from nemo_vfm.synth.programs.row_program import Ask, NoAnswer, Program, RowFailed
 
+Place = TypeVar("Place")
 _MOST_ROUNDS = 2
 LIST_PROMPTS = {"as_list": frozenset({"answer"}), "again": frozenset({"count"})}
 _MARK = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,3}[.):]|[a-zA-Z][.)])\s+(?P<item>\S.*)$")
@@ -45,6 +48,24 @@ def topics_of(topics: int | Sequence[str]) -> Program[list[str]]:
     return found
 
 
+def in_turn(lists: Sequence[Sequence[str]], places: Sequence[Place], kind: str) -> dict[str, Place]:
+    """Each item once, with the place that its list is of: one of each list, then another, so few rows differ, too.
+
+    Args:
+        lists: of the model.
+        places: one for each list.
+        kind: of the items, in words.
+    """
+    every: dict[str, Place] = {}
+    for number in range(max(map(len, lists), default=0)):
+        for place, items in zip(places, lists, strict=True):
+            for item in items[number : number + 1]:
+                every.setdefault(item, place)
+    if not every:
+        raise RowFailed(f"none of the model's answers to requests for lists of {kind} was a list")
+    return every
+
+
 def num_topics(topics: int | Sequence[str]) -> int:
     """How many there are at most."""
     return topics if isinstance(topics, int) else len(set(topics))
@@ -72,20 +93,16 @@ def items_of(answer: str, most: int) -> list[str]:
     Returns:
         each item once, in their order; empty where there is no list.
     """
-    text = _FENCE.sub("", answer)
-    found = _json_items(text) or [match["item"] for line in text.splitlines() if (match := _MARK.match(line))]
-    return list(_each_once(filter(None, map(_plain, found))))[:most]
-
-
-def _json_items(text: str) -> list[str]:
+    text, found = _FENCE.sub("", answer), list[str]()
     begin, end = text.find("["), text.rfind("]")
-    if begin < 0 or end < begin:
-        return []
-    try:
-        found = json.loads(text[begin : end + 1])
-    except (ValueError, RecursionError):
-        return []
-    return [item for item in found if isinstance(item, str)]
+    if 0 <= begin < end:
+        with suppress(ValueError, RecursionError):
+            found = [item for item in json.loads(text[begin : end + 1]) if isinstance(item, str)]
+    found = found or [match["item"] for line in text.splitlines() if (match := _MARK.match(line))]
+    once: dict[str, str] = {}
+    for item in filter(None, map(_plain, found)):
+        once.setdefault(plain_words(item), item)
+    return list(once.values())[:most]
 
 
 def _plain(item: str) -> str:
@@ -94,14 +111,6 @@ def _plain(item: str) -> str:
     if len(text) > 1 and text[0] in _QUOTES and text[-1] in _QUOTES:
         text = text[1:-1].strip()
     return text[:_MOST_LETTERS]
-
-
-def _each_once(items: Iterable[str]) -> Iterable[str]:
-    seen = set[str]()
-    for item in items:
-        if (key := plain_words(item)) not in seen:
-            seen.add(key)
-            yield item
 
 
 def plain_words(text: str) -> str:

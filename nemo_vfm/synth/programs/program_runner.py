@@ -22,9 +22,9 @@ from nemo_vfm.synth.programs.row_program import (
     Dropped,
     Filter,
     NoAnswer,
+    OrderedFilter,
     Program,
     RowFailed,
-    RowOrder,
     filtered,
     is_conversation,
 )
@@ -112,7 +112,12 @@ class ProgramRunner:
         A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is
         the same candidates that begin, whatever the order of answers.
         """
-        yield from self._all((filtered(one, filters) for one in candidates), wanted, RowOrder(filters).decided)
+        rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
+
+        def decided(draft: Draft) -> Draft | Dropped:
+            return next((Dropped(broken) for rule in rules if (broken := rule(draft))), draft)
+
+        yield from self._all((filtered(one, filters) for one in candidates), wanted, decided)
 
     def _all(self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]) -> Iterator[Ended]:
         source = _Questions(self, programs, wanted, decide)
@@ -241,7 +246,13 @@ def _may_be_kept(result: Any) -> bool:
 def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
     """A line of rows.jsonl, without its id. A given row has its own generator in `more`, and further models."""
     licence = {"licence": draft.licence} if draft.licence else {}
-    known: dict[str, Json] = _thoughts(draft, ended.thoughts)
+    # Thoughts before the last answer, and before both of a preference. Templates of reasoning models leave those of
+    # earlier turns out; they are in the journal.
+    pair = {f"{name}_thought": draft.more.get(name) for name in ("chosen", "rejected")}
+    last: dict[str, Json] = {"thought": list(draft.messages), **pair}
+    ends = {name: one[-1] for name, one in last.items() if is_conversation(one)}
+    texts = {name: str(one.get("content")) for name, one in ends.items() if one["role"] == "assistant"}
+    known: dict[str, Json] = {name: ended.thoughts[text] for name, text in texts.items() if text in ended.thoughts}
     known |= {name: draft.more[name] for name in ("generator",) if name in draft.more}
     known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
     return {
@@ -249,20 +260,3 @@ def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, J
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
         **facts, **licence, **known,
     }  # fmt: skip
-
-
-def _thoughts(draft: Draft, thoughts: Mapping[str, str]) -> dict[str, Json]:
-    """What was thought before the last answer, and before both of a preference.
-
-    Templates of reasoning models leave the thoughts of earlier turns out; those are in the journal.
-    """
-    pair = {f"{name}_thought": draft.more.get(name) for name in ("chosen", "rejected")}
-    last: dict[str, Json] = {"thought": list(draft.messages), **pair}
-    ends = {name: one[-1] for name, one in last.items() if is_conversation(one)}
-    texts = {name: str(one.get("content")) for name, one in ends.items() if one["role"] == "assistant"}
-    return {name: thoughts[text] for name, text in texts.items() if text in thoughts}
-
-
-def reason_of(result: Dropped | str) -> str:
-    """Why there is no row."""
-    return result.rule if isinstance(result, Dropped) else result

@@ -146,6 +146,11 @@ class Task:
     flagged: bool = False  #: whether a moderation of the data has found it unsafe
 
 
+def parents_of(task: str, place: Mapping[str, str]) -> dict[str, Json]:
+    """What a task that a model wrote was made from: its place, such as topic and level, and its words."""
+    return {**{name: value for name, value in place.items() if value}, "task": task}
+
+
 class TaskSource(AsksModels, Protocol):
     """Has tasks."""
 
@@ -156,6 +161,24 @@ class TaskSource(AsksModels, Protocol):
     def all_tasks(self) -> Program[Iterable[Task]]:
         """All of them, in an order that answers and data alone decide."""
         ...
+
+
+class TaskPipeline(Pipeline, Protocol):
+    """Makes at most one row of each of its tasks."""
+
+    tasks: TaskSource
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """Those of the tasks."""
+        return self.tasks.prompts()
+
+    def roles(self) -> Sequence[str]:
+        """Those of the tasks."""
+        return self.tasks.roles()
+
+    def most_rows(self) -> int | None:
+        """As many as there are tasks."""
+        return self.tasks.most_rows()
 
 
 @runtime_checkable
@@ -202,17 +225,3 @@ def filtered(candidate: Candidate, filters: Sequence[Filter]) -> Program[Draft |
         if rule:
             result = Dropped(rule)
     return result
-
-
-class RowOrder:
-    """Puts results in their order, and drops rows by the filters that need it."""
-
-    def __init__(self, filters: Sequence[Filter]) -> None:
-        self._rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
-
-    def decided(self, draft: Draft) -> Draft | Dropped:
-        """The next row in order."""
-        for rule in self._rules:
-            if broken := rule(draft):
-                return Dropped(broken)
-        return draft

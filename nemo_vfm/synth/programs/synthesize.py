@@ -23,7 +23,7 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, reason_of, row_of
+from nemo_vfm.synth.programs.program_runner import ProgramRunner, row_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import (
     AskingFilter,
@@ -135,7 +135,17 @@ class Synthesize:
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
             for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows, self.filters):
-                self._note(rows, ended, run.seed)
+                if isinstance(ended.result, Draft):
+                    asked = {one["model"] for one in ended.asked} & self.models.keys()
+                    facts = {
+                        "generator": self.generator.identity(), "seed": run.seed, "licence": self.licence,
+                        "models": {role: self.models[role].identity() for role in sorted(asked)},
+                    }  # fmt: skip
+                    rows.kept[ended.number] = row_of(ended, ended.result, facts)
+                elif isinstance(ended.result, Dropped):
+                    rows.dropped[ended.result.rule[:_MOST_REASONS]] += 1
+                else:
+                    rows.failed[ended.result[:_MOST_REASONS]] += 1
                 if rows.count % 1000 == 0:
                     log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
         except NemoVfmError as error:
@@ -164,18 +174,6 @@ class Synthesize:
     def _asker(self, journal: Journal | None = None) -> Asker:
         return Asker(chat=self.generator, others=self.models, journal=journal, pace=self.pace, budget=self.budget,
                      tries=self.tries)  # fmt: skip
-
-    def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
-        if isinstance(ended.result, Draft):
-            asked = {one["model"] for one in ended.asked} & self.models.keys()
-            facts = {
-                "generator": self.generator.identity(), "seed": seed, "licence": self.licence,
-                "models": {role: self.models[role].identity() for role in sorted(asked)},
-            }  # fmt: skip
-            rows.kept[ended.number] = row_of(ended, ended.result, facts)
-        else:
-            counts = rows.dropped if isinstance(ended.result, Dropped) else rows.failed
-            counts[reason_of(ended.result)[:_MOST_REASONS]] += 1
 
     def _write(self, run: Run, lines: list[dict[str, Json]], rows: _Rows, runner: ProgramRunner) -> None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -253,17 +251,17 @@ def _conversations(column: Sequence[Json]) -> pa.Array:
 
 def _with_openai_calls(message: Mapping[str, Json]) -> dict[str, Json]:
     """Arguments of calls as JSON, which is OpenAI's form: as a mapping, each would get the names of all others."""
-    match message:
-        case {"tool_calls": list(calls)}:
-            return {**message, "tool_calls": [_with_text_arguments(call) for call in calls]}
-    return dict(message)
-
-
-def _with_text_arguments(call: Json) -> Json:
-    match call:
-        case {"function": {"arguments": dict(arguments)} as function}:
-            return {**call, "function": {**function, "arguments": _text(arguments)}}
-    return call
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(message)
+    found: list[Json] = []
+    for call in calls:
+        match call:
+            case {"function": {"arguments": dict(arguments)} as function}:
+                found.append({**call, "function": {**function, "arguments": _text(arguments)}})
+            case _:
+                found.append(call)
+    return {**message, "tool_calls": found}
 
 
 def _text(value: Json) -> str:

@@ -1,1 +1,0 @@
-"""Turns the tokens of an answer into text as they come."""
