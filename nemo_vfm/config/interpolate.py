@@ -207,28 +207,24 @@ class _Resolver:
             self._fail(f"{MAX_CHAIN} references follow one another in a chain", mark, path)
         self._open.append(name)
         try:
-            found = self.node(self._find(name, mark, path), name)
+            node: Node = self.root
+            walked = ""
+            for part in name.split("."):
+                if isinstance(node, Scalar) and has_interpolation(node.value):
+                    node = self._follow(walked, mark, path)
+                below = child(node, part)
+                if below is None:
+                    known = (join(walked, key) for key in (node.items if isinstance(node, Map) else ()))
+                    wanted = join(walked, part)
+                    self._fail(f"${{{name}}}: there is no {wanted}{did_you_mean(wanted, known)}", mark, path)
+                assert below is not None
+                node, walked = below, join(walked, part)
+            found = self.node(node, name)
         finally:
             self._open.pop()
         if isinstance(found, Scalar) and found.broken:
             raise _Broken
         return found
-
-    def _find(self, name: str, mark: Mark, path: str) -> Node:
-        """The node at an address, following interpolations on the way."""
-        node: Node = self.root
-        walked = ""
-        for part in name.split("."):
-            if isinstance(node, Scalar) and has_interpolation(node.value):
-                node = self._follow(walked, mark, path)
-            below = child(node, part)
-            if below is None:
-                known = (join(walked, key) for key in (node.items if isinstance(node, Map) else ()))
-                wanted = join(walked, part)
-                self._fail(f"${{{name}}}: there is no {wanted}{did_you_mean(wanted, known)}", mark, path)
-            assert below is not None
-            node, walked = below, join(walked, part)
-        return node
 
     def _fail(self, message: str, mark: Mark, path: str) -> None:
         # A value that is used in several places is resolved several times, and is wrong once.

@@ -7,6 +7,7 @@ typed `Factory[...]` receives a factory instead of an object.
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -196,11 +197,7 @@ class Checker:
                 and any(len(problem.path) > len(path) for problem in trial.problems)
             ):
                 break  # the class fits this option, only its arguments are wrong
-        return self._no_option(node, hint, path, trials)
-
-    def _no_option(self, node: Node, hint: Any, path: str, trials: "list[Checker]") -> Part:
-        """Nothing fits: for a component, the trial that came furthest has the useful messages."""
-        if isinstance(node, Map):
+        if isinstance(node, Map):  # for a component, the trial that came furthest has the useful messages
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
             return _NOTHING
         is_open = isinstance(node, Scalar) and not node.secret
@@ -290,8 +287,8 @@ class Checker:
         if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
             self._absent(written, str, join(path, TARGET))
             return None
-        is_callable = hints.is_callable(hint)
-        made = hints.called_makes(hint) if is_callable and is_partial else hint
+        is_callable = (get_origin(hint) or hint) in (Callable, partial)
+        made = (hints.ANYTHING, *get_args(hint))[-1] if is_callable and is_partial else hint
         try:
             return chosen(written, made, self.trust, is_root=not path, is_partial=is_partial)
         except (NotLocated, TypeError) as error:

@@ -73,7 +73,19 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
     Args:
         recipe: the recipe's file; a run folder's own recipe may name that folder wherever it lies.
     """
-    path = _path(node)
+    try:
+        path = Path(str(node.value)).expanduser()
+    except RuntimeError as error:
+        raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
+    if node.secret and is_key(str(path)):
+        raise fail("a folder's name must not contain a secret, and this one is the value of a variable such as a key",
+                   node.mark, _KEY)  # fmt: skip
+    if UNSEEN.search(str(path)):
+        raise fail("a path must not contain invisible characters", node.mark, _KEY)
+    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
+        raise fail(f"the name of a folder has at most {LONGEST_NAME} bytes, one in run_dir {longest}", node.mark, _KEY)
+    if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
+        raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, _KEY)
     if (folder := _of_git(path)) is not None:
         raise fail(f"run_dir lies inside {shown_path(str(folder))}, which is git's own; take another folder",
                    node.mark, _KEY)  # fmt: skip
@@ -116,23 +128,6 @@ def _is_visible(path: Path, folder: Path) -> bool:
     lies, root = real(path), real(folder)
     below = lies.relative_to(root).parts if lies.is_relative_to(root) else ()
     return bool(below) and not any(part.startswith(".") for part in below)
-
-
-def _path(node: Scalar) -> Path:
-    try:
-        path = Path(str(node.value)).expanduser()
-    except RuntimeError as error:
-        raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
-    if node.secret and is_key(str(path)):
-        raise fail("a folder's name must not contain a secret, and this one is the value of a variable such as a key",
-                   node.mark, _KEY)  # fmt: skip
-    if UNSEEN.search(str(path)):
-        raise fail("a path must not contain invisible characters", node.mark, _KEY)
-    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
-        raise fail(f"the name of a folder has at most {LONGEST_NAME} bytes, one in run_dir {longest}", node.mark, _KEY)
-    if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
-        raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, _KEY)
-    return path
 
 
 def _of_git(path: Path) -> Path | None:

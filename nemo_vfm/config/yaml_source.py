@@ -197,8 +197,10 @@ class _Reader:
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key, key_mark = self._key(event, result)
             value = next(self._events)
-            if isinstance(value, yaml.ScalarEvent) and not value.value and value.implicit[0]:
-                _refuse_joined(key, key_mark)
+            is_empty = isinstance(value, yaml.ScalarEvent) and not value.value and value.implicit[0]
+            if is_empty and (joined := re.fullmatch(r"([\w-]+)[:=](.+)", key)):  # `{a:1}`, `{a=1}`: a key of that name
+                raise fail(f"{key} is read as a key without a value; write {joined[1]}: {joined[2]}, with a space",
+                           key_mark)  # fmt: skip
             result.items[key] = self._node(value, depth + 1)
             result.keys[key] = key_mark
         return result
@@ -233,12 +235,6 @@ class _Reader:
         self._nodes += size
         if self._nodes > MAX_NODES:
             raise fail(f"this file expands to more than {MAX_NODES} values", mark)
-
-
-def _refuse_joined(key: str, mark: Mark) -> None:
-    """Refuse `{a:1}` and `{a=1}`: YAML reads each as a key of that name, without a value."""
-    if joined := re.fullmatch(r"([\w-]+)[:=](.+)", key):
-        raise fail(f"{key} is read as a key without a value; write {joined[1]}: {joined[2]}, with a space", mark)
 
 
 def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:

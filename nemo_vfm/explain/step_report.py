@@ -23,7 +23,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.core.types.training_data import TrainingData
+from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
 from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
@@ -34,7 +34,6 @@ from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.phases import at
-from nemo_vfm.train.state.data_position import epoch_of
 from nemo_vfm.workflow import Workflow
 
 _LONGEST_KEY = 34
@@ -125,7 +124,11 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
 
 def _epoch(data: TrainingData, step: int) -> float | None:
     try:
-        return epoch_of(data, step - 1)
+        index = step - 1
+        if not isinstance(data, ResumableData):
+            return index / data.batches_per_epoch() + 1
+        shares = [read.place / read.of for read in data.position(index).values() if read.of]
+        return min(shares) + 1 if shares else None
     except UserError:  # streamed tars that were never read to their end
         return None
 

@@ -108,7 +108,13 @@ def run(
         with listening():
             status = RecipeRun(composed, words, given, endings.append).run()
     if not endings:
-        return _of_other_processes(composed.run_dir, status, before)
+        left = _status(composed.run_dir)  # by rank 0 of the processes that were started
+        if status:
+            text = left.get("error") if left != before else ""
+            text = text or (f"the processes of the run in {composed.run_dir} ended with status {status}; they gave "
+                            f"the reason above")  # fmt: skip
+            raise _ERRORS.get(status, NemoVfmError)(text)
+        return Outcome(str(left.get("summary", "")), left.get("figures", {}))
     if endings[-1].error is not None:
         raise endings[-1].error
     assert endings[-1].outcome is not None
@@ -132,16 +138,6 @@ def _as_file(composed: "Composed", folder: Path) -> list[str]:
     file = folder / f"{composed.path.stem}.yaml"
     file.write_text(composed.to_yaml())
     return [str(file), *composed.typed_words()]
-
-
-def _of_other_processes(folder: Path, status: int, before: Mapping[str, Any]) -> Outcome:
-    """What rank 0 of those that were started has left in the run folder."""
-    last_status = _status(folder)
-    if status:
-        own = last_status.get("error") if last_status != before else ""
-        text = own or f"the processes of the run in {folder} ended with status {status}; they gave the reason above"
-        raise _ERRORS.get(status, NemoVfmError)(text)
-    return Outcome(str(last_status.get("summary", "")), last_status.get("figures", {}))
 
 
 def _status(folder: Path) -> Mapping[str, Any]:

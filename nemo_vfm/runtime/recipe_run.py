@@ -135,7 +135,16 @@ class RecipeRun:
         from nemo_vfm.runtime.rank_processes import run_as_one_of_several
 
         if not ranks.is_given() and count > 1:
-            return self._launch(job, count)
+            from nemo_vfm.config import RecipeError
+            from nemo_vfm.runtime.checks.shareable_batches import unshareable
+            from nemo_vfm.runtime.local_launch import launch
+
+            if problems := unshareable(self.composed, job):
+                raise RecipeError(problems)
+            return launch(
+                ["run", *self.words, *self.options.words()], count, self.options.preempt or DEFAULT,
+                max_restarts=self.options.max_restarts,
+            )  # fmt: skip
         text = self.composed.to_yaml()
         if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
             job.run(Run(self._folder, read_values(text, "this recipe"), self.composed.seed))
@@ -143,7 +152,16 @@ class RecipeRun:
         _require_ranks(job)
 
         def first() -> int:
-            return self._in_folder(job)
+            from nemo_vfm.runtime.run_folder import Status, open_folder
+            from nemo_vfm.runtime.user_permissions import remember
+
+            text = self.composed.to_yaml(conceal_keys)
+            seed, allow = self.composed.seed, self.options.allow
+            with open_folder(self._folder, text, seed, allow, source=self._source()) as prepared:
+                remember(text, self._writes)
+                ending = perform_recorded(job, prepared, Status(prepared.folder))
+                self.show(ending)
+                return ending.status
 
         def lost(sentence: str) -> None:
             from nemo_vfm.runtime.run_folder import Status
@@ -154,30 +172,6 @@ class RecipeRun:
             return first()
         return run_as_one_of_several(job, text, self._folder, first, lost, timeout_s=self.options.rank_timeout,
                                      silence_s=self.options.rank_silence)  # fmt: skip
-
-    def _launch(self, job: "Job", count: int) -> int:
-        from nemo_vfm.config import RecipeError
-        from nemo_vfm.runtime.checks.shareable_batches import unshareable
-        from nemo_vfm.runtime.local_launch import launch
-
-        if problems := unshareable(self.composed, job):
-            raise RecipeError(problems)
-        return launch(
-            ["run", *self.words, *self.options.words()], count, self.options.preempt or DEFAULT,
-            max_restarts=self.options.max_restarts,
-        )  # fmt: skip
-
-    def _in_folder(self, job: "Job") -> int:
-        """Hold the folder, run, and show how it ended."""
-        from nemo_vfm.runtime.run_folder import Status, open_folder
-        from nemo_vfm.runtime.user_permissions import remember
-
-        text = self.composed.to_yaml(conceal_keys)
-        with open_folder(self._folder, text, self.composed.seed, self.options.allow, source=self._source()) as prepared:
-            remember(text, self._writes)
-            ending = perform_recorded(job, prepared, Status(prepared.folder))
-            self.show(ending)
-            return ending.status
 
     def _source(self) -> Path | None:
         """The recipe's file, whose name the manifest keeps; None where it has none."""
@@ -195,8 +189,11 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     try:
         with status.running():
             outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)
-    except (Preempted, PreemptedNow) as error:
-        return _stopped(error, run.folder, status)
+    except (Preempted, PreemptedNow) as error:  # the scheduler or the user wanted the machine: nothing failed
+        meant = error if not isinstance(error, PreemptedNow) else Preempted(f"{error} ended the run immediately")
+        code = getattr(meant, "exit_code", EXIT_CODE)
+        status.write("interrupted" if code == INTERRUPTED else "preempted", error=str(meant))
+        return Ending(run.folder, code, error=meant)
     except NextPhase as error:
         status.write("between_phases", error=str(error))
         return Ending(run.folder, error.exit_code, error=error)
@@ -251,16 +248,6 @@ def _require_ranks(job: "Job") -> None:
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _stopped(error: BaseException, folder: Path, status: "Status") -> Ending:
-    """The scheduler or the user wanted the machine: nothing failed."""
-    from nemo_vfm.core.errors import Preempted
-
-    meant = error if not isinstance(error, PreemptedNow) else Preempted(f"{error} ended the run immediately")
-    code = getattr(meant, "exit_code", EXIT_CODE)
-    status.write("interrupted" if code == INTERRUPTED else "preempted", error=str(meant))
-    return Ending(folder, code, error=meant)
 
 
 def _lost_behind(error: Exception) -> "LostRank | None":

@@ -48,7 +48,13 @@ class Workflow:
         Returns:
             The figures of every step as `<step>/<figure>`.
         """
-        return _together({one.name: one.perform() for one in self._planned_steps(run)})
+        outcomes = {one.name: one.perform() for one in self._planned_steps(run)}
+        skipped = sum(outcome.did_nothing for outcome in outcomes.values())
+        figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
+        last = list(outcomes.values())[-1]
+        count = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done"
+        skipped_note = f", {skipped} of them before" if skipped else ""
+        return Outcome(f"{count}{skipped_note}; {last.summary}", figures, did_nothing=skipped == len(outcomes))
 
     def _planned_steps(self, run: Run) -> "Iterator[PlannedStep]":
         before = run.before or sha256_text(f"seed {run.seed}")
@@ -212,12 +218,3 @@ def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
         raise UserError(f"{folder} holds work started from another recipe or other earlier steps; choose another "
                         f"run_dir, or run the whole workflow once, which moves it aside")  # fmt: skip
     prepare(folder, step.fingerprint, step.title, set_aside=False)
-
-
-def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
-    skipped = sum(outcome.did_nothing for outcome in outcomes.values())
-    figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
-    last = list(outcomes.values())[-1]
-    skipped_note = f", {skipped} of them before" if skipped else ""
-    summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
-    return Outcome(summary, figures, did_nothing=skipped == len(outcomes))

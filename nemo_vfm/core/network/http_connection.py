@@ -74,7 +74,10 @@ def connection(
         deadline.watch(plain)
         if proxy is not None:
             proxy.tunnel(plain, url)
-        link.sock = _wrap_tls(plain, url.host) if url.scheme == "https" else plain
+        if url.scheme == "https":  # the certificate is verified for the host name in the URL
+            link.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=url.host)
+        else:
+            link.sock = plain
         yield link
         if deadline.expired:  # http.client takes a shutdown for the end of headers, or of an unsized body
             raise TimeoutError
@@ -106,8 +109,3 @@ def _shut_down(handle: socket.socket, expired: threading.Event) -> None:
         handle.shutdown(socket.SHUT_RDWR)
     except OSError:
         return  # already closed
-
-
-def _wrap_tls(plain: socket.socket, host: str) -> socket.socket:
-    """Wrap a connection in TLS and verify the certificate for the host name in the URL."""
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)

@@ -115,7 +115,8 @@ class Validate:
             if not isinstance(fit.task, HasValidationMetrics):
                 found[number] = _measured(losses_B, prepared)
                 continue
-            found[number] = _summed(losses_B, prepared)
+            weight_B = prepared.weight_B.double()  # a batch counts as one sample: logs are held out by the million
+            found[number] = {"loss": [_mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
             counted.append(fit.task.contribution(prepared))
             if len(counted) == _APART:
                 counted = [fit.task.merged(counted)]
@@ -169,12 +170,6 @@ def _add_metrics(
 def _measured(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
     noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
     return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
-
-
-def _summed(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
-    """A batch as one sample: logs are held out by the million."""
-    weight_B = prepared.weight_B.double()
-    return {"loss": [_mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
 
 
 def _of_all(own: dict[int, Measured]) -> list[Measured]:

@@ -109,7 +109,8 @@ def _trainer(job: Fit, run: Run, callbacks: list[Callback], *, resumes: bool) ->
     all_callbacks = [
         exact, RecordLoss(run.folder), *callbacks, PlainHyperparameters(),
         *([StopAtNaN(run.folder / FILE)] if job.on_nan == "stop" else []),
-        SaveAndStop(run.folder, job.every_steps, job.keep_last, exact, job.keep_best), *_bar(job.trainer, has_bar),
+        SaveAndStop(run.folder, job.every_steps, job.keep_last, exact, job.keep_best),
+        *([] if has_bar or job.trainer.enable_progress_bar is False else [LightningBar()]),
     ]  # fmt: skip
     accelerator, devices = job.placement.for_trainer()
     return RememberingTrainer(
@@ -127,10 +128,6 @@ def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
     if unknown := given.keys() - signature(Trainer).parameters.keys():
         raise UserError(f"the Trainer of Lightning {lightning.__version__} has no {' and '.join(sorted(unknown))}")
     return given
-
-
-def _bar(trainer: TrainerOptions, has_bar: bool) -> list[Callback]:
-    return [] if has_bar or trainer.enable_progress_bar is False else [LightningBar()]
 
 
 def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strategy:
