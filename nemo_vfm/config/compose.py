@@ -43,7 +43,7 @@ from nemo_vfm.config.tree import (
     written,
 )
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
-from nemo_vfm.core.recipe_keys import ABSENT_FOR_NULL, RENAMED
+from nemo_vfm.core.recipe_keys import moved_keys
 
 RESERVED = ("run_dir", "seed")
 MAX_SEED = 1 << 63  # a 64-bit integer holds no larger one
@@ -231,7 +231,7 @@ class _Composer:
         """A whole composed recipe; `mark` is where another file names it."""
         root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
         if file.name == "recipe.yaml" and (file.parent / "manifest.json").is_file():  # of a run, maybe an old one
-            root = _with_new_keys(root)
+            root = _under_new_keys(root)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -347,17 +347,14 @@ def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
         raise fail(f"files include one another more than {MAX_INCLUDES} deep: {names[0]} -> ... -> {names[-1]}", mark)
 
 
-def _with_new_keys(root: Map) -> Map:
-    """The recipe that a run was begun with, under the keys of this version."""
+def _under_new_keys(root: Map) -> Map:
+    """The recipe that a run was begun with, each value that an earlier version had elsewhere with its place."""
     for path, node in walk(root):
-        if not isinstance(node, Map):
-            continue
-        for old, new in RENAMED.get(node.target() or "", {}).items():
-            if (value := node.items.get(old)) is None:
-                continue
+        shallow = {key: getattr(one, "value", one) for key, one in node.items.items()} if isinstance(node, Map) else {}
+        for old, new in moved_keys(shallow):
+            assert isinstance(node, Map)
             root = drop(root, join(path, old))
-            if not (new in ABSENT_FOR_NULL and isinstance(value, Scalar) and value.value is None):
-                root = put(root, join(path, new), value, node.key_mark(old))
+            root = put(root, join(path, new), node.items[old], node.key_mark(old)) if new else root
     return root
 
 

@@ -45,12 +45,10 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.parallel.ranks.gather import GatherGroup
 from nemo_vfm.parallel.ranks.process_group import first_says
-from nemo_vfm.sparse.tables.fused_tables import count_rows
-from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
+from nemo_vfm.train.callbacks.callback import Callback, LightningCallback, LightningLogger, LoggerSource
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
-from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
@@ -148,8 +146,24 @@ class Train:
         if fit.finished:
             self.loop.checkpoint.copy(fit)
             return Outcome(f"already trained for {fit.step} steps", {"steps": fit.step}, did_nothing=True)
+        from nemo_vfm.data.loader.lightning_data import BatchModule
+        from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
+        from nemo_vfm.train.loggers.guard import open_all
+        from nemo_vfm.train.loggers.run_logger import RunLogger
+        from nemo_vfm.train.module import TrainModule
+        from nemo_vfm.train.trainer import has_bar, quiet_lightning, trainer
+
         with preemption.heeded(_PROMISE):
-            self._train(fit)
+            quiet_lightning()
+            sources = self.loggers if ranks.is_first() else {}
+            loggers = open_all(sources, run.folder, run.settings, goes_on=fit.step > 0)
+            validation = {} if self.loop.validation is None else {"validation": self.loop.validation}
+            bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
+            # Metrics come before the checkpoint: a resume drops the lines after it, and must not miss any before.
+            ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.loop.checkpoint, **bar}
+            fit.start_clock()
+            loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
+            loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
         if fit.preempted and not fit.finished:
             raise preemption.stopped(fit.stop, f"at step {fit.step}; its checkpoint is in {fit.checkpoints}")
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
@@ -309,25 +323,6 @@ class Train:
                 f"{fit.total_steps} from now on; one run of {fit.total_steps} steps would give different weights"
             )
 
-    def _train(self, fit: TrainState) -> None:
-        from nemo_vfm.data.loader.lightning_data import BatchModule
-        from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
-        from nemo_vfm.train.loggers.guard import open_all
-        from nemo_vfm.train.loggers.run_logger import RunLogger
-        from nemo_vfm.train.module import TrainModule
-        from nemo_vfm.train.trainer import has_bar, quiet_lightning, trainer
-
-        quiet_lightning()
-        sources = self.loggers if ranks.is_first() else {}
-        loggers = open_all(sources, fit.run.folder, fit.run.settings, goes_on=fit.step > 0)
-        validation = {} if self.loop.validation is None else {"validation": self.loop.validation}
-        # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
-        bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
-        ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.loop.checkpoint, **bar}
-        fit.start_clock()
-        loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
-        loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
-
 
 def _only(kind: type[K], callbacks: Mapping[str, object]) -> K | None:
     """The one callback of a kind that the training itself needs, wherever it stands among the others."""
@@ -348,6 +343,8 @@ def _losses(fit: TrainState, metric: str) -> dict[str, float]:
 
 def _size(model: nn.Module) -> str:
     """How many numbers a model learns, those in rows of tables apart."""
+    from nemo_vfm.sparse.tables.fused_tables import count_rows
+
     tables, numbers = count_rows(model)
     rows = f", {numbers / 1e6:.1f} M in {tables} tables" if tables else ""
     return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters{rows}"

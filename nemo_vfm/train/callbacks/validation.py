@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import load, save
@@ -21,10 +21,12 @@ from nemo_vfm.core.types.task import (
 )
 from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
 from nemo_vfm.data.shards.shard_index import warn_that_none_is_held_out
-from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
 from nemo_vfm.parallel.ranks.process_group import everyone_says, everyone_sends
 from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.state.validation_batches import evaluated, speaks_for_slice
+
+if TYPE_CHECKING:
+    from nemo_vfm.metrics.ranking import GroupedScores
 
 #: loss, weight and noise of each sample of a batch
 Measured = dict[str, list[float]]
@@ -106,11 +108,11 @@ class Validate:
 
     def _of_this_rank(
         self, fit: TrainState, batches: Iterable[Batch]
-    ) -> tuple[dict[int, Measured], list[Contribution], dict[str, list[GroupedScores]]]:
+    ) -> tuple[dict[int, Measured], list[Contribution], dict[str, list["GroupedScores"]]]:
         """What the batches of this rank's slice measure, by number; what they count for the task's metrics; groups."""
         found: dict[int, Measured] = {}
         counted: list[Contribution] = []
-        grouped: dict[str, list[GroupedScores]] = {}
+        grouped = dict[str, list["GroupedScores"]]()
         for number, losses_B, prepared in evaluated(fit, batches):
             if not isinstance(fit.task, HasValidationMetrics):
                 found[number] = _measured(losses_B, prepared)
@@ -122,12 +124,16 @@ class Validate:
                 counted = [fit.task.merged(counted)]
             if self.group and isinstance(fit.task, RanksGroups):
                 for suffix, columns in fit.task.grouped(prepared, self.group).items():
+                    from nemo_vfm.metrics.ranking import GroupedScores
+
                     one = GroupedScores.of(**{f"{name}_N": column for name, column in columns.items()})
                     grouped.setdefault(suffix, []).append(one)
         return found, counted, grouped
 
-    def _of_groups(self, fit: TrainState, grouped: Mapping[str, Sequence[GroupedScores]]) -> dict[str, float]:
+    def _of_groups(self, fit: TrainState, grouped: Mapping[str, Sequence["GroupedScores"]]) -> dict[str, float]:
         """Measures of all ranks' groups, of which each may be spread over them."""
+        from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
+
         own = {f"{suffix}/{name}": column for suffix, parts in grouped.items()
                for name, column in GroupedScores.merged(parts).columns().items()}  # fmt: skip
         sent = everyone_sends(save(own) if own and speaks_for_slice(fit) else b"")
