@@ -31,7 +31,7 @@ def is_inert(key: str) -> bool:
 
 
 def moved_keys(component: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(key, its address below the class today) of the keys that an earlier version wrote; empty where it is left out."""
+    """(key, its address below the class today; empty where it is left out) of keys that an earlier version wrote."""
     renamed = RENAMED.get(str(component.get("_target_")), {})
     return [(old, "" if component[old] is None and new in _ABSENT_FOR_NULL else new)
             for old, new in renamed.items() if old in component]  # fmt: skip
