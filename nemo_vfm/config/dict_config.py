@@ -45,7 +45,7 @@ def from_dict_config(config: object) -> Composed:
     """The recipe that a config is a part of; a mapping made by hand is a recipe without a file.
 
     Raises:
-        UserError: it is no mapping.
+        UserError: it is not a mapping.
         RecipeError: a value could not stand in a recipe.
     """
     made = (
@@ -109,13 +109,13 @@ class _Converter:
             return origin
         value = str(value) if isinstance(value, Path) else value
         if not isinstance(value, bool | int | float | str | None):
-            raise fail(f"a recipe holds texts, numbers, true, false and null, got {type(value).__name__}",
+            raise fail(f"a recipe can hold only text, numbers, true, false and null, got {type(value).__name__}",
                        _mark(path, type(value).__name__), path)  # fmt: skip
         if isinstance(value, float) and value - value != 0:
             raise fail(f"{value} is not a finite number; recipes hold finite numbers only",
                        _mark(path, str(value)), path)  # fmt: skip
         if isinstance(value, str) and re.search("[\x00\ud800-\udfff]", value):
-            raise fail("this text holds a NUL or half a character", _mark(path, "..."), path)
+            raise fail("this text contains a NUL or half a surrogate pair", _mark(path, "..."), path)
         if isinstance(value, str):
             value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
         return Scalar(value, _mark(path, text_of(value)))

@@ -269,7 +269,7 @@ def in_words(hint: Any) -> str:
     if known := choices(hint):
         return f"one of {', '.join(known)}"
     if is_factory(hint):
-        return f"a component that makes {in_words(factory_parts(hint)[1])}"
+        return f"a component that builds {in_words(factory_parts(hint)[1])}"
     if is_mapping(hint):
         return f"a mapping of names to {in_words((*get_args(hint), ANYTHING, ANYTHING)[1])}"
     if is_list(hint):
