@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import torch
@@ -121,7 +121,14 @@ class Train:
                 raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, but there are "
                                 f"{ranks.count()}: run the same command on {phase.plan.world} devices to resume in "
                                 f"{run.folder}")  # fmt: skip
-            outcome = self._in(phase, run.seed)._run(run)
+            if len(self.phases) > 1:
+                log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
+            here = copy.copy(self)  # this training up to the end of the phase
+            here.phases, here.parallel = [], phase.plan
+            here.loop = replace(self.loop, duration=Duration(phase.end, "steps"), phases=None)
+            here.data = data_of(self.data, self.phases, phase, run.seed)
+            here.schedule = InPhases(self.phases, self.schedule)
+            outcome = here._run(run)
             if outcome.figures["steps"] < phase.end:
                 break  # a callback wished for an end
         return outcome
@@ -129,17 +136,6 @@ class Train:
     def _now(self, folder: Path) -> Stretch:
         done = [checkpoint_names.step_of(path.name) for path in existing(folder / "checkpoints")]
         return at(self.phases, max(done, default=0))
-
-    def _in(self, phase: Stretch, seed: int) -> Self:
-        """This training up to the end of a phase."""
-        if len(self.phases) > 1:
-            log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
-        here = copy.copy(self)
-        here.phases, here.parallel = [], phase.plan
-        here.loop = replace(self.loop, duration=Duration(phase.end, "steps"), phases=None)
-        here.data = data_of(self.data, self.phases, phase, seed)
-        here.schedule = InPhases(self.phases, self.schedule)
-        return here
 
     def _run(self, run: Run) -> Outcome:
         fit = self._start(run)
@@ -256,7 +252,8 @@ class Train:
             log.info(f"resuming at step {fit.step} from {saved.path}")
             self.skip.say_what_differs(fit.step, saved.state.get("skip"))
             self.weights.say_what_differs(fit.step, saved.state.get("adapters"))
-        self._fetch_together()
+        if isinstance(self.data, GatherGroup) and self.data.fetches_together and (peers := same_slice(self.parallel)):
+            self.data.share_with(peers)
         self._start_data(fit, None if saved is None else saved.state)
         self._require_words(model)
         fit.total_steps, fit.limit_s = self.loop.length(fit.data)
@@ -306,10 +303,6 @@ class Train:
         same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
         together(everyone, lambda: self.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
         return checkpoint.newest(folder, everyone)
-
-    def _fetch_together(self) -> None:
-        if isinstance(self.data, GatherGroup) and self.data.fetches_together and (peers := same_slice(self.parallel)):
-            self.data.share_with(peers)
 
     def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""

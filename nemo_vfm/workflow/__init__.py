@@ -182,7 +182,9 @@ def perform(
     if needs_of(job).ranks > 1:
         announce(run)
     try:
-        outcome = _concealed(job.run(run))
+        outcome = job.run(run)
+        # What a job says goes to the terminal, three files and the report.
+        outcome = replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
     except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
         with suppress(OSError):  # of a full disk the job's own error tells more
             write_json(run.folder / STARTED, {**marker_of(fingerprint), "seconds": _since(began, before_s)})
@@ -196,11 +198,6 @@ def perform(
 def _since(began: float, before_s: Json) -> float:
     known = isinstance(before_s, int | float) and before_s >= 0
     return round(time.monotonic() - began + (before_s if known else 0.0), 3)
-
-
-def _concealed(outcome: Outcome) -> Outcome:
-    """What a job says goes to the terminal, three files and the report."""
-    return replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
 
 
 def begin(step: PlannedStep, *, may_differ: bool = False) -> None:

@@ -70,7 +70,11 @@ def connection(
     """
     plain, link = None, http.client.HTTPConnection(url.host, url.port)
     try:
-        plain = _connect(url, deadline, allow_private) if proxy is None else proxy.connect(deadline.remaining_s)
+        if proxy is None:
+            ips = addresses(url, allow_private=allow_private)
+            plain = socket.create_connection((str(ips[0]), url.port), timeout=deadline.remaining_s)
+        else:
+            plain = proxy.connect(deadline.remaining_s)
         deadline.watch(plain)
         if proxy is not None:
             proxy.tunnel(plain, url)
@@ -96,11 +100,6 @@ def one_line(text: str) -> str:
     """Reduce foreign text to one short line without secrets, for a message."""
     line = conceal(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
     return line if len(line) <= 400 else f"{line[:400]}…"
-
-
-def _connect(url: ServiceUrl, deadline: Deadline, allow_private: bool) -> socket.socket:
-    ips = addresses(url, allow_private=allow_private)
-    return socket.create_connection((str(ips[0]), url.port), timeout=deadline.remaining_s)
 
 
 def _shut_down(handle: socket.socket, expired: threading.Event) -> None:

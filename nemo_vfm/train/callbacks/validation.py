@@ -81,7 +81,9 @@ class Validate:
         if (batches := self._due(fit)) is None:
             return
         found, counted, grouped = self._of_this_rank(fit, batches)
-        measured = _of_all(found)
+        # Every rank's batches in the order of the data, so that the sum is that of one device.
+        everyone = {int(n): batch for text in everyone_says(json.dumps(found)) for n, batch in json.loads(text).items()}
+        measured: list[Measured] = [everyone[number] for number in sorted(everyone)]
         if not measured:
             if self.window is None:
                 warn_that_none_is_held_out()
@@ -176,12 +178,6 @@ def _add_metrics(
 def _measured(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
     noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
     return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
-
-
-def _of_all(own: dict[int, Measured]) -> list[Measured]:
-    """Every rank's batches in the order of the data, so that the sum is that of one device."""
-    found = {int(n): batch for text in everyone_says(json.dumps(own)) for n, batch in json.loads(text).items()}
-    return [found[number] for number in sorted(found)]
 
 
 def _mean(losses: torch.Tensor, weights: torch.Tensor) -> float:

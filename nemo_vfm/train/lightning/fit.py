@@ -1,7 +1,7 @@
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from pathlib import Path
 from types import MethodType
@@ -23,7 +23,6 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import last_records
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.train.callbacks.callback import LightningLogger, LoggerSource
 from nemo_vfm.train.lightning import steps
@@ -62,18 +61,15 @@ def train(job: Fit, run: Run) -> Outcome:
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
     done = steps.done(trainer)
     written = list(last_records(run.folder / FILE))
-    figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(done)}
+    # Of the last step that has one; none where it is not finite.
+    last = next((one for one in written if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
+    last_loss = numbers({"loss": last["loss"]}) if "loss" in last else {}
+    figures = {**numbers(trainer.callback_metrics), **last_loss, "steps": float(done)}
     lost = not_finite_text(not_finite_since(written))
     checkpoints = run.folder / "checkpoints"
     final = f"; weights that changed at the end are in {FINAL}" if (checkpoints / FINAL).exists() else ""
     return Outcome(f"trained {done} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
                    f"checkpoints in {checkpoints}{final}", figures)  # fmt: skip
-
-
-def _last_loss(records: Sequence[Mapping[str, Json]]) -> dict[str, float]:
-    """Of the last step that has one; none where it is not finite."""
-    last = next((one for one in records if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
-    return numbers({"loss": last["loss"]}) if "loss" in last else {}
 
 
 def _replace_optimizer(
