@@ -45,7 +45,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.parallel.ranks.gather import GatherGroup
 from nemo_vfm.parallel.ranks.process_group import first_says
-from nemo_vfm.train.callbacks.callback import Callback, LightningCallback, LightningLogger, LoggerSource
+from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
@@ -53,6 +53,7 @@ from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
 from nemo_vfm.train.state.data_position import data_at, reading_of, resumed
+from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
 from nemo_vfm.train.state.skip import NOTHING, Skip
 from nemo_vfm.train.state.train_state import Schedule, TrainState
 from nemo_vfm.train.warm_start import Weights

@@ -1,7 +1,6 @@
-"""Defines what a recipe may name as a callback, ours or Lightning's, and as a logger."""
+"""Defines callbacks: objects with any of three hooks, each given the TrainState, or callbacks of Lightning."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core.types.json_value import Json
@@ -9,7 +8,6 @@ from nemo_vfm.train.state.train_state import TrainState
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
-    from lightning.pytorch.loggers import Logger
 
 HOOKS = ("on_start", "on_step", "on_end")
 
@@ -42,30 +40,4 @@ class LightningCallback(Protocol):
 
     def load_state_dict(self, state_dict: Mapping[str, Json]) -> None:
         """The inverse of `state_dict`."""
-        ...
-
-
-@runtime_checkable
-class LoggerSource(Protocol):
-    """Opens a Lightning logger inside a run folder. Lightning is imported when a run opens one."""
-
-    def open(self, folder: Path) -> "Logger":
-        """The logger; called once a run, and again when a killed run goes on."""
-        ...
-
-
-@runtime_checkable
-class LightningLogger(Protocol):
-    """A logger of Lightning's making, which writes where its own arguments say; recipes name one under `--trust`."""
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Numbers of a step."""
-        ...
-
-    def log_hyperparams(self, params: Mapping[str, object]) -> None:
-        """The run's settings."""
-        ...
-
-    def finalize(self, status: str) -> None:
-        """The end."""
         ...

@@ -24,7 +24,6 @@ from nemo_vfm.core.storage.files import last_records
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.ranks.process_group import first_says
-from nemo_vfm.train.callbacks.callback import LightningLogger, LoggerSource
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.best import FINAL
@@ -37,6 +36,7 @@ from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, qui
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.loggers.guard import logger_of
+from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
 
 T = TypeVar("T")
 

@@ -1,6 +1,5 @@
 """Logs numbers to more than metrics.jsonl, one file each: TensorBoard, Weights & Biases, MLflow, CSV."""
 
-import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,11 +9,19 @@ if TYPE_CHECKING:
     from nemo_vfm.train.loggers.wandb import WeightsAndBiases
 
 __all__ = ["Csv", "MLflow", "TensorBoard", "WeightsAndBiases"]
-_FILES = {"Csv": "csv", "MLflow": "mlflow", "TensorBoard": "tensorboard", "WeightsAndBiases": "wandb"}
 
 
 def __getattr__(name: str) -> object:
-    """Import the file of a logger that is named; a recipe has one of them at most."""
-    if name not in _FILES:
+    """Import the file of a logger when it is named; few recipes name more than one."""
+    if name == "Csv":
+        from nemo_vfm.train.loggers import csv as module
+    elif name == "MLflow":
+        from nemo_vfm.train.loggers import mlflow as module
+    elif name == "TensorBoard":
+        from nemo_vfm.train.loggers import tensorboard as module
+    elif name == "WeightsAndBiases":
+        from nemo_vfm.train.loggers import wandb as module
+    else:
         raise AttributeError(name)
-    return pkgutil.resolve_name(f"{__name__}.{_FILES[name]}:{name}")
+    found: object = getattr(module, name)
+    return found
