@@ -14,14 +14,19 @@ __all__ = ["Csv", "MLflow", "TensorBoard", "WeightsAndBiases"]
 def __getattr__(name: str) -> object:
     """Import the file of a logger when it is named; few recipes name more than one."""
     if name == "Csv":
-        from nemo_vfm.train.loggers import csv as module
-    elif name == "MLflow":
-        from nemo_vfm.train.loggers import mlflow as module
-    elif name == "TensorBoard":
-        from nemo_vfm.train.loggers import tensorboard as module
-    elif name == "WeightsAndBiases":
-        from nemo_vfm.train.loggers import wandb as module
-    else:
-        raise AttributeError(name)
-    found: object = getattr(module, name)
-    return found
+        from nemo_vfm.train.loggers.csv import Csv
+
+        return Csv
+    if name == "MLflow":
+        from nemo_vfm.train.loggers.mlflow import MLflow
+
+        return MLflow
+    if name == "TensorBoard":
+        from nemo_vfm.train.loggers.tensorboard import TensorBoard
+
+        return TensorBoard
+    if name == "WeightsAndBiases":
+        from nemo_vfm.train.loggers.wandb import WeightsAndBiases
+
+        return WeightsAndBiases
+    raise AttributeError(name)
