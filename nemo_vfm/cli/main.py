@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,6 +43,5 @@ docs/reference/environment.md""",
 )  # fmt: skip
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run one verb; `words` are taken from the process if None."""
-    return PROGRAM.main(words)
+#: Runs one verb; its words are taken from the process if none are given.
+main = PROGRAM.main

@@ -188,7 +188,8 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _
             raise _refusal(call, f"{type(error).__name__}: {error}") from None
         if isinstance(error, TypeError) and _is_about_arguments(error):
             raise _refusal(call, f"{call.target.__qualname__} cannot take these arguments: {error}") from error
-        error.add_note(f"This happened while {call.path or 'the root'} of the recipe was made, {call.mark.place()}.")
+        where = f"{call.path or 'the root'} of the recipe"
+        error.add_note(f"This happened while {where} was being built, {call.mark.place()}.")
         raise
 
 

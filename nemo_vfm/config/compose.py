@@ -43,7 +43,7 @@ from nemo_vfm.config.tree import (
     written,
 )
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
-from nemo_vfm.core.recipe_keys import ABSENT_FOR_NULL, RENAMED
+from nemo_vfm.core.recipe_keys import moved_keys
 
 RESERVED = ("run_dir", "seed")
 MAX_SEED = 1 << 63  # a 64-bit integer holds no larger one
@@ -80,7 +80,7 @@ class Composed:
         value = self._reserved("seed", int, "a whole number").value
         assert isinstance(value, int)
         if not 0 <= value < MAX_SEED:
-            raise fail(f"a seed is at least 0 and below 2^63, got {value}", self.root.items["seed"].mark, "seed")
+            raise fail(f"seed must be at least 0 and below 2^63, got {value}", self.root.items["seed"].mark, "seed")
         return value
 
     def wrong_reserved(self) -> list[Problem]:
@@ -124,9 +124,9 @@ class Composed:
     def _reserved(self, key: str, kind: type, words: str) -> Scalar:
         node = resolve_at(self.root, key)
         if isinstance(node, Scalar) and node.value == MISSING:  # no folder of this name
-            raise fail(f"you must give this: {key}=VALUE ({words})", node.mark, key)
+            raise fail(f"you must set this: {key}=VALUE ({words})", node.mark, key)
         if not isinstance(node, Scalar) or type(node.value) is not kind or not str(node.value) or node.broken:
-            raise fail(f"{key} is {words}", node.mark, key)
+            raise fail(f"{key} must be {words}", node.mark, key)
         return node
 
 
@@ -231,7 +231,7 @@ class _Composer:
         """A whole composed recipe; `mark` is where another file names it."""
         root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
         if file.name == "recipe.yaml" and (file.parent / "manifest.json").is_file():  # of a run, maybe an old one
-            root = _with_new_keys(root)
+            root = _under_new_keys(root)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -249,7 +249,7 @@ class _Composer:
     def choice(self, slot: str, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
         """The tree that a choice stands for, ready to be laid under `slot` of `file`."""
         if place.count(".") >= MAX_DEPTH:
-            raise fail(f"values are nested more than {MAX_DEPTH} deep", mark, printable(place, 100))
+            raise fail(f"values are nested more than {MAX_DEPTH} levels deep", mark, printable(place, 100))
         if choice.startswith(_RECIPE):
             inner = self.roots.recipe(choice.removeprefix(_RECIPE), mark, file.parent)
             _refuse_cycle(inner, chain, mark)
@@ -267,15 +267,15 @@ class _Composer:
         _refuse_cycle(inner, chain, mark)
         base = self.recipe(inner, place, chain, mark).without("run_dir")
         if own.target() not in (None, base.target()):
-            text = f"{name} is a {base.target()}, and of another class nothing of it would remain; remove {TARGET}"
-            raise fail(text, own.key_mark(TARGET), TARGET)
+            raise fail(f"{name} is a {base.target()}, but with another class none of its values would be kept; "
+                       f"remove {TARGET}", own.key_mark(TARGET), TARGET)  # fmt: skip
         return base
 
     def _read(self, file: Path, mark: Mark | None, *, is_foreign: bool) -> Map:
         own = read(file, mark) if mark is None or not is_foreign else read_foreign(file, mark, (TARGET, "defaults"))
         self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
         if self._files > MAX_FILES or self._nodes > MAX_NODES:
-            text = f"a recipe takes at most {MAX_FILES} files, which hold at most {MAX_NODES} values together"
+            text = f"a recipe may include at most {MAX_FILES} files with {MAX_NODES} values in all"
             raise fail(text, mark or own.mark)
         return own
 
@@ -287,7 +287,7 @@ class _Composer:
         below: Node = Map({}, own.mark, made=True)
         for slot, choice, mark in _defaults(own):
             if not slot and not is_recipe:
-                raise fail("only a recipe builds on a recipe; here write {slot: choice}", mark, "defaults")
+                raise fail("only a recipe can build on a recipe; here, write {slot: choice}", mark, "defaults")
             if not slot:
                 below = merge(below, self._base(own, choice, mark, file, place, (*chain, file)))
                 continue
@@ -312,7 +312,7 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
     """The (slot, choice) pairs of a file; the slot is empty for a recipe that it builds on."""
     node = own.items.get("defaults", Seq((), own.mark))
     if not isinstance(node, Seq):
-        raise fail("defaults is a list such as [{model: dit_xl}, {precision: fp32}]", node.mark, "defaults")
+        raise fail("defaults must be a list such as [{model: dit_xl}, {precision: fp32}]", node.mark, "defaults")
     pairs: list[tuple[str, str, Mark]] = []
     for item in node.items:
         if isinstance(item, Scalar) and str(item.value).startswith(_RECIPE):
@@ -322,12 +322,12 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
             hint = ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
             if isinstance(item, Scalar) and item.value == "_self_":  # Hydra's
                 hint = "; this file always overrides them; remove _self_"
-            raise fail(f"each of the defaults is one {{slot: choice}}{hint}", item.mark, "defaults")
+            raise fail(f"each entry of defaults must be one {{slot: choice}}{hint}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()
         if not is_address(slot):
             raise fail(f"{printable(slot, 100)!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
         if not isinstance(choice, Scalar) or not isinstance(choice.value, str):
-            raise fail(f"the choice for {slot} is a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
+            raise fail(f"the choice for {slot} must be a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
         pairs.append((slot, choice.value, choice.mark))
     return pairs
 
@@ -342,22 +342,19 @@ def _of_hydra_slot(slot: str) -> str:
 def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
     names = [shown_path(str(link)) for link in (*chain, file)]
     if file.resolve() in {link.resolve() for link in chain}:
-        raise fail(f"these files include one another: {' -> '.join(names)}", mark)
+        raise fail(f"these files include each other: {' -> '.join(names)}", mark)
     if len(chain) > MAX_INCLUDES:
-        raise fail(f"files include one another more than {MAX_INCLUDES} deep: {names[0]} -> ... -> {names[-1]}", mark)
+        raise fail(f"files are included more than {MAX_INCLUDES} levels deep: {names[0]} -> ... -> {names[-1]}", mark)
 
 
-def _with_new_keys(root: Map) -> Map:
-    """The recipe that a run was begun with, under the keys of this version."""
+def _under_new_keys(root: Map) -> Map:
+    """The recipe that a run was begun with, each value that an earlier version had elsewhere with its place."""
     for path, node in walk(root):
-        if not isinstance(node, Map):
-            continue
-        for old, new in RENAMED.get(node.target() or "", {}).items():
-            if (value := node.items.get(old)) is None:
-                continue
+        shallow = {key: getattr(one, "value", one) for key, one in node.items.items()} if isinstance(node, Map) else {}
+        for old, new in moved_keys(shallow):
+            assert isinstance(node, Map)
             root = drop(root, join(path, old))
-            if not (new in ABSENT_FOR_NULL and isinstance(value, Scalar) and value.value is None):
-                root = put(root, join(path, new), value, node.key_mark(old))
+            root = put(root, join(path, new), node.items[old], node.key_mark(old)) if new else root
     return root
 
 

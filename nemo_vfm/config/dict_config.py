@@ -45,7 +45,7 @@ def from_dict_config(config: object) -> Composed:
     """The recipe that a config is a part of; a mapping made by hand is a recipe without a file.
 
     Raises:
-        UserError: it is no mapping.
+        UserError: it is not a mapping.
         RecipeError: a value could not stand in a recipe.
     """
     made = (
@@ -107,7 +107,18 @@ class _Converter:
         known = _with_env(origin.value) if isinstance(origin, Scalar) else None
         if isinstance(origin, Scalar) and type(known) is type(value) and known == value:
             return origin
-        return _scalar(value, path)
+        value = str(value) if isinstance(value, Path) else value
+        if not isinstance(value, bool | int | float | str | None):
+            raise fail(f"a recipe can hold only text, numbers, true, false and null, got {type(value).__name__}",
+                       _mark(path, type(value).__name__), path)  # fmt: skip
+        if isinstance(value, float) and value - value != 0:
+            raise fail(f"{value} is not a finite number; recipes hold finite numbers only",
+                       _mark(path, str(value)), path)  # fmt: skip
+        if isinstance(value, str) and re.search("[\x00\ud800-\udfff]", value):
+            raise fail("this text contains a NUL or half a surrogate pair", _mark(path, "..."), path)
+        if isinstance(value, str):
+            value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
+        return Scalar(value, _mark(path, text_of(value)))
 
     def _map(self, value: Mapping[object, object], origin: Node | None, path: str, depth: int) -> Map:
         known = origin if isinstance(origin, Map) else Map({}, _mark(path, "{...}"))
@@ -126,20 +137,6 @@ def _keys(value: Iterable[object], path: str) -> list[str]:
             raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
                        _mark(path, "{...}"), path)  # fmt: skip
     return texts
-
-
-def _scalar(value: object, path: str) -> Scalar:
-    value = str(value) if isinstance(value, Path) else value
-    if not isinstance(value, bool | int | float | str | None):
-        raise fail(f"a recipe holds texts, numbers, true, false and null, got {type(value).__name__}",
-                   _mark(path, type(value).__name__), path)  # fmt: skip
-    if isinstance(value, float) and value - value != 0:
-        raise fail(f"{value} is not a finite number; recipes hold finite numbers only", _mark(path, str(value)), path)
-    if isinstance(value, str) and re.search("[\x00\ud800-\udfff]", value):
-        raise fail("this text holds a NUL or half a character", _mark(path, "..."), path)
-    if isinstance(value, str):
-        value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
-    return Scalar(value, _mark(path, text_of(value)))
 
 
 def _absolute(match: re.Match[str], path: str) -> str:

@@ -3,11 +3,11 @@
 import inspect
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from pathlib import PurePath
 from typing import (
     Annotated,
@@ -76,7 +76,8 @@ def signature(target: Target) -> Signature:
         TypeError: its arguments cannot be read, or annotations of ours cannot be resolved; the text says which.
     """
     if is_typeddict(target):
-        return _of_typed_dict(target)
+        hints, required = get_type_hints(target, include_extras=True), target.__required_keys__  # type: ignore[attr-defined]
+        return Signature({k: _key(k, hint, k in required) for k, hint in hints.items()}, False, False)
     parameters = _parameters(target)
     hints = _hints(target)
     arguments = {
@@ -98,11 +99,6 @@ def _hint(target: Target, parameter: inspect.Parameter, hints: Mapping[str, Any]
     is_bare = parameter.annotation is parameter.empty
     hint = hints.get(parameter.name, kinds.get(type(parameter.default), ANYTHING) if is_bare else ANYTHING)
     return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
-
-
-def _of_typed_dict(target: Any) -> Signature:
-    hints = get_type_hints(target, include_extras=True)
-    return Signature({k: _key(k, h, k in target.__required_keys__) for k, h in hints.items()}, False, False)
 
 
 def _key(name: str, hint: Any, required: bool) -> Argument:
@@ -203,16 +199,6 @@ def is_factory(hint: Any) -> bool:
     return hint is Factory or get_origin(hint) is Factory
 
 
-def is_callable(hint: Any) -> bool:
-    """`Callable[..., A]` or `functools.partial[A]`."""
-    return (get_origin(hint) or hint) in (Callable, partial)
-
-
-def called_makes(hint: Any) -> Any:
-    """What something gives when it is called."""
-    return (ANYTHING, *get_args(hint))[-1]
-
-
 def factory_parts(hint: Any) -> tuple[tuple[Any, ...] | None, Any]:
     """What a factory will be given, None where the annotation leaves it open, and what it makes."""
     arguments = get_args(hint)
@@ -276,15 +262,23 @@ def in_words(hint: Any) -> str:
     """What an annotation asks for, for a message."""
     hint = bare(hint)
     if is_union(hint):
-        return _union_in_words(hint)
+        alone = " or ".join(in_words(option) for option in get_args(hint) if not is_list(bare(option)))
+        words = [in_words(option) for option in get_args(hint)]
+        words = ["a list of them" if alone and one == f"a list, each {alone}" else one for one in words]
+        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
     if known := choices(hint):
         return f"one of {', '.join(known)}"
     if is_factory(hint):
-        return f"a component that makes {in_words(factory_parts(hint)[1])}"
+        return f"a component that builds {in_words(factory_parts(hint)[1])}"
     if is_mapping(hint):
         return f"a mapping of names to {in_words((*get_args(hint), ANYTHING, ANYTHING)[1])}"
     if is_list(hint):
-        return _list_in_words(hint)
+        parts = get_args(hint)
+        if is_fixed(hint) and len(parts) > 1 and len(set(parts)) == 1:
+            return f"a list of {len(parts)}, each {in_words(parts[0])}"
+        if is_fixed(hint):
+            return f"a list of {len(parts)} ({', '.join(map(in_words, parts))})" if parts else "an empty list"
+        return f"a list, each {in_words(parts[0])}" if parts else "a list"
     origin = get_origin(hint) or hint
     if inspect.isclass(origin) and issubclass(origin, PurePath):
         return "a path"
@@ -292,20 +286,3 @@ def in_words(hint: Any) -> str:
         return _WORDS.get(origin, "a value")
     name = str(getattr(origin, "__name__", origin))
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
-def _union_in_words(hint: Any) -> str:
-    """As "a path, a URL or a list of them"."""
-    alone = " or ".join(in_words(option) for option in get_args(hint) if not is_list(bare(option)))
-    words = [in_words(option) for option in get_args(hint)]
-    words = ["a list of them" if alone and one == f"a list, each {alone}" else one for one in words]
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
-def _list_in_words(hint: Any) -> str:
-    parts = get_args(hint)
-    if is_fixed(hint) and len(parts) > 1 and len(set(parts)) == 1:
-        return f"a list of {len(parts)}, each {in_words(parts[0])}"
-    if is_fixed(hint):
-        return f"a list of {len(parts)} ({', '.join(map(in_words, parts))})" if parts else "an empty list"
-    return f"a list, each {in_words(parts[0])}" if parts else "a list"

@@ -80,8 +80,8 @@ def _other(text: str) -> str:
     if re.search(r"\$\{(?:oc\.)?env:\w+,", text):
         return "; defaults after a comma are not supported; export the variable or write the value"
     if "${now:" in text:
-        return "; a run folder keeps its time in manifest.json, and a new one is given by run_dir=..."
-    return "; recipes compute nothing" if re.search(r"\$\{[\w.]+:", text) else "; for ${ as text write $${"
+        return "; manifest.json records the time of a run; set another folder with run_dir=..."
+    return "; recipes cannot compute values" if re.search(r"\$\{[\w.]+:", text) else "; write $${ for a literal ${"
 
 
 def _with_dollars(node: Node, dollar: str) -> Node:
@@ -124,11 +124,11 @@ class _Resolver:
         """`node` without interpolations."""
         self._count += 1
         if self._count > MAX_NODES:
-            raise RecipeError([Problem(path, node.mark, f"interpolations make more than {MAX_NODES} values")])
+            raise RecipeError([Problem(path, node.mark, f"interpolation expands to more than {MAX_NODES} values")])
         self._depth += 1
         try:
             if self._depth > MAX_DEPTH + 1:
-                raise RecipeError([Problem(path, node.mark, f"values are nested more than {MAX_DEPTH} deep")])
+                raise RecipeError([Problem(path, node.mark, f"values are nested more than {MAX_DEPTH} levels deep")])
             if isinstance(node, Map):
                 with_path = {key: self.node(below, join(path, key)) for key, below in node.items.items()}
                 return replace(node, items=with_path, home=node.home or path)
@@ -164,9 +164,9 @@ class _Resolver:
         # As the kept text has it: there `$` before `${env:A}` would be read anew as a literal, and "${a}{b}" as ${b}.
         shown = "".join("{" if _is_of_env(piece) else piece[0] for piece in pieces)
         if not self.keep_env and "${" in shown:
-            self._fail("this text would become a reference itself; write the value", node.mark, path)
+            self._fail("this text would turn into a reference; write the value itself", node.mark, path)
         if sum(len(part) for part, _ in pieces) > MAX_TEXT:
-            self._fail(f"this text becomes longer than {MAX_TEXT} characters", node.mark, path)
+            self._fail(f"this text expands to more than {MAX_TEXT} characters", node.mark, path)
         value, secret = "".join(part for part, _ in pieces), any(map(_is_of_env, pieces))
         return replace(node, value=value, via=str(node.value), secret=secret, pieces=tuple(pieces))
 
@@ -193,7 +193,7 @@ class _Resolver:
 
     def _as_pieces(self, node: Node, name: str, mark: Mark, path: str) -> tuple[tuple[str, str], ...]:
         if not isinstance(node, Scalar) or node.value is None:
-            self._fail(f"${{{name}}} is not a single value and cannot stand inside a text", mark, path)
+            self._fail(f"${{{name}}} is not a single value, so it cannot be part of a text", mark, path)
         assert isinstance(node, Scalar)
         text = str(node.value).lower() if isinstance(node.value, bool) else str(node.value)
         return node.origins() if isinstance(node.value, str) else ((text, node.origins()[0][1]),)
@@ -204,31 +204,27 @@ class _Resolver:
             loop = [*self._open[self._open.index(name) :], name] if name in self._open else [path, name]
             self._fail(f"this refers to itself: {' -> '.join(loop)}", mark, path)
         if len(self._open) >= MAX_CHAIN:
-            self._fail(f"{MAX_CHAIN} references follow one another in a chain", mark, path)
+            self._fail(f"{MAX_CHAIN} references form a chain; refer to the value directly", mark, path)
         self._open.append(name)
         try:
-            found = self.node(self._find(name, mark, path), name)
+            node: Node = self.root
+            walked = ""
+            for part in name.split("."):
+                if isinstance(node, Scalar) and has_interpolation(node.value):
+                    node = self._follow(walked, mark, path)
+                below = child(node, part)
+                if below is None:
+                    known = (join(walked, key) for key in (node.items if isinstance(node, Map) else ()))
+                    wanted = join(walked, part)
+                    self._fail(f"${{{name}}}: there is no {wanted}{did_you_mean(wanted, known)}", mark, path)
+                assert below is not None
+                node, walked = below, join(walked, part)
+            found = self.node(node, name)
         finally:
             self._open.pop()
         if isinstance(found, Scalar) and found.broken:
             raise _Broken
         return found
-
-    def _find(self, name: str, mark: Mark, path: str) -> Node:
-        """The node at an address, following interpolations on the way."""
-        node: Node = self.root
-        walked = ""
-        for part in name.split("."):
-            if isinstance(node, Scalar) and has_interpolation(node.value):
-                node = self._follow(walked, mark, path)
-            below = child(node, part)
-            if below is None:
-                known = (join(walked, key) for key in (node.items if isinstance(node, Map) else ()))
-                wanted = join(walked, part)
-                self._fail(f"${{{name}}}: there is no {wanted}{did_you_mean(wanted, known)}", mark, path)
-            assert below is not None
-            node, walked = below, join(walked, part)
-        return node
 
     def _fail(self, message: str, mark: Mark, path: str) -> None:
         # A value that is used in several places is resolved several times, and is wrong once.

@@ -93,7 +93,7 @@ def locate(name: str, trust: Sequence[str]) -> Target:
         hint = elsewhere(name, trust) or ", such as nemo_vfm.train.job.Train"
         raise NotLocated(f"{name!r} is not the dotted name of a class{hint}")
     if word := _missing_word(name, trust):
-        raise NotLocated(f"{name} runs the code that its own files name; if you trust them, add --trust {word}")
+        raise NotLocated(f"{name} runs code that its input files name; if you trust them, add --trust {word}")
     if not _covered(name, trust):
         package, advice = name.split(".")[0], "the standard library has no components"
         if package not in sys.stdlib_module_names:
@@ -167,10 +167,10 @@ def _require_identity(name: str, found: Any, trust: Sequence[str]) -> None:
     if not any(home.startswith(prefix) for prefix in prefixes):
         raise NotLocated(f"{name} is defined as {home}, which is not trusted")
     if "<locals>" in home:
-        raise NotLocated(f"{name} is defined inside a function; recipes name classes at the top level of a module")
+        raise NotLocated(f"{name} is defined inside a function; recipes can name only top-level classes")
     if _acts(found):
-        why = "opens what it is given while it is made" if inspect.isclass(found) else "may do more than build"
-        raise NotLocated(f"{name} {why}, so no recipe calls it; name a component, or your own with --trust PACKAGE")
+        why = "opens its arguments while it is built" if inspect.isclass(found) else "may do more than build an object"
+        raise NotLocated(f"{name} {why}, so recipes cannot use it; name a component, or your own with --trust PACKAGE")
 
 
 def _acts(found: Target) -> bool:

@@ -98,7 +98,7 @@ def _address_advice(word: str, path: str) -> str:
         return f"; to remove, write ~{path.partition('=')[0]}"
     better = path.strip("+-~ ").replace("/", ".").partition("@")[0]
     if better != path and is_address(better):
-        why = "`+` does not exist here: an unknown key is an error; " if path.startswith("+") else ""
+        why = "`+` is not supported: an unknown key is an error; " if path.startswith("+") else ""
         return f"; {why}write {better}={word.partition('=')[2].strip()}"
     return f"; write at most {MAX_PARTS} names joined by dots, such as steps.train.lr"
 
@@ -131,9 +131,9 @@ def _refuse_dead_end(root: Map, change: Override) -> None:
         if isinstance(above, Scalar) and isinstance(above.value, str) and "${" in above.value:
             raise fail(f"{address} is {above.value}; change that instead, or give {address} a mapping", change.mark)
         if isinstance(above, Scalar) and above.value is not None and above.value != "???":
-            raise fail(f"{address} is a single value, which has no {parts[length]}", change.mark)
+            raise fail(f"{address} is a single value, so it has no {parts[length]}", change.mark)
         if not isinstance(above, Map | Scalar):
-            raise fail(f"{address} is a list, and lists are set as a whole: {address}=[...]", change.mark)
+            raise fail(f"{address} is a list, and a list can only be set as a whole: {address}=[...]", change.mark)
 
 
 def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> None:
@@ -147,7 +147,7 @@ def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> No
     names = list(present.items)
     how = (f"~{path} removes it" if present.target() else
            f"~{path} {path}={{}} empties it, and ~{join(path, names[0])} removes one")  # fmt: skip
-    raise fail(f"an empty mapping changes nothing of what is there ({some_of(names)}): {how}", value.mark, path)
+    raise fail(f"an empty mapping changes nothing here ({some_of(names)}): {how}", value.mark, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def makers(root: Map, rules: Sequence[Rule]) -> dict[str, str]:
             address = _referred(root, own)
             left = find(root, address)
             if isinstance(left, Scalar) and left.value == MISSING:
-                how = f"`{command}` makes some, then" if command else "to try it without your own,"
+                how = f"`{command}` creates some; then" if command else "to try it out,"
                 (found if address == own else referred).setdefault(address, f"; {how} add {address}={value}")
     return referred | found
 
@@ -220,10 +220,14 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
     rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
         if key not in ("for", "missing", "where", "set", "made"):
-            raise fail(f"an overlay has the keys for, missing, where, set and made, not {key}", rule.key_mark(key), key)
+            raise fail(
+                f"an overlay takes only the keys for, missing, where, set and made, not {key}", rule.key_mark(key), key
+            )
     missing = rule.items.get("missing")
     if missing is not None and (not isinstance(missing, Scalar) or not isinstance(missing.value, str)):
-        raise fail("missing is the name of one argument, such as missing: base", rule.key_mark("missing"), "missing")
+        raise fail(
+            "missing must be the name of one argument, such as missing: base", rule.key_mark("missing"), "missing"
+        )
     made = _made(rule)
     wanted, changes = rule.items.get("for"), rule.items.get("set", Map({}, rule.mark) if made else None)
     if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
@@ -231,14 +235,16 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
             "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train", rule.mark, "for"
         )
     if not isinstance(changes, Map) or not (changes.items or made):
-        text = "an overlay needs the values that it sets, such as set: {loop: {duration: 2 steps}}"
+        text = "an overlay needs values to set, such as set: {loop: {duration: 2 steps}}"
         raise fail(text, rule.mark, "set")
     if TARGET in changes.items:
         raise fail("an overlay changes arguments, not classes", changes.key_mark(TARGET), "set")
     where = plain(rule.items.get("where", Map({}, rule.mark)))
     if not isinstance(where, dict):
         raise fail(
-            "where says which values a node must have, such as where: {kind: a}", rule.key_mark("where"), "where"
+            "where must map addresses to the values that a node must have, such as where: {kind: a}",
+            rule.key_mark("where"),
+            "where",
         )
     return Rule(wanted.value, changes, None if missing is None else str(missing.value), where, made)
 
@@ -251,9 +257,7 @@ def _made(rule: Map) -> dict[str, tuple[str, str]]:
         and all(isinstance(word, str) for word in one.values())
         for one in told.values()
     ):
-        raise fail(
-            "made says of an argument {by: a command, as: the value that it makes}", rule.key_mark("made"), "made"
-        )
+        raise fail("made must map each argument to {by: COMMAND, as: VALUE}", rule.key_mark("made"), "made")
     return {argument: (one.get("by", ""), one["as"]) for argument, one in told.items()}
 
 

@@ -7,6 +7,7 @@ typed `Factory[...]` receives a factory instead of an object.
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -28,9 +29,9 @@ from nemo_vfm.core.types.job import Job
 _NOTHING = Value(None)
 _ENOUGH = 1000  # problems; a hostile recipe has as many as it has values, and nobody reads them
 _HYDRA = {
-    PARTIAL: "the slot decides whether a factory is made",
-    ARGS: "arguments are given by name",
-    "_recursive_": "components below are always built",
+    PARTIAL: "the type of the slot decides whether to build a factory",
+    ARGS: "pass arguments by name",
+    "_recursive_": "nested components are always built",
     "_convert_": "components receive plain values",
 }
 
@@ -49,7 +50,7 @@ class _Enough(Exception):
 
 #: Sections at the root of YAML that is written for other frameworks, and of no recipe.
 _FOREIGN = {"trainer", "exp_manager", "step_scheduler", "train", "optim", "dist_env", "distributed"}
-_MIGRATE = "; `nemo-vfm migrate FILE` makes a recipe of a YAML of NeMo, DFM or AutoModel"
+_MIGRATE = "; `nemo-vfm migrate FILE` converts a YAML file of NeMo, DFM or AutoModel"
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class Checker:
         """A value that is a reference to a missing one is not asked for by itself: what it refers to is."""
         if not node.broken and not node.via:
             wanted = hints.in_words(hint)
-            text = f"you must give this: {path}={'DIR' if 'a path' in wanted else 'VALUE'} ({wanted})"
+            text = f"you must set this: {path}={'DIR' if 'a path' in wanted else 'VALUE'} ({wanted})"
             self.problems.append(Problem(path, node.mark, text, kind="missing"))
         return _NOTHING
 
@@ -136,7 +137,7 @@ class Checker:
         notes = hints.notes(hint)
         if UserOnly(value) in notes and not node.is_typed_here:
             text = text_of(node.value)
-            return self._say(path, node.mark, f"a recipe cannot give up this protection with {text}; if you mean it, "
+            return self._say(path, node.mark, f"a recipe cannot disable this protection with {text}; if you mean it, "
                              f"give it on the command line: {path}={text}")  # fmt: skip
         is_written = any(isinstance(note, Written) for note in notes)
         if is_written and (refusal := write_refusal(node, path, self.run_dir, self.permissions)):
@@ -147,7 +148,7 @@ class Checker:
         """Whether a text that is sent takes something from the environment; if so, that is said."""
         if not node.secret or not any(isinstance(note, Sent) for note in hints.notes(hint)):
             return False
-        self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
+        self._say(path, node.mark, f"this text is sent over the network, so it must not use the environment, "
                   f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
         return True
 
@@ -158,7 +159,7 @@ class Checker:
             if isinstance(part, Scalar) and self._is_withheld(part, hint, below):
                 return _NOTHING
             if isinstance(part, Map) and TARGET in part.items and not self.is_loose:
-                text = "this parameter has no type, so no component fits it"
+                text = "this parameter has no type, so it takes no component"
                 return self._say(below, part.key_mark(TARGET), text)
         return self._of_anything(node, path)
 
@@ -196,19 +197,12 @@ class Checker:
                 and any(len(problem.path) > len(path) for problem in trial.problems)
             ):
                 break  # the class fits this option, only its arguments are wrong
-        return self._no_option(node, hint, path, trials)
-
-    def _no_option(self, node: Node, hint: Any, path: str, trials: "list[Checker]") -> Part:
-        """Nothing fits: for a component, the trial that came furthest has the useful messages."""
-        if isinstance(node, Map):
+        if isinstance(node, Map):  # for a component, the trial that came furthest has the useful messages
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
             return _NOTHING
         is_open = isinstance(node, Scalar) and not node.secret
         reports = [
-            p
-            for trial in trials
-            for p in trial.problems
-            if not p.message.startswith(("expected", "a recipe cannot give"))
+            p for trial in trials for p in trial.problems if not p.message.startswith(("expected", "a recipe cannot "))
         ]
         if reports:  # such as what is wrong with a path, rather than that this is none
             self.problems.append(reports[0])
@@ -239,7 +233,7 @@ class Checker:
             try:
                 value = key_value(key, of_keys, node.key_mark(key))
                 if value in parts:  # 1_000 and 1000 are two keys in YAML, and one number
-                    raise BadValue(f"{value} is given twice, here as {key}")
+                    raise BadValue(f"{value} appears twice, here as {key}")
                 parts[value] = self.node(below, of_values, join(path, key), node.key_mark(key))
             except BadValue as error:
                 self._say(join(path, key), node.key_mark(key), str(error))
@@ -290,8 +284,8 @@ class Checker:
         if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
             self._absent(written, str, join(path, TARGET))
             return None
-        is_callable = hints.is_callable(hint)
-        made = hints.called_makes(hint) if is_callable and is_partial else hint
+        is_callable = (get_origin(hint) or hint) in (Callable, partial)
+        made = (hints.ANYTHING, *get_args(hint))[-1] if is_callable and is_partial else hint
         try:
             return chosen(written, made, self.trust, is_root=not path, is_partial=is_partial)
         except (NotLocated, TypeError) as error:
@@ -307,7 +301,7 @@ class Checker:
         if given is None:
             return tuple(names)
         if len(given) > len(names) and not signature.takes_more:
-            text = f"{target.__qualname__} takes {len(names)} arguments by position, but this slot gives {len(given)}"
+            text = f"{target.__qualname__} takes {len(names)} positional arguments, but this slot passes {len(given)}"
             self._say(path, _target_mark(node), text)
         return tuple(names[: len(given)])
 
@@ -361,7 +355,7 @@ class Checker:
             return self._say(address, node.key_mark(ARGS), f"expected a list, got {_kind(written)}"), []
         takes = [argument for argument in signature.arguments.values() if argument.positional][num_given:]
         if len(written.items) > len(takes) and not signature.takes_more:
-            text = f"{target.__qualname__} takes at most {len(takes)} by position, but here are {len(written.items)}"
+            text = f"{target.__qualname__} takes at most {len(takes)} positional arguments, got {len(written.items)}"
             return self._say(address, node.key_mark(ARGS), text), []
         wanted = [argument.hint for argument in takes] + [hints.ANYTHING] * len(written.items)
         numbered = enumerate(zip(written.items, wanted, strict=False))
@@ -375,16 +369,16 @@ class Checker:
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
         hint = f"; {refused[key]}" if key in refused else hint
         moved = RENAMED.get(f"{target.__module__}.{target.__qualname__}", {}).get(key)
-        hint = f"; it is {join(path.rpartition('.')[0], moved)} now" if moved else hint
+        hint = f"; it is now {join(path.rpartition('.')[0], moved)}" if moved else hint
         known = self.places.get(key, {})  # what came through ${...} is the same place
         others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:
             hint = f"; this recipe has {' and '.join(others[:2])}"
         if key == "defaults":
-            hint = "; defaults stand at the top of a file, with the address before the colon: {a.b: choice}"
+            hint = "; put defaults at the top of a file, as {a.b: choice}"
         if "." in key and key.partition(".")[0] in takes:
             nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
-            hint = f"; dots work on the command line only; here write {nested}"
+            hint = f"; dots work only on the command line; here, write {nested}"
         listed = f"; it takes {', '.join(takes)}" if takes and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
 

@@ -95,7 +95,7 @@ class Problem:
         while source.taken_at is not None:
             places.append(source.taken_at.place())
             source = source.taken_at.source
-        return conceal("\n".join(lines + ([f"    (taken by {', that by '.join(places)})"] if places else [])))
+        return conceal("\n".join(lines + ([f"    (included from {', from '.join(places)})"] if places else [])))
 
 
 class RecipeError(UserError):

@@ -27,7 +27,7 @@ LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
 _KEY = "run_dir"
 
 
-_GIVE = "give it on the command line if you mean it: run_dir="
+_GIVE = "if you mean it, set it on the command line: run_dir="
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,21 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
     Args:
         recipe: the recipe's file; a run folder's own recipe may name that folder wherever it lies.
     """
-    path = _path(node)
+    try:
+        path = Path(str(node.value)).expanduser()
+    except RuntimeError as error:
+        raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
+    if node.secret and is_key(str(path)):
+        raise fail("a folder name must not contain a secret; this one is the value of an environment variable such as "
+                   "a key", node.mark, _KEY)  # fmt: skip
+    if UNSEEN.search(str(path)):
+        raise fail("a path must not contain invisible characters", node.mark, _KEY)
+    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
+        raise fail(f"a folder name has at most {LONGEST_NAME} bytes; one in run_dir has {longest}", node.mark, _KEY)
+    if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
+        raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, _KEY)
     if (folder := _of_git(path)) is not None:
-        raise fail(f"run_dir lies inside {shown_path(str(folder))}, which is git's own; take another folder",
+        raise fail(f"run_dir is inside {shown_path(str(folder))}, which belongs to git; choose another folder",
                    node.mark, _KEY)  # fmt: skip
     if not node.mark.source.is_typed and real(path) != real(recipe).parent:
         _refuse_outside(path, node)
@@ -93,11 +105,11 @@ def write_refusal(node: Scalar, key: str, run_dir: Path | None, permissions: Per
     """
     path = Path(str(node.value))
     if _of_git(path) is not None:
-        return "nothing is written in git's own folders; choose another path"
+        return "this path is inside a folder of git's own; choose another"
     if node.is_typed or is_free(path, run_dir) or permissions.may_write(path):
         return ""
-    return ("a recipe may write only in its run folder and below the working directory, in nothing hidden there; if "
-            f"you mean this path, type it ({key}=PATH) or allow its folder (--allow-write DIR)")  # fmt: skip
+    return ("a recipe may write only to its run folder and to folders below the working directory that are not "
+            f"hidden; to use this path, type it ({key}=PATH) or allow its folder (--allow-write DIR)")  # fmt: skip
 
 
 def is_free(path: Path, run_dir: Path | None) -> bool:
@@ -118,23 +130,6 @@ def _is_visible(path: Path, folder: Path) -> bool:
     return bool(below) and not any(part.startswith(".") for part in below)
 
 
-def _path(node: Scalar) -> Path:
-    try:
-        path = Path(str(node.value)).expanduser()
-    except RuntimeError as error:
-        raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
-    if node.secret and is_key(str(path)):
-        raise fail("a folder's name must not contain a secret, and this one is the value of a variable such as a key",
-                   node.mark, _KEY)  # fmt: skip
-    if UNSEEN.search(str(path)):
-        raise fail("a path must not contain invisible characters", node.mark, _KEY)
-    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
-        raise fail(f"the name of a folder has at most {LONGEST_NAME} bytes, one in run_dir {longest}", node.mark, _KEY)
-    if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
-        raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, _KEY)
-    return path
-
-
 def _of_git(path: Path) -> Path | None:
     """The folder of git's own that a path lies in. Git runs what its folders say: a hook, a filter, a pager."""
     lies = real(path)
@@ -149,7 +144,7 @@ def _of_git(path: Path) -> Path | None:
 
 def _refuse_outside(path: Path, node: Scalar) -> None:
     if path.is_absolute() or ".." in path.parts:
-        raise fail("a recipe's run_dir stays below the working directory; give another on the command line: "
+        raise fail("a recipe's run_dir must be below the working directory; set another on the command line: "
                    "run_dir=DIR", node.mark, _KEY)  # fmt: skip
     for part in reversed((path, *path.parents)):
         if part.is_symlink():

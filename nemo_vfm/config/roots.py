@@ -119,7 +119,7 @@ class Roots:
             raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
         hint = _meant(name.removesuffix(".yaml").removeprefix("recipes/"), known)
-        raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows those there are'}", mark)
+        raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows all recipes'}", mark)
 
     def all_recipes(self) -> Iterator[tuple[str, Path]]:
         """Every recipe with the name that `run` takes."""

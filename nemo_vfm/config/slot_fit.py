@@ -32,9 +32,9 @@ def chosen(
     if written is None:
         return _own_class(hint, trust, is_root)
     if not isinstance(written, Scalar) or not isinstance(written.value, str):
-        raise NotLocated(f"{TARGET} is the dotted name of a class")
+        raise NotLocated(f"{TARGET} must be the dotted name of a class")
     if written.secret:  # whoever sets the environment would choose the code, and a message would show the value
-        raise NotLocated(f"{TARGET} is written in the recipe; it cannot come from the environment")
+        raise NotLocated(f"{TARGET} must be written in the recipe; it cannot come from the environment")
     target = locate(written.value, trust)
     says_nothing = is_partial or hints.is_open(hint) or hints.is_open(hints.returns(target))
     is_users_function = not inspect.isclass(target) and is_users(target, written.value, trust)
@@ -44,9 +44,9 @@ def chosen(
             raise NotLocated(f"{name} is an interface; name a class that implements it")
         if inspect.isfunction(target) and not hints.is_open(made) and not _makes_components(made):
             # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
-            raise NotLocated(f"{name} is a function that makes {hints.in_words(made)}, not a component")
+            raise NotLocated(f"{name} is a function that returns {hints.in_words(made)}, not a component")
         if hints.is_open(made) or not fits(made, hint):
-            words = "a Job, which the root of a recipe is" if is_root else hints.in_words(hint)
+            words = "a Job, as the root of a recipe must be" if is_root else hints.in_words(hint)
             raise NotLocated(f"{name} is not {words}{_why_not(made, hint)}")
     return target
 
@@ -69,10 +69,10 @@ def word_refusal(root: Map, address: str, word: str, roots: Roots, trust: Sequen
     if known := fitting(targets, hint, trust):
         return no_ingredient(address, word, known)
     if advice := lost_braces(address, word):
-        return f"{word} is no mapping{advice}"
+        return f"{word} is not a mapping{advice}"
     folder = f"conf/{address.rpartition('.')[2]}"
     there = f"nothing in {folder} fits here" if targets else f"there is no folder {folder}"
-    other = f"change a key, {address}.KEY=VALUE, or name a class, {address}._target_=CLASS"
+    other = f"set a key, {address}.KEY=VALUE, or name a class, {address}._target_=CLASS"
     return f"{there}, so {word} is not a choice; {other}"
 
 
@@ -80,7 +80,7 @@ def lost_braces(address: str, word: str) -> str:
     """What to type where a shell made `KEY={a:1,b:2}` two words; empty for any other word."""
     joined = re.fullmatch(r"([\w-]+):(?!//)(.+)", word)
     change = f"'{address}={{{joined[1]}: {joined[2]}}}'" if joined else ""
-    return f"; a shell takes braces without quotes away, so quote the whole change: {change}" if joined else ""
+    return f"; the shell strips unquoted braces, so quote the whole change: {change}" if joined else ""
 
 
 def fitting(targets: Mapping[str, str], hint: Any, trust: Sequence[str]) -> list[str]:
@@ -137,7 +137,7 @@ def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:
         kind: Target = hint
         return kind
     words = "a job" if is_root else hints.in_words(hint)
-    raise NotLocated(f"{TARGET} is missing: name the class that makes {words}")
+    raise NotLocated(f"{TARGET} is missing: name the class that builds {words}")
 
 
 def _makes_components(made: Any) -> bool:
@@ -201,9 +201,9 @@ def _difference(made: Any, name: str, wanted: Target) -> str:
     pairs = [(key, p.name) for key, p in bound.arguments.items() if isinstance(p, inspect.Parameter)]
     for key, wanted_key in pairs:
         if not _may_meet(types.get(key, hints.ANYTHING), wanted_types.get(wanted_key, hints.ANYTHING)):
-            return f"takes {hints.in_words(types[key])} and would get {hints.in_words(wanted_types[wanted_key])}"
+            return f"takes {hints.in_words(types[key])} but would get {hints.in_words(wanted_types[wanted_key])}"
     gives, asked = types.get("return", hints.ANYTHING), wanted_types.get("return", hints.ANYTHING)
-    return "" if _may_meet(gives, asked) else f"gives {hints.in_words(gives)}; expected {hints.in_words(asked)}"
+    return "" if _may_meet(gives, asked) else f"returns {hints.in_words(gives)}; expected {hints.in_words(asked)}"
 
 
 @cache

@@ -38,13 +38,13 @@ def convert(node: Scalar, hint: Any) -> object:
     if isinstance(inner, type) and issubclass(inner, PurePath):
         text = str(node.value)
         if len(text) > _LONGEST_PATH:
-            raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
+            raise BadValue(f"a path has at most {_LONGEST_PATH} characters; this one has {len(text)}")
         if UNSEEN.search(text):  # an escape in quotes may spell one; on a terminal it would show another path
             raise BadValue("a path must not contain invisible characters")
         if "://" in text:
-            raise BadValue("this is a URL, and a path on this machine is expected here")
+            raise BadValue("this is a URL; give a path on this machine")
         if text.startswith("~"):
-            raise BadValue("~ is not expanded in recipes; write ${env:HOME}/... or the whole path")
+            raise BadValue("~ is not expanded in recipes; write ${env:HOME}/... or the full path")
     try:
         value = _adapter(hint).validate_json(json.dumps(node.value), strict=True)
     except ValidationError as error:
@@ -114,7 +114,7 @@ def got(node: Scalar) -> str:
     """A value in words; one from the environment is not shown."""
     value = node.value
     if node.secret:
-        return f"what {printable(node.via, 60)} stands for"
+        return f"the value of {printable(node.via, 60)}"
     kind = {bool: "", int: "the number ", float: "the number ", str: "the text "}.get(type(value), "")
     text = json.dumps(value, ensure_ascii=False)
     shown = text if len(text) <= 60 else f"{text[:57]}..."
@@ -143,7 +143,7 @@ def _advice(node: Scalar, hint: Any) -> str:
     if node.secret:
         return "; values from the environment are text" if hint in (int, float, bool) else ""
     if isinstance(value, str) and value[:1] in ("=", " "):
-        return "; a change is key=value, with one = and without spaces"
+        return "; write a change as key=value, with one = and no spaces"
     if hint is bool and isinstance(value, str) and value.lower() in ("yes", "no", "on", "off", "true", "false"):
         return "; write true or false"
     if hint in (int, float) and isinstance(value, str) and _is_number(value):

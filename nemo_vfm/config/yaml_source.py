@@ -52,14 +52,13 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
     """
     name = shown_path(str(path))
     if real(path).suffix not in SUFFIXES:
-        raise fail(f"{name} is not a recipe: the name of one ends in {' or '.join(SUFFIXES)}", taken_at)
+        raise fail(f"{name} is not a recipe: the file name must end in {' or '.join(SUFFIXES)}", taken_at)
     text = _text(path, taken_at)
     try:
         found = _mapping_of(parse(text, str(path), taken_at=taken_at))
     except RecipeError as error:
         line = error.problems[0].mark.line
-        raise fail(f"{name} cannot be read as a recipe because of line {line}; run `nemo-vfm check {name}` for "
-                   f"the reason",
+        raise fail(f"{name} has an error on line {line}; run `nemo-vfm check {name}` to see it",
                    taken_at) from None  # fmt: skip
     if not found.items.keys() & set(keys):
         raise fail(f"{name} is not a recipe: it has no {' or '.join(keys)}", taken_at)
@@ -74,18 +73,18 @@ def _text(path: Path, taken_at: Mark | None) -> str:
     except OSError as error:
         raise fail(f"cannot read {shown_path(str(path))}: {error.strerror}", nowhere) from error
     if len(data) > MAX_BYTES:
-        raise fail(f"a recipe has at most {MAX_BYTES} bytes; this file is larger", nowhere)
+        raise fail(f"this file is too large: a recipe has at most {MAX_BYTES} bytes", nowhere)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise fail(f"a recipe is UTF-8 text; byte {error.start} is not", nowhere) from error
+        raise fail(f"a recipe must be UTF-8 text; byte {error.start} is not", nowhere) from error
 
 
 def _mapping_of(node: Node) -> Map:
     if not isinstance(node, Map):
         # Spaces that were copied from a web page look like others, and YAML does not take them as such.
         line = "".join(node.mark.source.lines[node.mark.line - 1 : node.mark.line])
-        why = "; the space in it is a no-break space (U+00A0), type it again" if "\xa0" in line else ""
+        why = "; it contains a no-break space (U+00A0); retype it as a plain space" if "\xa0" in line else ""
         raise fail(f"a recipe file must be a mapping (lines of `key: value`){why}", node.mark)
     return node
 
@@ -126,7 +125,7 @@ def plain_value(text: str, mark: Mark) -> Plain:
     if not math.isfinite(value):
         raise fail(f"{text} is too large for a 64-bit float; recipes hold finite numbers only", mark)
     if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
-        raise fail(f"{text} is so small that a 64-bit float makes it 0; write 0 if you mean that", mark)
+        raise fail(f"{text} rounds to 0 as a 64-bit float; write 0 if you mean that", mark)
     return value
 
 
@@ -151,7 +150,7 @@ class _Reader:
         next(self._events)  # the end of the document
         event = next(self._events)
         if not isinstance(event, yaml.StreamEndEvent):
-            raise fail("a recipe is one YAML document; a second one begins here", self._mark(event))
+            raise fail("a recipe must be one YAML document; a second one begins here", self._mark(event))
         return node
 
     def _mark(self, event: Any) -> Mark:
@@ -162,7 +161,7 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), mark, depth)
         if getattr(event, "tag", None) is not None:
-            raise fail(f"the tag {event.tag} is refused: recipes hold plain values only", mark)
+            raise fail(f"the tag {event.tag} is not allowed: recipes hold plain values only", mark)
         before, outer = self._nodes, self._deepest
         self._deepest = depth
         self._require_depth(mark)
@@ -175,13 +174,13 @@ class _Reader:
 
     def _require_depth(self, mark: Mark) -> None:
         if self._deepest > MAX_DEPTH:
-            raise fail(f"values are nested more than {MAX_DEPTH} deep", mark)
+            raise fail(f"values are nested more than {MAX_DEPTH} levels deep", mark)
 
     def _body(self, event: Any, mark: Mark, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
             # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
             if re.search("[\x00\ud800-\udfff]", event.value):
-                raise fail("this text holds a NUL or half a character", mark)
+                raise fail("this text contains a NUL or half a surrogate pair", mark)
             if not event.implicit[0]:
                 return Scalar(event.value, mark)
             return Scalar(plain_value(event.value, mark), mark, written=event.value)
@@ -197,8 +196,10 @@ class _Reader:
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key, key_mark = self._key(event, result)
             value = next(self._events)
-            if isinstance(value, yaml.ScalarEvent) and not value.value and value.implicit[0]:
-                _refuse_joined(key, key_mark)
+            is_empty = isinstance(value, yaml.ScalarEvent) and not value.value and value.implicit[0]
+            if is_empty and (joined := re.fullmatch(r"([\w-]+)[:=](.+)", key)):  # `{a:1}`, `{a=1}`: a key of that name
+                raise fail(f"YAML reads {key} as a key without a value; write {joined[1]}: {joined[2]}, with a space",
+                           key_mark)  # fmt: skip
             result.items[key] = self._node(value, depth + 1)
             result.keys[key] = key_mark
         return result
@@ -206,20 +207,20 @@ class _Reader:
     def _key(self, event: Any, seen: Map) -> tuple[str, Mark]:
         mark = self._mark(event)
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor:
-            raise fail("a key is plain text", mark)
+            raise fail("a key must be plain text", mark)
         key = event.value
         if key == "<<" and event.implicit[0]:
-            raise fail("merge keys (<<) are refused; use `defaults` or ${...} to share values", mark)
+            raise fail("merge keys (<<) are not supported; use `defaults` or ${...} to share values", mark)
         if not key or not key.isascii() or not key.isprintable() or "${" in key:
-            why = "contains ${...}, which only values may" if "${" in key else "is not plain ASCII text"
+            why = "contains ${...}, which is allowed only in values" if "${" in key else "is not plain ASCII text"
             raise fail(f"the key {key!a} {why}; keys are letters, digits, _ and -", mark)
         if key in seen.items:
-            raise fail(f"{key} is given twice; the first is on line {seen.keys[key].line}", mark)
+            raise fail(f"{key} appears twice; the first is on line {seen.keys[key].line}", mark)
         return key, mark
 
     def _alias(self, name: str, mark: Mark, depth: int) -> Node:
         if name not in self._anchors:
-            raise fail(f"*{name} refers to nothing above it; write &{name} before a value first", mark)
+            raise fail(f"*{name} has no anchor above it; put &{name} before a value first", mark)
         self._aliases += 1
         if self._aliases > MAX_ALIASES:
             raise fail(f"more than {MAX_ALIASES} aliases in one file", mark)
@@ -235,12 +236,6 @@ class _Reader:
             raise fail(f"this file expands to more than {MAX_NODES} values", mark)
 
 
-def _refuse_joined(key: str, mark: Mark) -> None:
-    """Refuse `{a:1}` and `{a=1}`: YAML reads each as a key of that name, without a value."""
-    if joined := re.fullmatch(r"([\w-]+)[:=](.+)", key):
-        raise fail(f"{key} is read as a key without a value; write {joined[1]}: {joined[2]}, with a space", mark)
-
-
 def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     text = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -250,12 +245,12 @@ def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
         last = max((i for i, line in enumerate(source.lines) if line.strip()), default=0)
         where = Mark(source, last + 1, len(source.lines[last]) + 1)
     if "mapping values are not allowed" in text:
-        text += " (a text that holds ': ' needs quotes)"
+        text += " (quote a text that contains ': ')"
     if "\\t" in text or "cannot start any token" in text:
         text += " (indent with spaces; quote a text that begins with a special character)"
     if "???" in "".join(source.lines[where.line - 1 : where.line]):
         text += " (inside { } and [ ], write '???' in quotes)"
     if not source.is_file and "did not find expected" in text:
-        text += " (in a shell, a change with spaces stands in quotes: 'a=[one two, three]')"
+        text += " (in a shell, quote a change that contains spaces: 'a=[one two, three]')"
     name = shown_path(source.name) if source.is_file else source.name
     return fail(f"{name} is not valid YAML here: {text}", where)

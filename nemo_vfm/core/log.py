@@ -43,23 +43,15 @@ def logger() -> logging.Logger:
     """The package's logger, writing through the console so that bars and lines do not collide."""
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
-        log.setLevel(_level(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO")))
+        text = os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO")
+        if text.upper() not in _LEVELS:
+            raise UserError(f"NEMO_VFM_LOG_LEVEL is {text[:40]!r}, expected one of {', '.join(_LEVELS)}")
+        log.setLevel(text.upper())
         handler = _Lines()
         handler.addFilter(_clean)  # before a line's end cuts a secret in two
         log.addHandler(handler)
         log.propagate = False
     return log
-
-
-def _level(text: str) -> str:
-    """What NEMO_VFM_LOG_LEVEL says.
-
-    Raises:
-        UserError: it is no level.
-    """
-    if text.upper() not in _LEVELS:
-        raise UserError(f"NEMO_VFM_LOG_LEVEL is {text[:40]!r}, expected one of {', '.join(_LEVELS)}")
-    return text.upper()
 
 
 class _Lines(logging.Handler):

@@ -120,7 +120,13 @@ def require(module: str, *, purpose: str) -> ModuleType:
         MissingPackage: it is not installed.
     """
     if module in _CHATTY:
-        _hush(module)
+        # Their warnings and bars are of their own insides; what of them matters to a user is checked by us and said in
+        # a sentence of ours. Modules are imported long after their package, so this stays for the process.
+        # NAME_VERBOSITY=info brings a library's words back.
+        os.environ.setdefault(f"{module.upper()}_VERBOSITY", "error")
+        for name in ("torchao", "accelerate", "torch.utils._pytree"):  # the last of names that torchao registers
+            logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module=r"(diffusers|transformers|torchao|accelerate|huggingface_hub)\b")
     try:
         __import__(module)
     except ImportError as error:
@@ -131,18 +137,6 @@ def require(module: str, *, purpose: str) -> ModuleType:
     if module in _CHATTY:
         sys.modules[module].utils.logging.disable_progress_bar()
     return sys.modules[module]
-
-
-def _hush(module: str) -> None:
-    """Let a library and what it imports say errors alone: their warnings and bars are of their own insides.
-
-    What of them matters to a user is checked here and said in a sentence of ours. Modules are imported long after
-    their package, so this stays. NAME_VERBOSITY=info brings a library's words back.
-    """
-    os.environ.setdefault(f"{module.upper()}_VERBOSITY", "error")
-    for name in ("torchao", "accelerate", "torch.utils._pytree"):  # the last of names that torchao registers
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"(diffusers|transformers|torchao|accelerate|huggingface_hub)\b")
 
 
 def install_line(modules: Iterable[str]) -> str:

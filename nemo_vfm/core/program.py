@@ -55,7 +55,11 @@ class Program:
             return 2
         register_arguments(words)
         with concealing_streams():
-            return self._guarded(words[0], words[1:])
+            try:
+                status: int = self._module(words[0]).run(self.verb_parser(words[0]).parse_intermixed_args(words[1:]))
+                return status
+            except (Exception, KeyboardInterrupt, PreemptedNow) as error:
+                return _status_of(error)
 
     def verbs(self) -> dict[str, str]:
         """Every verb with the first line of its file's docstring; the files are read, not imported."""
@@ -73,34 +77,6 @@ class Program:
         more = f"`{self.name} VERB --help` says more.\n{self.exits}"
         return f"usage: {self.name} VERB ...\n\n{self.about}\n\n{lines}\n\n{more}\n"
 
-    def _guarded(self, verb: str, words: Sequence[str]) -> int:
-        """Run a verb and turn what it raises into a sentence and a status."""
-        try:
-            module = self._module(verb)
-            status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
-            return status
-        except NemoVfmError as error:
-            sys.stderr.write(f"{below_caret(_plain(error), sys.stderr)}\n")
-            return error.exit_code
-        except PreemptedNow as error:  # one more signal, while the answer to the first was under way
-            sys.stderr.write(f"{idle(error)}\n")
-            return idle(error).exit_code
-        except KeyboardInterrupt:
-            sys.stderr.write("interrupted\n")
-            return INTERRUPTED
-        except BrokenPipeError:  # `nemo-vfm show ... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        except Exception as error:
-            if (
-                isinstance(error, OSError) and error.filename and error.strerror
-            ):  # a file, a folder or a disk, and no fault of ours
-                sys.stderr.write(f"cannot use {_plain(error.filename)}: {error.strerror}\n")
-                return UserError.exit_code
-            traceback.print_exc()
-            sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
-            return 1
-
     def verb_parser(self, verb: str) -> argparse.ArgumentParser:
         """What reads a verb's words; its help is the docstring of the verb's file, with its examples at the end."""
         module = self._module(verb)
@@ -113,6 +89,29 @@ class Program:
 
     def _module(self, verb: str) -> Any:
         return pkgutil.resolve_name(f"{self.package}.{verb}")  # one of the files that were found
+
+
+def _status_of(error: BaseException) -> int:
+    """Say what a verb raised, in a sentence where it is known; the exit status."""
+    match error:
+        case NemoVfmError():
+            sys.stderr.write(f"{below_caret(_plain(error), sys.stderr)}\n")
+            return error.exit_code
+        case PreemptedNow():  # one more signal, while the answer to the first was under way
+            sys.stderr.write(f"{idle(error)}\n")
+            return idle(error).exit_code
+        case KeyboardInterrupt():
+            sys.stderr.write("interrupted\n")
+            return INTERRUPTED
+        case BrokenPipeError():  # `nemo-vfm show ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case OSError() if error.filename and error.strerror:  # a file, a folder or a disk, and no fault of ours
+            sys.stderr.write(f"cannot use {_plain(error.filename)}: {error.strerror}\n")
+            return UserError.exit_code
+    traceback.print_exc()
+    sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
+    return 1
 
 
 def below_caret(text: str, stream: TextIO) -> str:

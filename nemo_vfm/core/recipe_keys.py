@@ -22,12 +22,19 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     },
 }
 #: What a component once meant by null and says today by its absence.
-ABSENT_FOR_NULL = ("callbacks.ema", "callbacks.skip")
+_ABSENT_FOR_NULL = ("callbacks.ema", "callbacks.skip")
 
 
 def is_inert(key: str) -> bool:
     """Whether a key's value has no influence on what a finished step holds."""
     return _INERT.fullmatch(key) is not None
+
+
+def moved_keys(component: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, its address below the class today; empty where it is left out) of keys that an earlier version wrote."""
+    renamed = RENAMED.get(str(component.get("_target_")), {})
+    return [(old, "" if component[old] is None and new in _ABSENT_FOR_NULL else new)
+            for old, new in renamed.items() if old in component]  # fmt: skip
 
 
 def with_new_keys(values: Any) -> Any:
@@ -37,10 +44,9 @@ def with_new_keys(values: Any) -> Any:
     if not isinstance(values, dict):
         return values
     found: dict[str, Any] = {key: with_new_keys(below) for key, below in values.items()}
-    for old, new in RENAMED.get(str(found.get("_target_")), {}).items():
-        if old not in found:
-            continue
-        value, (above, last) = found.pop(old), new.split(".")
-        if not (value is None and new in ABSENT_FOR_NULL):
+    for old, new in moved_keys(found):
+        value = found.pop(old)
+        if new:
+            above, last = new.split(".")
             found[above] = {**(found.get(above) or {}), last: value}
     return found

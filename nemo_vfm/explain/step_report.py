@@ -24,6 +24,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.core.types.training_data import ResumableData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
 from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
@@ -34,7 +35,6 @@ from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.phases import at
-from nemo_vfm.train.state.data_position import epoch_of
 from nemo_vfm.workflow import Workflow
 
 _LONGEST_KEY = 34
@@ -92,7 +92,10 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
     epoch = None
     with suppress(UserError):  # streamed tars that were never read to their end have none
-        epoch = epoch_of(data, step - 1)
+        if not isinstance(data, ResumableData):
+            epoch = (step - 1) / data.batches_per_epoch() + 1
+        elif shares := [read.place / read.of for read in data.position(step - 1).values() if read.of]:
+            epoch = min(shares) + 1
     report = StepReport(str(folder), step, epoch, shapes, _recorded(folder, step), [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)

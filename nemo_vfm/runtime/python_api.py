@@ -28,7 +28,6 @@ from nemo_vfm.runtime.user_permissions import permissions
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from nemo_vfm.config import Composed
 
 _ERRORS = {kind.exit_code: kind for kind in (UserError, NothingKept, LostRank, Preempted, Interrupted, NextPhase)}
 
@@ -99,16 +98,29 @@ def run(
         Preempted: a signal asked the run to end; its work is saved.
         NothingKept: the job finished without a single output.
     """
-    composed = _in_run_dir(from_dict_config(cfg), run_dir)
+    composed = from_dict_config(cfg)
+    if run_dir is not None:
+        mark = Mark(Source.typed(f"run_dir={run_dir}"), 1, len("run_dir=") + 1)
+        composed = replace(composed, root=composed.root.with_item("run_dir", Scalar(str(run_dir), mark), mark))
     endings: list[Ending] = []
     given = RunOptions(trust=trust, allow=allow, allow_host=_words(allow_hosts, allow_write), only=only)
     with ExitStack() as stack:
-        words = [] if ranks.is_given() else _as_file(composed, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        words: list[str] = []
+        if not ranks.is_given():  # what names the recipe to other processes; what the user typed is typed there, too
+            file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / f"{composed.path.stem}.yaml"
+            file.write_text(composed.to_yaml())
+            words = [str(file), *composed.typed_words()]
         before = _status(composed.run_dir)
         with listening():
             status = RecipeRun(composed, words, given, endings.append).run()
     if not endings:
-        return _of_other_processes(composed.run_dir, status, before)
+        left = _status(composed.run_dir)  # by rank 0 of the processes that were started
+        if status:
+            text = left.get("error") if left != before else ""
+            text = text or (f"the processes of the run in {composed.run_dir} ended with status {status}; they gave "
+                            f"the reason above")  # fmt: skip
+            raise _ERRORS.get(status, NemoVfmError)(text)
+        return Outcome(str(left.get("summary", "")), left.get("figures", {}))
     if endings[-1].error is not None:
         raise endings[-1].error
     assert endings[-1].outcome is not None
@@ -118,30 +130,6 @@ def run(
 def _words(hosts: Sequence[str], folders: Sequence[str | Path]) -> list[str]:
     """What the user allows, as `permissions` reads it."""
     return [*hosts, *map(folder_word, folders)]
-
-
-def _in_run_dir(composed: "Composed", run_dir: str | Path | None) -> "Composed":
-    if run_dir is None:
-        return composed
-    mark = Mark(Source.typed(f"run_dir={run_dir}"), 1, len("run_dir=") + 1)
-    return replace(composed, root=composed.root.with_item("run_dir", Scalar(str(run_dir), mark), mark))
-
-
-def _as_file(composed: "Composed", folder: Path) -> list[str]:
-    """The words that name the recipe to other processes; what the user typed is typed there, too."""
-    file = folder / f"{composed.path.stem}.yaml"
-    file.write_text(composed.to_yaml())
-    return [str(file), *composed.typed_words()]
-
-
-def _of_other_processes(folder: Path, status: int, before: Mapping[str, Any]) -> Outcome:
-    """What rank 0 of those that were started has left in the run folder."""
-    last_status = _status(folder)
-    if status:
-        own = last_status.get("error") if last_status != before else ""
-        text = own or f"the processes of the run in {folder} ended with status {status}; they gave the reason above"
-        raise _ERRORS.get(status, NemoVfmError)(text)
-    return Outcome(str(last_status.get("summary", "")), last_status.get("figures", {}))
 
 
 def _status(folder: Path) -> Mapping[str, Any]:

@@ -85,6 +85,7 @@ class RecipeRun:
             sys.stderr.write(f"{plain(f'{self.composed.path} runs in {self._folder}')}\n")
             sys.stderr.flush()
         from nemo_vfm.core import ranks
+        from nemo_vfm.core.errors import NextPhase
         from nemo_vfm.core.types.job import needs_of
         from nemo_vfm.runtime.rank_processes import end_with_the_launcher
 
@@ -99,8 +100,16 @@ class RecipeRun:
             self._folder = share.folder
         while True:
             count = needs_of(job, folder=self._folder).ranks
-            status = self._on_ranks(job, count)
-            if not self._needs_other_ranks(job, count, status):
+            if count > 1 and not ranks.is_given():
+                status = self._launch(job, count)
+            elif ranks.count() > 1:
+                status = self._as_one_of_several(job)
+            else:
+                _require_ranks(job)
+                status = self._in_folder(job)
+            # The next phase may be for another number of processes; who starts them is us, unless we were started.
+            is_next = status == NextPhase.exit_code and not ranks.is_given()
+            if not is_next or needs_of(job, folder=self._folder).ranks == count:
                 return status
 
     def _built(self) -> "Job":
@@ -117,45 +126,8 @@ class RecipeRun:
         self._writes = writes_outside(self.composed, trust, allowed)
         return job
 
-    def _needs_other_ranks(self, job: "Job", count: int, status: int) -> bool:
-        """Whether the next phase is for another number of processes, and we are who starts them."""
-        from nemo_vfm.core import ranks
-        from nemo_vfm.core.errors import NextPhase
-        from nemo_vfm.core.types.job import needs_of
-
-        if status != NextPhase.exit_code or ranks.is_given():
-            return False
-        return needs_of(job, folder=self._folder).ranks != count
-
-    def _on_ranks(self, job: "Job", count: int) -> int:
-        """Run the job here, as one of several processes, or by starting them."""
-        from nemo_vfm.config import read_values
-        from nemo_vfm.core import ranks
-        from nemo_vfm.core.types.job import MultiRankJob, Run
-        from nemo_vfm.runtime.rank_processes import run_as_one_of_several
-
-        if not ranks.is_given() and count > 1:
-            return self._launch(job, count)
-        text = self.composed.to_yaml()
-        if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
-            job.run(Run(self._folder, read_values(text, "this recipe"), self.composed.seed))
-            return 0
-        _require_ranks(job)
-
-        def first() -> int:
-            return self._in_folder(job)
-
-        def lost(sentence: str) -> None:
-            from nemo_vfm.runtime.run_folder import Status
-
-            Status(self._folder).write("failed", error=sentence)
-
-        if ranks.count() == 1:
-            return first()
-        return run_as_one_of_several(job, text, self._folder, first, lost, timeout_s=self.options.rank_timeout,
-                                     silence_s=self.options.rank_silence)  # fmt: skip
-
     def _launch(self, job: "Job", count: int) -> int:
+        """Start the other processes, and run this one among them."""
         from nemo_vfm.config import RecipeError
         from nemo_vfm.runtime.checks.shareable_batches import unshareable
         from nemo_vfm.runtime.local_launch import launch
@@ -167,13 +139,33 @@ class RecipeRun:
             max_restarts=self.options.max_restarts,
         )  # fmt: skip
 
+    def _as_one_of_several(self, job: "Job") -> int:
+        from nemo_vfm.config import read_values
+        from nemo_vfm.core import ranks
+        from nemo_vfm.core.types.job import MultiRankJob, Run
+        from nemo_vfm.runtime.rank_processes import run_as_one_of_several
+        from nemo_vfm.runtime.run_folder import Status
+
+        text = self.composed.to_yaml()
+        if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
+            job.run(Run(self._folder, read_values(text, "this recipe"), self.composed.seed))
+            return 0
+        _require_ranks(job)
+
+        def lost(sentence: str) -> None:
+            Status(self._folder).write("failed", error=sentence)
+
+        options = self.options
+        return run_as_one_of_several(job, text, self._folder, lambda: self._in_folder(job), lost,
+                                     timeout_s=options.rank_timeout, silence_s=options.rank_silence)  # fmt: skip
+
     def _in_folder(self, job: "Job") -> int:
         """Hold the folder, run, and show how it ended."""
         from nemo_vfm.runtime.run_folder import Status, open_folder
         from nemo_vfm.runtime.user_permissions import remember
 
-        text = self.composed.to_yaml(conceal_keys)
-        with open_folder(self._folder, text, self.composed.seed, self.options.allow, source=self._source()) as prepared:
+        text, seed = self.composed.to_yaml(conceal_keys), self.composed.seed
+        with open_folder(self._folder, text, seed, self.options.allow, source=self._source()) as prepared:
             remember(text, self._writes)
             ending = perform_recorded(job, prepared, Status(prepared.folder))
             self.show(ending)
@@ -195,8 +187,11 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     try:
         with status.running():
             outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)
-    except (Preempted, PreemptedNow) as error:
-        return _stopped(error, run.folder, status)
+    except (Preempted, PreemptedNow) as error:  # the scheduler or the user wanted the machine: nothing failed
+        meant = error if not isinstance(error, PreemptedNow) else Preempted(f"{error} ended the run immediately")
+        code = getattr(meant, "exit_code", EXIT_CODE)
+        status.write("interrupted" if code == INTERRUPTED else "preempted", error=str(meant))
+        return Ending(run.folder, code, error=meant)
     except NextPhase as error:
         status.write("between_phases", error=str(error))
         return Ending(run.folder, error.exit_code, error=error)
@@ -251,16 +246,6 @@ def _require_ranks(job: "Job") -> None:
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _stopped(error: BaseException, folder: Path, status: "Status") -> Ending:
-    """The scheduler or the user wanted the machine: nothing failed."""
-    from nemo_vfm.core.errors import Preempted
-
-    meant = error if not isinstance(error, PreemptedNow) else Preempted(f"{error} ended the run immediately")
-    code = getattr(meant, "exit_code", EXIT_CODE)
-    status.write("interrupted" if code == INTERRUPTED else "preempted", error=str(meant))
-    return Ending(folder, code, error=meant)
 
 
 def _lost_behind(error: Exception) -> "LostRank | None":

@@ -65,7 +65,22 @@ def lock(folder: Path) -> Iterator[None]:
     """Hold a folder while the block runs."""
     path, me = folder.absolute() / NAME, Owner.me()
     try:
-        _take(path, me)
+        while True:  # write our name where there is none, or that of a dead owner
+            with _exclusively(path) as (file, guarded):
+                text = file.read(_MOST)
+                owner = _owner(text)
+                dead = not text.strip("\0 \n") or (owner is not None and owner.is_dead())
+                if dead:
+                    _overwrite(file, me)
+            if dead:
+                break
+            if owner is not None and owner.is_dead() is False:
+                raise _in_use(path, str(owner))
+            _watch(path, text, str(owner) if owner else "an owner whose name cannot be read")
+        if not guarded:
+            time.sleep(_SETTLE_S)  # nobody guards the moment of writing here: of two writers the later one has it
+        if not _is_mine(path, me):
+            raise _in_use(path, "another process, which was faster")
     except OSError as error:
         raise RunFolderError(f"cannot hold {folder}: {error.strerror}; choose another run_dir") from error
     stop = threading.Event()
@@ -96,26 +111,6 @@ def holder(folder: Path) -> tuple[Owner | None, bool]:
         return owner, time.time() - (folder / NAME).stat().st_mtime < SILENCE_S
     except OSError:
         return None, False
-
-
-def _take(path: Path, me: Owner) -> None:
-    """Write our name where there is none, or that of a dead owner."""
-    while True:
-        with _exclusively(path) as (file, guarded):
-            text = file.read(_MOST)
-            owner = _owner(text)
-            dead = not text.strip("\0 \n") or (owner is not None and owner.is_dead())
-            if dead:
-                _overwrite(file, me)
-        if dead:
-            break
-        if owner is not None and owner.is_dead() is False:
-            raise _in_use(path, str(owner))
-        _watch(path, text, str(owner) if owner else "an owner whose name cannot be read")
-    if not guarded:
-        time.sleep(_SETTLE_S)  # nobody guards the moment of writing here: of two writers the later one has it
-    if not _is_mine(path, me):
-        raise _in_use(path, "another process, which was faster")
 
 
 def _watch(path: Path, text: str, name: str) -> None:

@@ -89,7 +89,10 @@ def look(folder: Path) -> Line:
     line.seconds = max(0.0, beat - began) if began is not None and beat is not None else None
     line.last = beat or line.last
     steps = _names(manifest.get("steps"))
-    _workflow(folder, steps, line)
+    if steps:
+        done = [step for step in steps if (folder / step / "done.json").is_file()]
+        unfinished = [step for step in steps if (folder / step / "started.json").is_file() and step not in done]
+        line.steps_done, line.at = (len(done), len(steps)), unfinished[0] if unfinished else None
     _metrics([folder, *(folder / step for step in steps)], line)
     return line
 
@@ -106,14 +109,6 @@ def _names(steps: Json) -> list[str]:
     """Of a workflow's steps. Somebody may have changed the manifest: no name leads out of the run folder."""
     given = steps if isinstance(steps, list) else []
     return [name for name in given if isinstance(name, str) and _STEP.fullmatch(name)]
-
-
-def _workflow(folder: Path, steps: list[str], line: Line) -> None:
-    if not steps:
-        return
-    done = [step for step in steps if (folder / step / "done.json").is_file()]
-    unfinished = [step for step in steps if (folder / step / "started.json").is_file() and step not in done]
-    line.steps_done, line.at = (len(done), len(steps)), unfinished[0] if unfinished else None
 
 
 def _metrics(folders: list[Path], line: Line) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_vfm.config.overrides import alternatives, swept
+from nemo_vfm.config.overrides import alternatives, parse_override, swept
+from nemo_vfm.config.tree import plain
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
@@ -72,18 +73,15 @@ def _axis(word: str) -> Axis:
     choices = tuple(alternatives(text))
     if "" in choices:
         raise UserError(f"--sweep {word}: a value is empty; write null for nothing, '\"\"' for the empty text")
-    _refuse_equal(word, path, choices)
-    return Axis(path, choices)
-
-
-def _refuse_equal(word: str, path: str, choices: Sequence[str]) -> None:
-    """Raise UserError where two values are one to a recipe, such as 1e-3 and 0.001."""
     first: dict[str, str] = {}
-    for choice in choices if len(choices) > 1 else ():
-        meaning = _meaning(path, choice)
+    for choice in choices if len(choices) > 1 else ():  # 1e-3 and 0.001 are one value to a recipe
+        node = parse_override(f"{path}={choice}").value
+        assert node is not None
+        meaning = json.dumps(json.loads(json.dumps(plain(node)), parse_float=_whole_as_int), sort_keys=True)
         if meaning in first:
             raise UserError(f"--sweep {word}: a value is given twice, as {first[meaning]} and as {choice}; drop one")
         first[meaning] = choice
+    return Axis(path, choices)
 
 
 def _written_out(form: str, inside: str) -> str:
@@ -96,16 +94,6 @@ def _written_out(form: str, inside: str) -> str:
         return "A,B,C"
     values = range(*numbers)
     return ",".join(map(str, values[:10])) + (",..." if len(values) > 10 else "")
-
-
-def _meaning(path: str, choice: str) -> str:
-    """The same text for equal values."""
-    from nemo_vfm.config.overrides import parse_override
-    from nemo_vfm.config.tree import plain
-
-    node = parse_override(f"{path}={choice}").value
-    assert node is not None
-    return json.dumps(json.loads(json.dumps(plain(node)), parse_float=_whole_as_int), sort_keys=True)
 
 
 def _whole_as_int(text: str) -> float:

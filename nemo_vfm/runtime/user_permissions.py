@@ -91,7 +91,14 @@ def _read(file: Path, recipe: Path | None) -> list[Allowed]:
         if _is_below(real, folder.resolve()):
             raise UserError(f"it is in {folder.resolve()}, where recipes come from; keep it in your own folder")
     with real.open("rb") as opened:
-        _require_own(real, os.fstat(opened.fileno()))
+        found = os.fstat(opened.fileno())
+        for what, state in ((real, found), (real.parent, real.parent.stat())):
+            if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise UserError(f"others can write {what}; chmod go-w it")
+            if state.st_uid not in (os.geteuid(), 0):
+                raise UserError(f"{what} belongs to another user")
+        if any(one.stat().st_mode & stat.S_IWOTH and not one.stat().st_mode & stat.S_ISVTX for one in real.parents):
+            raise UserError(f"others can write a folder above {real}; chmod o-w it")
         data = opened.read(MAX_BYTES + 1)
     try:
         if len(data) > MAX_BYTES:
@@ -104,18 +111,6 @@ def _read(file: Path, recipe: Path | None) -> list[Allowed]:
 def _is_below(file: Path, folder: Path) -> bool:
     """Whether a file came with a folder; whoever works at home, or above it, has everything below."""
     return file.is_relative_to(folder) and not _home().is_relative_to(folder)
-
-
-def _require_own(file: Path, found: os.stat_result) -> None:
-    """Raises UserError where somebody else can write the file, or its folder."""
-    folder = file.parent.stat()
-    for what, state in ((file, found), (file.parent, folder)):
-        if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UserError(f"others can write {what}; chmod go-w it")
-        if state.st_uid not in (os.geteuid(), 0):
-            raise UserError(f"{what} belongs to another user")
-    if any(one.stat().st_mode & stat.S_IWOTH and not one.stat().st_mode & stat.S_ISVTX for one in file.parents):
-        raise UserError(f"others can write a folder above {file}; chmod o-w it")
 
 
 def _entries(node: object, file: Path) -> Iterator[Allowed]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import torch
@@ -45,16 +45,15 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.parallel.ranks.gather import GatherGroup, GroupGather
 from nemo_vfm.parallel.ranks.process_group import first_says
-from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
-from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
 from nemo_vfm.train.state.data_position import data_at, reading_of, resumed
+from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
 from nemo_vfm.train.state.skip import NOTHING, Skip
 from nemo_vfm.train.state.train_state import Schedule, TrainState
 from nemo_vfm.train.warm_start import Weights
@@ -123,7 +122,14 @@ class Train:
                 raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, but there are "
                                 f"{ranks.count()}: run the same command on {phase.plan.world} devices to resume in "
                                 f"{run.folder}")  # fmt: skip
-            outcome = self._in(phase, run.seed)._run(run)
+            if len(self.phases) > 1:
+                log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
+            here = copy.copy(self)  # this training up to the end of the phase
+            here.phases, here.parallel = [], phase.plan
+            here.loop = replace(self.loop, duration=Duration(phase.end, "steps"), phases=None)
+            here.data = data_of(self.data, self.phases, phase, run.seed)
+            here.schedule = InPhases(self.phases, self.schedule)
+            outcome = here._run(run)
             if outcome.figures["steps"] < phase.end:
                 break  # a callback wished for an end
         return outcome
@@ -132,24 +138,29 @@ class Train:
         done = [checkpoint_names.step_of(path.name) for path in existing(folder / "checkpoints")]
         return at(self.phases, max(done, default=0))
 
-    def _in(self, phase: Stretch, seed: int) -> Self:
-        """This training up to the end of a phase."""
-        if len(self.phases) > 1:
-            log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
-        here = copy.copy(self)
-        here.phases, here.parallel = [], phase.plan
-        here.loop = replace(self.loop, duration=Duration(phase.end, "steps"), phases=None)
-        here.data = data_of(self.data, self.phases, phase, seed)
-        here.schedule = InPhases(self.phases, self.schedule)
-        return here
-
     def _run(self, run: Run) -> Outcome:
         fit = self._start(run)
         if fit.finished:
             self.loop.checkpoint.copy(fit)
             return Outcome(f"already trained for {fit.step} steps", {"steps": fit.step}, did_nothing=True)
+        from nemo_vfm.data.loader.lightning_data import BatchModule
+        from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
+        from nemo_vfm.train.loggers.guard import open_all
+        from nemo_vfm.train.loggers.run_logger import RunLogger
+        from nemo_vfm.train.module import TrainModule
+        from nemo_vfm.train.trainer import has_bar, quiet_lightning, trainer
+
         with preemption.heeded(_PROMISE):
-            self._train(fit)
+            quiet_lightning()
+            sources = self.loggers if ranks.is_first() else {}
+            loggers = open_all(sources, run.folder, run.settings, goes_on=fit.step > 0)
+            validation = {} if self.loop.validation is None else {"validation": self.loop.validation}
+            bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
+            # Metrics come before the checkpoint: a resume drops the lines after it, and must not miss any before.
+            ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.loop.checkpoint, **bar}
+            fit.start_clock()
+            loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
+            loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
         if fit.preempted and not fit.finished:
             raise preemption.stopped(fit.stop, f"at step {fit.step}; its checkpoint is in {fit.checkpoints}")
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
@@ -242,7 +253,10 @@ class Train:
             log.info(f"resuming at step {fit.step} from {saved.path}")
             self.skip.say_what_differs(fit.step, saved.state.get("skip"))
             self.weights.say_what_differs(fit.step, saved.state.get("adapters"))
-        self._fetch_together()
+        alone = self.parallel.world == self.parallel.data
+        if not alone and isinstance(self.data, GatherGroup) and self.data.fetches_together:
+            # A group of its own on the CPU, since a thread uses it beside the step; every rank must make it.
+            self.data.share_with(GroupGather(group_along(self.parallel, ("pipeline", "context", "tensor"), "gloo")))
         self._start_data(fit, None if saved is None else saved.state)
         self._require_words(model)
         fit.total_steps, fit.limit_s = self.loop.length(fit.data)
@@ -293,13 +307,6 @@ class Train:
         together(everyone, lambda: self.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
         return checkpoint.newest(folder, everyone)
 
-    def _fetch_together(self) -> None:
-        """Let ranks that train on the same samples fetch them together."""
-        alone = self.parallel.world == self.parallel.data
-        if not alone and isinstance(self.data, GatherGroup) and self.data.fetches_together:
-            # A group of its own on the CPU, since a thread uses it beside the step; every rank must make it.
-            self.data.share_with(GroupGather(group_along(self.parallel, ("pipeline", "context", "tensor"), "gloo")))
-
     def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
         before = state.get("total_steps")
@@ -311,25 +318,6 @@ class Train:
                 f"the schedule depends on the length: it was for {before} steps until step {fit.step} and is for "
                 f"{fit.total_steps} from now on; one run of {fit.total_steps} steps would give different weights"
             )
-
-    def _train(self, fit: TrainState) -> None:
-        from nemo_vfm.data.loader.lightning_data import BatchModule
-        from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
-        from nemo_vfm.train.loggers.guard import open_all
-        from nemo_vfm.train.loggers.run_logger import RunLogger
-        from nemo_vfm.train.module import TrainModule
-        from nemo_vfm.train.trainer import has_bar, quiet_lightning, trainer
-
-        quiet_lightning()
-        sources = self.loggers if ranks.is_first() else {}
-        loggers = open_all(sources, fit.run.folder, fit.run.settings, goes_on=fit.step > 0)
-        validation = {} if self.loop.validation is None else {"validation": self.loop.validation}
-        # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
-        bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
-        ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.loop.checkpoint, **bar}
-        fit.start_clock()
-        loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
-        loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
 
 
 def _only(kind: type[K], callbacks: Mapping[str, object]) -> K | None:
@@ -351,6 +339,8 @@ def _losses(fit: TrainState, metric: str) -> dict[str, float]:
 
 def _size(model: nn.Module) -> str:
     """How many numbers a model learns, those in rows of tables apart."""
+    from nemo_vfm.sparse.tables.fused_tables import count_rows
+
     tables, numbers = count_rows(model)
     rows = f", {numbers / 1e6:.1f} M in {tables} tables" if tables else ""
     return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters{rows}"

@@ -18,7 +18,7 @@ from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, StartWeights, TrainerOptions
-from nemo_vfm.train.loggers import LightningLogger, LoggerSource
+from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
 
 
 @needs_gpu({"accelerator": "auto"})
@@ -70,7 +70,9 @@ class LightningFit(PlacedJob):
         if lr_scheduler is not None and optimizer is None:
             raise ValueError("lr_scheduler needs the optimizer beside it, but there is none: give optimizer")
         require_between(0, 2**32 - 1, initial_seed=initial_seed)
-        trainer.require_length()
+        is_endless = trainer.max_epochs is None and trainer.max_steps in (None, -1) and trainer.max_time is None
+        if is_endless and not trainer.fast_dev_run:  # Lightning would take a thousand epochs
+            raise ValueError("trainer has no length: give max_epochs, max_steps or max_time")
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
         self.optimizer, self.lr_scheduler, self.initial_seed = optimizer, lr_scheduler, initial_seed
         self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)

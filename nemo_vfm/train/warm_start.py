@@ -12,15 +12,12 @@ from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
-from nemo_vfm.models.convert.video.other_library import is_other_librarys, opened_folder, require_converted
-from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint, require_whole, weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather
-from nemo_vfm.parallel.tables.table_updater import grown_tables, take_table_state
 
 
 class WarmStart:
@@ -53,6 +50,8 @@ class WarmStart:
         Raises:
             UserError: there are none, or they do not fit; the text shows how.
         """
+        from nemo_vfm.models.convert.video.other_library import is_other_librarys, require_converted
+        from nemo_vfm.parallel.tables.table_updater import take_table_state
 
         ranks = joined()
         if isinstance(self.path, Path) and is_other_librarys(self.path):
@@ -72,12 +71,12 @@ class WarmStart:
                 "sha256": sha256, "not_taken": new}  # fmt: skip
 
     def _of_other_library(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
-        if self.weights == "ema":
-            raise UserError(
-                f"{folder} was written by another library and has no averaged weights; leave "
-                f"weights.start_from.weights out"
-            )
+        from nemo_vfm.models.convert.video.other_library import opened_folder
+        from nemo_vfm.models.pretrained import fingerprint_of
 
+        if self.weights == "ema":
+            raise UserError(f"{folder} was written by another library and has no averaged weights; leave "
+                            f"weights.start_from.weights out")  # fmt: skip
         with opened_folder(folder) as given:
             given.require_same_function(model)
             new = self._put(model, given, str(folder), ranks)
@@ -89,6 +88,8 @@ class WarmStart:
 
     def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str, ranks: Gather) -> list[str]:
         """Load what fits, each rank its part; the names that did not, and may differ."""
+        from nemo_vfm.parallel.tables.table_updater import grown_tables
+
         own = {name: tensor for name, tensor in model.state_dict().items() if not is_adapter(name)}
         here, there = everywhere(own, ranks), shapes_of(given)
         self._require_known(here.keys() | there.keys(), chosen)

@@ -49,7 +49,13 @@ class Workflow:
         Returns:
             The figures of every step as `<step>/<figure>`.
         """
-        return _together({one.name: one.perform() for one in self._planned_steps(run)})
+        outcomes = {one.name: one.perform() for one in self._planned_steps(run)}
+        skipped = sum(outcome.did_nothing for outcome in outcomes.values())
+        figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
+        last = list(outcomes.values())[-1]
+        count = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done"
+        skipped_note = f", {skipped} of them before" if skipped else ""
+        return Outcome(f"{count}{skipped_note}; {last.summary}", figures, did_nothing=skipped == len(outcomes))
 
     def _planned_steps(self, run: Run) -> "Iterator[PlannedStep]":
         before = run.before or sha256_text(f"seed {run.seed}")
@@ -178,7 +184,9 @@ def perform(
     if needs_of(job).ranks > 1:
         announce(run)
     try:
-        outcome = _concealed(job.run(run))
+        outcome = job.run(run)
+        # What a job says goes to the terminal, three files and the report.
+        outcome = replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
     except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
         with suppress(OSError):  # of a full disk the job's own error tells more
             write_json(run.folder / STARTED, {**marker_of(fingerprint), "seconds": _since(began, before_s)})
@@ -192,11 +200,6 @@ def perform(
 def _since(began: float, before_s: Json) -> float:
     known = isinstance(before_s, int | float) and before_s >= 0
     return round(time.monotonic() - began + (before_s if known else 0.0), 3)
-
-
-def _concealed(outcome: Outcome) -> Outcome:
-    """What a job says goes to the terminal, three files and the report."""
-    return replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
 
 
 def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
@@ -214,12 +217,3 @@ def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
         raise UserError(f"{folder} holds work started from another recipe or other earlier steps; choose another "
                         f"run_dir, or run the whole workflow once, which moves it aside")  # fmt: skip
     prepare(folder, step.fingerprint, step.title, set_aside=False)
-
-
-def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
-    skipped = sum(outcome.did_nothing for outcome in outcomes.values())
-    figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
-    last = list(outcomes.values())[-1]
-    skipped_note = f", {skipped} of them before" if skipped else ""
-    summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
-    return Outcome(summary, figures, did_nothing=skipped == len(outcomes))

@@ -69,7 +69,11 @@ def prepare(folder: Path, fingerprint: StepFingerprint, title: str, set_aside: b
             f"{folder} holds files that no step of this workflow wrote; move them, or choose another run_dir"
         )
     if earlier is not None and earlier["before"] != fingerprint.before and set_aside:
-        moved = _move_away(folder)
+        number = 1  # results of days are not deleted because a line above them changed
+        while (moved := folder.parent / REPLACED / f"{folder.name}-{number}").exists():
+            number += 1
+        moved.parent.mkdir(exist_ok=True)
+        shutil.move(folder, moved)
         info(f"{title}: an earlier step has changed, so it runs again; its old folder is now {moved}")
         earlier = None
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,16 +91,6 @@ def start_record(folder: Path) -> Json:
 def marker_of(fingerprint: StepFingerprint) -> dict[str, str]:
     """What both files say."""
     return {"before": fingerprint.before, "own": fingerprint.own}
-
-
-def _move_away(folder: Path) -> Path:
-    """Rename a step's folder: results of days are not deleted because a line above them changed."""
-    number = 1
-    while (target := folder.parent / REPLACED / f"{folder.name}-{number}").exists():
-        number += 1
-    target.parent.mkdir(exist_ok=True)
-    shutil.move(folder, target)
-    return target
 
 
 def _deciding(settings: Json) -> Json:

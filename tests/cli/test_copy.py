@@ -80,9 +80,9 @@ def test_a_file_that_is_no_recipe_is_a_sentence(kitchen, capsys):
     (kitchen.folder / "binary.yaml").write_bytes(b"\xff\xfe")
     kitchen.write("loop.yaml", "defaults: [{steps.a: recipe:loop.yaml}]\n_target_: @.Wide\n")
     assert kitchen.main("copy", "binary.yaml", "x") == 2
-    assert "is UTF-8 text" in capsys.readouterr().err
+    assert "must be UTF-8 text" in capsys.readouterr().err
     assert kitchen.main("copy", "loop.yaml", "y", "--flat") == 2
-    assert "include one another" in capsys.readouterr().err
+    assert "include each other" in capsys.readouterr().err
     assert not list(kitchen.folder.glob("[xy].yaml"))
 
 

@@ -99,7 +99,7 @@ def test_the_yaml_of_every_component_checks_in_every_slot_that_it_fits():
 def test_the_yaml_of_a_job_is_a_recipe(kitchen, capsys, name):
     kitchen.write("r.yaml", explained(capsys, name, "--yaml"))
     assert kitchen.main("check", "r.yaml") == 0
-    assert "you must give this" in capsys.readouterr().out
+    assert "you must set this" in capsys.readouterr().out
 
 
 def test_every_argument_of_ours_is_given_or_left_out_with_the_reason():

@@ -61,7 +61,7 @@ def test_what_is_not_there_is_named_with_its_key(desk, capsys, recipe, change, k
     status, said = checked(capsys, recipe, change)
     assert status == 2 and f"command line  {key}\n" in said
     assert f"there is no gone on this machine (relative paths begin in {desk})" in said
-    assert said.count("^") - said.count("you must give this") == 1, "a path is told once, wherever it is used"
+    assert said.count("^") - said.count("you must set this") == 1, "a path is told once, wherever it is used"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

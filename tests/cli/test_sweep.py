@@ -258,7 +258,7 @@ def test_a_signal_to_the_sweep_alone_ends_the_run_under_way_and_begins_no_other(
     [
         (["--sweep", "weight=1.0,heavy"], 'expected a number, got the text "heavy"'),
         (["--sweep", "wieght=1.0,2.0"], "did you mean weight?"),
-        (["--sweep", "seed=1,one"], "seed is a whole number"),
+        (["--sweep", "seed=1,one"], "seed must be a whole number"),
         (["weight=3.0", "--sweep", "seed=1,2", "weight=1.0,2.0"], "weight is set both by a change and by --sweep"),
         (["run_dir=held", "--sweep", "seed=1,2"], "held holds a run, not a sweep"),
     ],

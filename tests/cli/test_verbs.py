@@ -59,7 +59,7 @@ def test_check_lists_what_is_missing_and_ends_with_zero(kitchen, capsys):
     kitchen.write("r.yaml", WIDE + "out: ???\n")
     assert kitchen.main("check", "r.yaml") == 0
     shown = capsys.readouterr().out
-    assert "you must give this: out=DIR" in shown and "1 value for you to give" in shown
+    assert "you must set this: out=DIR" in shown and "1 value for you to give" in shown
     assert kitchen.main("check", "r.yaml", "out=x") == 0
     assert capsys.readouterr().out == "r.yaml: ok\n"
 

@@ -197,7 +197,7 @@ class TestChanges:
     @pytest.mark.parametrize("word", ["size={}", "deep={size: {}}", "deep={count: 2, size: {}}", "deep.size={}"])
     def test_an_empty_mapping_over_a_filled_one_is_refused_with_the_words_that_empty_it(self, kitchen, word):
         recipe = "size: {width: 3}\ndeep: {size: {width: 3}, count: 1}\n"
-        with pytest.raises(RecipeError, match=r"changes nothing of what is there \(width\)") as refused:
+        with pytest.raises(RecipeError, match=r"changes nothing here \(width\)") as refused:
             kitchen.compose(recipe, word)
         remedy = re.search(r": (~\S+) (\S+) empties it", str(refused.value))
         emptied = values(kitchen.compose(recipe, remedy[1], remedy[2]))
@@ -215,14 +215,14 @@ class TestChanges:
         ("word", "words"),
         [
             ("~a.bb", "there is no a.bb to remove; did you mean a.b?"),
-            ("a.b.c=1", "a.b is a single value, which has no c"),
-            ("a.l.0=1", "a.l is a list, and lists are set as a whole: a.l=[...]"),
+            ("a.b.c=1", "a.b is a single value, so it has no c"),
+            ("a.l.0=1", "a.l is a list, and a list can only be set as a whole: a.l=[...]"),
             ("word", "not a change"),
             ("a..b=1", "not an address"),
             ("=1", "not an address"),
             ("a.b=[1", "not valid YAML"),
-            ("a.l=[The", "a change with spaces stands in quotes"),
-            ("a.m={x:", "a change with spaces stands in quotes"),
+            ("a.l=[The", "quote a change that contains spaces"),
+            ("a.m={x:", "quote a change that contains spaces"),
             ("a.b=010", "begins with a zero"),
             ("a.i.x=1", "a.i is ${a.m}; change that instead"),
             ("stage=scal", "conf/stage holds scale, shift; did you mean scale?"),
@@ -277,7 +277,7 @@ class TestBuildsOn:
         base.write("recipes/deep/base.yaml", "_target_: @.Wide\nconut: 3\n")
         said = base.problems("defaults: [recipe:deep/derived]")
         assert "recipes/deep/base.yaml:2:1  conut" in said
-        assert "(taken by recipes/deep/derived.yaml:2, that by recipe.yaml:1)" in said
+        assert "(included from recipes/deep/derived.yaml:2, from recipe.yaml:1)" in said
 
     def test_show_names_both_files_and_a_flat_copy_is_the_same(self, base, capsys):
         assert main(["show", "deep/derived"]) == 0
@@ -325,7 +325,7 @@ class TestReserved:
         "word", ["seed=a", "seed=-1", "seed=9223372036854775808", "seed=1.5", "seed=true", "run_dir=[1]", "run_dir=7"]
     )
     def test_what_they_cannot_be_is_said_before_anything_runs(self, kitchen, word):
-        wrong = r"seed is at least 0 and below 2\^63|is a whole number|is a path"
+        wrong = r"seed must be at least 0 and below 2\^63|must be a whole number|must be a path"
         with pytest.raises(RecipeError, match=wrong):
             _ = kitchen.compose("a: 1", word).seed, kitchen.compose("a: 1", word).run_dir
         key, _, text = word.partition("=")
@@ -344,13 +344,13 @@ class TestIncludes:
             kitchen.compose("defaults: [{a: one}]")
 
     def test_a_recipe_that_holds_itself_is_refused(self, kitchen):
-        with pytest.raises(RecipeError, match=r"include one another: recipe.yaml -> recipe.yaml"):
+        with pytest.raises(RecipeError, match=r"include each other: recipe.yaml -> recipe.yaml"):
             kitchen.compose("steps: {a: 'recipe:recipe.yaml'}")
 
     def test_a_chain_of_a_thousand_is_refused(self, kitchen):
         for number in range(1000):
             kitchen.write(f"conf/a/n{number}.yaml", f"defaults: [{{a: n{number + 1}}}]\n")
-        with pytest.raises(RecipeError, match="more than 20 deep"):
+        with pytest.raises(RecipeError, match="more than 20 levels deep"):
             kitchen.compose("defaults: [{a: n0}]")
 
     def test_only_ingredients_that_fit_a_slot_are_suggested_for_it(self, stocked):
@@ -398,9 +398,9 @@ class TestIncludes:
                 "there is no conf/stage/scal.yaml: conf/stage holds scale, shift; did you mean scale?",
             ),
             ("defaults: [{stag: x}]", "there is no folder conf/stag"),
-            ("defaults: {stage: scale}", "is a list such as"),
+            ("defaults: {stage: scale}", "must be a list such as"),
             ("defaults: [{a: b, c: d}]", "one {slot: choice}"),
-            ("defaults: [{stage: 3}]", "is a name"),
+            ("defaults: [{stage: 3}]", "must be a name"),
             ("defaults: [{stage: ../../x}]", "there is no"),
             ("defaults: [{stage: /etc/passwd}]", "there is no"),
             ("steps: {a: 'recipe:https://x.org/r.yaml'}", "not a path; recipes are read from files only"),

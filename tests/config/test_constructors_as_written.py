@@ -218,7 +218,7 @@ def test_a_constructor_gets_what_its_author_meant(kitchen, text, is_meant):
         ("{_target_: @FromMethod.sized.size}", "there is no module"),
         ("{_target_: @argparse.Namespace, a: 1}", "there is no module"),
         ("{_target_: @Namespace, a: 1}", "is defined as argparse.Namespace, which is not trusted"),
-        ("{_target_: @Positioned, _args_: [1, 2, 3, 4]}", "takes at most 3 by position, but here are 4"),
+        ("{_target_: @Positioned, _args_: [1, 2, 3, 4]}", "takes at most 3 positional arguments, got 4"),
         ("{_target_: @Positioned, _args_: 1}", "expected a list, got the number 1"),
         ("{_target_: @Positioned, _args_: [1]}", "Positioned needs height"),
         ("{_target_: @Positioned, _args_: [1, two]}", 'expected a whole number, got the text "two"'),

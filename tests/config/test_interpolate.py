@@ -107,9 +107,9 @@ def test_a_literal_reference_arrives_as_text_and_survives_being_written_and_read
         ("a: ${env:A,default}", "the only two"),
         ("a: ${", "the only two"),
         ("a: '${oc.create:{_target_: os.system}}'", "the only two"),
-        ("a: '${b}${c}'\nb: $\nc: '{d}'", "would become a reference itself"),
-        ("a: '${b}${env:PATH}'\nb: $", "would become a reference itself"),
-        ("a: ${HOME", "for ${ as text write $${"),
+        ("a: '${b}${c}'\nb: $\nc: '{d}'", "would turn into a reference"),
+        ("a: '${b}${env:PATH}'\nb: $", "would turn into a reference"),
+        ("a: ${HOME", "write $${ for a literal ${"),
         ("a: ${b.99999999999999999999}\nb: [1]", "there is no"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_text_that_doubles_is_bounded():
     lines = ["a0: abcdefgh"] + [f"a{n}: ${{a{n - 1}}}${{a{n - 1}}}" for n in range(1, 40)]
     with pytest.raises(RecipeError, match="more than 50000 values"):
         resolve(parse("\n".join(lines), "t"))
-    assert "longer than" in complaint("\n".join(["a0: " + "x" * 5000, *lines[1:6]]))
+    assert "more than" in complaint("\n".join(["a0: " + "x" * 5000, *lines[1:6]]))
 
 
 def test_a_problem_of_a_shared_node_is_said_once():

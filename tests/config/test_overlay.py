@@ -89,13 +89,13 @@ def test_the_users_rules_join_those_of_other_folders_and_win(kitchen, laid):
     [
         ("set: {by: 2}", "an overlay needs the class that it applies to"),
         ("for: [a]\nset: {by: 2}", "an overlay needs the class that it applies to"),
-        ("for: @.Scale", "an overlay needs the values that it sets"),
-        ("for: @.Scale\nset: {}", "an overlay needs the values that it sets"),
+        ("for: @.Scale", "an overlay needs values to set"),
+        ("for: @.Scale\nset: {}", "an overlay needs values to set"),
         ("for: @.Scale\nset: {_target_: os.system}", "an overlay changes arguments, not classes"),
-        ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for, missing, where, set and made, not sets"),
-        ("for: @.Scale\nwhere: 3\nset: {by: 2}", "where says which values a node must have"),
-        ("for: @.Scale\nmade: {by: 3}", "made says of an argument"),
-        ("for: @.Scale\nmade: {by: {by: a command, as: 3}}", "made says of an argument"),
+        ("for: @.Scale\nsets: {by: 2}", "an overlay takes only the keys for, missing, where, set and made, not sets"),
+        ("for: @.Scale\nwhere: 3\nset: {by: 2}", "where must map addresses to the values"),
+        ("for: @.Scale\nmade: {by: 3}", "made must map each argument"),
+        ("for: @.Scale\nmade: {by: {by: a command, as: 3}}", "made must map each argument"),
     ],
 )
 def test_a_bad_overlay_is_told(kitchen, laid, text, words):
@@ -117,8 +117,8 @@ def test_what_the_user_must_give_comes_with_the_command_that_makes_some(kitchen)
     )
     recipe = kitchen.write("recipe.yaml", "_target_: @.Wide\nout: ???\nsize: {width: '???'}\nname: ???\n")
     said = "\n".join(problem.render() for problem in check(compose(recipe, overlays=["odd"]), TRUST))
-    assert "out=DIR (a path or null); `make it` makes some, then add out=runs/it" in said
-    assert "`b` makes some, then add size.width=3" in said and said.count("makes some") == 2
+    assert "out=DIR (a path or null); `make it` creates some; then add out=runs/it" in said
+    assert "`b` creates some; then add size.width=3" in said and said.count("creates some") == 2
     assert "makes some" not in str(check(compose(recipe), TRUST))
     assert "make it" not in str(check(compose(recipe, ["out=there"], overlays=["odd"]), TRUST))
 
@@ -130,10 +130,10 @@ def test_a_reference_to_what_is_missing_leads_to_the_command_that_makes_some(kit
         "recipe.yaml", "_target_: @.Wide\ninput: ???\nout: ${size.a}\nsize: {a: '${input}'}\nname: ???\n"
     )
     assert compose(recipe, overlays=["odd", "odd2"]).makers == {
-        "input": "; `make it` makes some, then add input=runs/it", "name": "; to try it without your own, add name=x",
+        "input": "; `make it` creates some; then add input=runs/it", "name": "; to try it out, add name=x",
     }  # fmt: skip
     kitchen.write("recipe.yaml", "_target_: @.Wide\nout: ${name}\nname: ???\n")
-    own = {"name": "; to try it without your own, add name=x"}
+    own = {"name": "; to try it out, add name=x"}
     assert compose(recipe, overlays=["odd", "odd2"]).makers == own, "what is for the value itself goes first"
     kitchen.write("recipe.yaml", "_target_: @.Wide\nout: ${name}\nname: ${out}\n")
     assert not compose(recipe, overlays=["odd"]).makers, "a loop is said by the check, and ends here"

@@ -134,9 +134,9 @@ class TestSlots:
             ("stage: {_target_: '@.Stage'}", "Stage is an interface"),
             ("stage: {by: 1}", "_target_ is missing"),
             ("stage: text", "expected a Stage (a mapping with _target_), got the text"),
-            ("stage: {_target_: 3}", "is the dotted name of a class"),
+            ("stage: {_target_: 3}", "must be the dotted name of a class"),
             ("stage: {_target_: '@.Scle', by: 1}", "did you mean Scale?"),
-            ("stage: {_target_: '@.label', text: a}", "label is a function that makes a text, not a component"),
+            ("stage: {_target_: '@.label', text: a}", "label is a function that returns a text, not a component"),
             ("stages: {_target_: '@.Scale', by: 1}", "makes this a single component; put it under a name"),
             ("size: {_target_: '@.Scale', by: 1}", "Scale is not a Size"),
             ("chain: [1]", "expected a Stage"),
@@ -148,7 +148,7 @@ class TestSlots:
             (
                 "loose: {_target_: '@.Loose', value: {_target_: lightning.pytorch.callbacks.RichProgressBar, "
                 "console_kwargs: {a: [{_target_: '@.Scale', by: 1}]}}}",
-                "no component fits it",
+                "it takes no component",
             ),
         ],
     )
@@ -159,10 +159,10 @@ class TestSlots:
         assert kitchen.build(WIDE + "stage: {_target_: '@.double'}").stage.by == 2.0
 
     def test_the_root_is_a_job(self, kitchen):
-        assert "Shift is not a Job, which the root of a recipe is: it has no run" in kitchen.problems(
+        assert "Shift is not a Job, as the root of a recipe must be: it has no run" in kitchen.problems(
             "_target_: '@.Shift'"
         )
-        assert "name the class that makes a job" in kitchen.problems("count: 3")
+        assert "name the class that builds a job" in kitchen.problems("count: 3")
 
     def test_a_choice_is_suggested_where_a_component_belongs(self, kitchen):
         kitchen.write("conf/stage/scale.yaml", "_target_: '@.Scale'\n")
@@ -189,7 +189,7 @@ class TestFactories:
         [
             ("later: {_target_: '@.Both'}", "Both needs more (a number)"),
             ("later: {_target_: '@.Both', given: 1, more: 2}", "given is passed to Both by the job; remove it here"),
-            ("later: {_target_: '@.Scale', by: 1}", "takes 0 arguments by position, but this slot gives 1"),
+            ("later: {_target_: '@.Scale', by: 1}", "takes 0 positional arguments, but this slot passes 1"),
             ("make: {_target_: '@.Both', more: 1}", "Both needs given (a number)"),
             ("make: {_target_: '@.Quiet'}", "Quiet is not a Stage"),
             ("make: {_target_: torch.optim.AdamW}", "AdamW is not a Stage"),
@@ -210,10 +210,10 @@ class TestFactories:
 class TestMissing:
     def test_it_is_listed_and_is_no_error(self, kitchen):
         (problem,) = check(kitchen.compose(WIDE + "out: ???"), TRUST)
-        assert problem.kind == "missing" and "you must give this: out=DIR (a path or null)" in problem.message
+        assert problem.kind == "missing" and "you must set this: out=DIR (a path or null)" in problem.message
 
     def test_it_is_refused_when_built(self, kitchen):
-        with pytest.raises(RecipeError, match=r"you must give this: stage.by=VALUE"):
+        with pytest.raises(RecipeError, match=r"you must set this: stage.by=VALUE"):
             kitchen.build(WIDE + "stage: {_target_: '@.Scale', by: '???'}")
 
     def test_what_refers_to_it_is_not_asked_for_again(self, kitchen):
@@ -221,13 +221,13 @@ class TestMissing:
         assert [(p.kind, p.path) for p in found] == [("missing", "name")]
 
     def test_a_whole_component_may_be_missing(self, kitchen):
-        assert "you must give this: stage=VALUE (a Stage or null)" in kitchen.problems(WIDE + "stage: ???")
-        assert "you must give this" in kitchen.problems(WIDE + "stage: {_target_: '???'}")
+        assert "you must set this: stage=VALUE (a Stage or null)" in kitchen.problems(WIDE + "stage: ???")
+        assert "you must set this" in kitchen.problems(WIDE + "stage: {_target_: '???'}")
 
     def test_what_is_missing_in_a_component_is_asked_for_once_where_it_is_written(self, kitchen):
         stage = "stage: {_target_: @.Scale, by: '???'}\n"
         said = kitchen.problems(WIDE + stage + "stages: {a: '${stage}', b: '${stage}'}\n")
-        assert "you must give this: stage.by=VALUE" in said and said.count("you must give") == 1
+        assert "you must set this: stage.by=VALUE" in said and said.count("you must set") == 1
 
 
 class TestBuild:

@@ -80,14 +80,14 @@ def test_a_value_arrives_as_annotated(kitchen, text, value):
         ("either: 3", "expected a Scale, a Shift or null, got the number 3"),
         ("nothing: [1]", "expected an empty list, got 1 values"),
         ("mode: fats", "did you mean fast?"),
-        ("when: {days: 1}", "name the class that makes a timedelta"),
+        ("when: {days: 1}", "name the class that builds a timedelta"),
         ("when: {_target_: datetime.timedelta, days: 1}", "datetime.timedelta is not trusted"),
         ("makers: {a: {_target_: '@.Quiet'}}", "Quiet is not a Stage"),
         ("makers: {a: {_target_: '@.Mixing'}}", "Mixing is not a Stage: its apply takes other arguments"),
         ("durations: {a: 3}", "add the unit"),
         ("limits: {low: 1, high: a}", "expected a number"),
-        ("by_number: {1: 0.5, '+1': 1}", "1 is given twice, here as +1"),
-        ("by_number: {1000: 0.5, 1_000: 1}", "1000 is given twice, here as 1_000"),
+        ("by_number: {1: 0.5, '+1': 1}", "1 appears twice, here as +1"),
+        ("by_number: {1000: 0.5, 1_000: 1}", "1000 appears twice, here as 1_000"),
         ("calling: {_target_: '@.Scale', by: 1}", "Scale is not a Calling: it has no __call__"),
         ("spared: 0", "greater than 0"),
         ("unhashed: a", "expected a whole number"),
@@ -114,7 +114,9 @@ def test_a_method_may_take_more_than_it_is_given_and_give_less_than_it_may(kitch
 def test_a_log_of_clicks_is_no_source_of_videos(kitchen):
     clips = (ROOT / "recipes/curation/clips.yaml").read_text()
     said = kitchen.problems(clips, "source={_target_: nemo_vfm.recsys.sources.criteo_tsv.CriteoTsv, path: a.tsv}")
-    assert "CriteoTsv is not a Source: its files gives a list, each a path; expected a list, each a SourceFile" in said
+    assert (
+        "CriteoTsv is not a Source: its files returns a list, each a path; expected a list, each a SourceFile" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ class TestFailingConstructors:
     def test_a_fault_of_its_own_stays_a_fault_and_says_where_it_happened(self, kitchen, how, kind):
         with pytest.raises(kind) as error:
             kitchen.build(f"_target_: '@.Trips'\nhow: {how}")
-        assert error.value.__notes__ == ["This happened while the root of the recipe was made, recipe.yaml:1."]
+        assert error.value.__notes__ == ["This happened while the root of the recipe was being built, recipe.yaml:1."]
 
     def test_deep_in_a_factory_they_have_their_place_too(self, kitchen):
         make = kitchen.build("_target_: @.Wide\nmake:\n  _target_: '@.Trips'\n  how: argument").make
@@ -189,7 +191,7 @@ def test_the_files_that_led_to_a_mistake_are_named(kitchen):
     kitchen.write("conf/stage/deep.yaml", "_target_: '@.Scale'\nyb: 2\nby: 1\n")
     kitchen.write("recipes/inner.yaml", "# inner\ndefaults: [{stage: deep}]\n_target_: '@.Wide'\n")
     said = kitchen.problems("_target_: nemo_vfm.workflow.Workflow\nsteps:\n  a: recipe:inner.yaml\n")
-    assert said.splitlines()[-1] == "    (taken by recipes/inner.yaml:2, that by recipe.yaml:3)"
+    assert said.splitlines()[-1] == "    (included from recipes/inner.yaml:2, from recipe.yaml:3)"
 
 
 def test_a_union_below_unions_is_not_tried_in_every_combination(kitchen):

@@ -43,8 +43,8 @@ def test_a_recipe_checks(recipe, capsys):
 def test_a_recipe_checks_small_and_says_how_one_gets_what_it_wants(recipe, capsys):
     status, said = main(["check", str(ROOT / recipe), "--overlay", "smoke"]), capsys.readouterr().out
     assert status == 0, said
-    helped = said.count("` makes some, then add ") + said.count("; to try it without your own, add ")
-    assert said.count("you must give this") == helped, said
+    helped = said.count("` creates some; then add ") + said.count("; to try it out, add ")
+    assert said.count("you must set this") == helped, said
 
 
 @pytest.mark.parametrize(("recipe", "scales"), zip(TRAININGS, cycle(["block", "current"])))

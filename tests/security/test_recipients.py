@@ -266,7 +266,7 @@ def test_check_refuses_the_environment_in_all_prose_of_a_recipe_that_asks_models
     prose = []
     composed = compose(f"synthetic/{recipe}")
     found = check(replace(composed, root=without_prose(composed.root, "")))
-    refused = {one.path for one in found if "this text is sent to others" in one.message}
+    refused = {one.path for one in found if "this text is sent over the network" in one.message}
     assert refused == set(prose) and (prose or recipe in ("shapes", "filter_rows"))
 
 

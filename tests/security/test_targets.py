@@ -198,7 +198,7 @@ def test_nothing_of_ours_that_acts_is_called_by_a_config(name, kitchen):
     text = json.dumps({"_target_": f"nemo_vfm.{name}", **ACTING[name]})
     for word, place in places.items():
         text = text.replace(word, place)
-    with pytest.raises(RecipeError, match="so no recipe calls it; name a component, or your own with --trust PACKAGE"):
+    with pytest.raises(RecipeError, match="so recipes cannot use it; name a component, or your own"):
         nemo_vfm.build(json.loads(text))
     assert precious.read_text() == "first\nlast, and torn"
     assert not (kitchen.folder / "mark").exists()
@@ -215,9 +215,9 @@ CALLBACKS = "lightning.pytorch.callbacks"
 ONLY_TRUSTED = {
     "a component where anything goes": (
         f"callbacks: {{a: {{_target_: {CALLBACKS}.RichProgressBar, console_kwargs: {{a: {SHIFT}}}}}}}",
-        "no component fits it"),
+        "it takes no component"),
     "a component as a keyword": (
-        f"callbacks: {{a: {{_target_: {CALLBACKS}.ModelSummary, more: {SHIFT}}}}}", "no component fits it"),
+        f"callbacks: {{a: {{_target_: {CALLBACKS}.ModelSummary, more: {SHIFT}}}}}", "it takes no component"),
     "what is called later": ("trainer: {_partial_: true}", "takes no argument _partial_"),
     "what is called later, in a factory's slot": (
         f"callbacks: {{a: {{_target_: {CALLBACKS}.Timer, _partial_: true}}}}", "takes no argument _partial_"),

@@ -32,7 +32,7 @@ def test_no_recipe_gives_up_a_protection(text, typed, files, kitchen, capsys):
     kitchen.write("r.yaml", text)
     assert kitchen.main("check", "r.yaml", *typed) == 2
     said = capsys.readouterr().out
-    assert "a recipe cannot give up this protection with false; if you mean it, give it on the command line: " in said
+    assert "a recipe cannot disable this protection with false; if you mean it, give it on the command line: " in said
     assert kitchen.main("run", "r.yaml", *typed) == 2
     assert not (kitchen.folder / "out").exists()
 

@@ -23,9 +23,9 @@ MISLEADING = {
     "float tag": ("!!float 1", "tag"),
     "own tag": ("!x 1", "tag"),
     "merge": ("{<<: {a: 1}}", "merge keys"),
-    "twice": ("{a: 1, a: 2}", "given twice"),
-    "twice, quoted": ("{a: 1, 'a': 2}", "given twice"),
-    "unknown alias": ("*nowhere", "refers to nothing"),
+    "twice": ("{a: 1, a: 2}", "appears twice"),
+    "twice, quoted": ("{a: 1, 'a': 2}", "appears twice"),
+    "unknown alias": ("*nowhere", "has no anchor above it"),
 }
 PLACES = {
     "value": "_target_: @.Wide\nname: <v>\n",
@@ -49,7 +49,7 @@ def test_what_could_be_misread_has_its_line_and_column_everywhere(kitchen, value
         assert words in problem.message, place
         assert problem.mark.line == before.count("\n") + 1, place
         column = len(before) - before.rfind("\n")
-        inside = len(value) if words in ("merge keys", "given twice") else 0
+        inside = len(value) if words in ("merge keys", "appears twice") else 0
         assert column <= problem.mark.column <= column + inside, place
         assert f"recipe.yaml:{problem.mark.line}:{problem.mark.column}" in str(error.value)
 

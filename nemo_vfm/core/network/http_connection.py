@@ -70,11 +70,18 @@ def connection(
     """
     plain, link = None, http.client.HTTPConnection(url.host, url.port)
     try:
-        plain = _connect(url, deadline, allow_private) if proxy is None else proxy.connect(deadline.remaining_s)
+        if proxy is None:
+            ips = addresses(url, allow_private=allow_private)
+            plain = socket.create_connection((str(ips[0]), url.port), timeout=deadline.remaining_s)
+        else:
+            plain = proxy.connect(deadline.remaining_s)
         deadline.watch(plain)
         if proxy is not None:
             proxy.tunnel(plain, url)
-        link.sock = _wrap_tls(plain, url.host) if url.scheme == "https" else plain
+        if url.scheme == "https":  # the certificate is verified for the host name in the URL
+            link.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=url.host)
+        else:
+            link.sock = plain
         yield link
         if deadline.expired:  # http.client takes a shutdown for the end of headers, or of an unsized body
             raise TimeoutError
@@ -95,19 +102,9 @@ def one_line(text: str) -> str:
     return line if len(line) <= 400 else f"{line[:400]}…"
 
 
-def _connect(url: ServiceUrl, deadline: Deadline, allow_private: bool) -> socket.socket:
-    ips = addresses(url, allow_private=allow_private)
-    return socket.create_connection((str(ips[0]), url.port), timeout=deadline.remaining_s)
-
-
 def _shut_down(handle: socket.socket, expired: threading.Event) -> None:
     expired.set()
     try:
         handle.shutdown(socket.SHUT_RDWR)
     except OSError:
         return  # already closed
-
-
-def _wrap_tls(plain: socket.socket, host: str) -> socket.socket:
-    """Wrap a connection in TLS and verify the certificate for the host name in the URL."""
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)

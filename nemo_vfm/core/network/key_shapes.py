@@ -86,14 +86,11 @@ def _is_mixed(run: str) -> bool:
     """
     kinds = [next((number for number, kind in enumerate(_CLASSES) if letter in kind), None) for letter in run]
     known = [kind for kind in kinds if kind is not None]
-    if len(known) < _LEAST or _joins(run) > len(run) / 10 or len(set(run)) < 10:
+    # Signs that join its parts; those of base64 count a third, since a path does not come here.
+    joins = sum(run.count(sign) for sign in "_-") + sum(run.count(sign) for sign in "+/") // 3
+    if len(known) < _LEAST or joins > len(run) / 10 or len(set(run)) < 10:
         return False
     changes = sum(one != other for one, other in pairwise(known)) / (len(known) - 1)
     if len(set(known)) == 3:
         return changes >= 0.35
     return len(set(known)) == 2 and len(known) >= 24 and changes >= 0.2 and known.count(2) >= 3
-
-
-def _joins(run: str) -> int:
-    """How many signs join its parts; those of base64 count a third, since a path does not come here."""
-    return sum(run.count(sign) for sign in "_-") + sum(run.count(sign) for sign in "+/") // 3

@@ -230,12 +230,13 @@ def service(scheme: str) -> tuple[str, tuple[str, ...]]:
     where = {"s3": "AWS", "gs": "Google Cloud Storage", "abfs": "Azure"}[scheme]
     if scheme == "s3" and (endpoint := _endpoint()):
         where = f"{endpoint} (AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL)"
-    set_ones = sorted(name for name in os.environ if name.startswith(named) and _signs(name))
+    set_ones = sorted(
+        name
+        for name in os.environ
+        if name.startswith(named)
+        and name.endswith(("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME"))
+    )
     return where, () if _anonymous() else tuple(set_ones)
-
-
-def _signs(name: str) -> bool:
-    return name.endswith(("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME"))
 
 
 def _system(scheme: str) -> Any:
@@ -259,14 +260,10 @@ def _s3() -> Any:
         connect_timeout=min(10.0, timeout_s()),
         request_timeout=timeout_s(),
         retry_strategy=arrow.AwsStandardS3RetryStrategy(max_attempts=4),
-        **_delayed(arrow),
+        # Small files in one request instead of three, where this pyarrow can; only its docstring has its signature.
+        **{"allow_delayed_open": True} if "allow_delayed_open" in (arrow.S3FileSystem.__doc__ or "") else {},
     )
     return ArrowFSWrapper(client, skip_instance_cache=True)
-
-
-def _delayed(arrow: Any) -> dict[str, bool]:
-    """Small files in one request instead of three, where this pyarrow can; only its docstring has its signature."""
-    return {"allow_delayed_open": True} if "allow_delayed_open" in (arrow.S3FileSystem.__doc__ or "") else {}
 
 
 def _other(scheme: str) -> Any:

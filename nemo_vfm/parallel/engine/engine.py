@@ -18,13 +18,11 @@ from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
-from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 from nemo_vfm.parallel.layers.token_layout import Layout, call_within, under
 from nemo_vfm.parallel.plan.mesh import Mesh, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta
 from nemo_vfm.parallel.plan.static_memory import Params as Params  # part of what an engine is given
-from nemo_vfm.parallel.tables.table_updater import require_data_parallel
 
 
 @runtime_checkable
@@ -68,6 +66,8 @@ def require_settings(clip_norm: float | None, recompute: str) -> None:
 
 def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module]) -> list[str]:
     """What is wrong with a plan on so many GPUs, for this model."""
+    from nemo_vfm.parallel.tables.table_updater import require_data_parallel
+
     notes, idle = [], num_gpus - plan.world
     if idle > 0:
         notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
@@ -92,6 +92,8 @@ def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
         model, meta = build_model(parts.model, parts.seed), False
     narrowed = narrow(model, parts.precision.resolved()[0])
     if parts.precision.fp8 is not None:
+        from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
+
         require_hardware(parts.precision.fp8)
         use_fp8(model, parts.precision.fp8, parts.plan.tensor)
     return model, meta, narrowed

@@ -18,8 +18,6 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
-from nemo_vfm.parallel.fp8.fp8_attention import fp8_attention
-from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 from nemo_vfm.parallel.layers.parallel_attention import attention_by
 from nemo_vfm.parallel.layers.token_layout import all_parts, call_within, under
 from nemo_vfm.parallel.plan.adapter_split import set_apart
@@ -147,6 +145,9 @@ def build_for_inference(
 def _into_fp8(model: nn.Module, fp8: Fp8 | None, plan: ParallelPlan = ParallelPlan()) -> None:
     if fp8 is None:
         return
+    from nemo_vfm.parallel.fp8.fp8_attention import fp8_attention
+    from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
+
     require_hardware(fp8)
     for network in networks_of(model):
         use_fp8(network, fp8, plan.tensor)

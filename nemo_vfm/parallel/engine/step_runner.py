@@ -8,7 +8,7 @@ spread.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, Task
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
-from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
@@ -27,6 +26,9 @@ from nemo_vfm.parallel.layers.token_layout import Layout, under
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -137,7 +139,7 @@ class StepRunner:
     layout: Layout  #: of tokens and heads
     weights: DenseUpdater  #: updates the parameters
     others: Sequence[Updater]  #: update everything else
-    pipeline: Pipeline | None = None  #: the stages of this rank, where blocks are cut
+    pipeline: "Pipeline | None" = None  #: the stages of this rank, where blocks are cut
     #: runs forward and backward of the microbatches of a rank that has all blocks
     backward: Callable[[Forwards, int], tuple[float, float]] = backward_each
     clip_norm: float | None = None  #: the gradient's global L2 norm is scaled down to this; None leaves it
@@ -205,6 +207,8 @@ class StepRunner:
                     yield (losses_B * prepared.weight_B).sum(), float(prepared.weight_B.sum())
 
             return self.backward(forwards(), len(pieces))
+        from nemo_vfm.parallel.apply.pipeline_schedule import require_even
+
         require_even(batch, self.parts.plan.microbatches)
         prepared = [self._prepared(piece, training=True) for piece in pieces]
         shapes.extend(one.shapes() for one in prepared)

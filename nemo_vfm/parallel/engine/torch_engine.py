@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -13,18 +14,17 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
-from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
 from nemo_vfm.parallel.engine.engine import Recompute, build_unsplit, enter_layout, plan_notes, require_settings
-from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner, Updater
 from nemo_vfm.parallel.engine.weight_updater import WeightUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
-from nemo_vfm.parallel.tables.table_updater import Clip, TableUpdater, require_data_parallel
-from nemo_vfm.sparse.tables.fused_tables import tables_of
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
+    from nemo_vfm.parallel.apply.pipeline_stage import Stage
 
 
 class TorchEngine:
@@ -43,14 +43,13 @@ class TorchEngine:
     def __init__(
         self, *, clip_norm: float | None = 1.0, recompute: Recompute = "none",
         offload_optimizer: bool = False, compile: bool = False,
-        nonfinite: NonFinite = NonFinite(), clip: Clip = "all",
+        nonfinite: NonFinite = NonFinite(), clip: Literal["all", "dense"] = "all",
     ) -> None:  # fmt: skip
         require_settings(clip_norm, recompute)
         if clip not in ("all", "dense"):
             raise ValueError(f"clip must be all or dense, got {clip!r}")
         self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
-        self.clip: Clip = clip
-        self.offload_optimizer, self.compile = offload_optimizer, compile
+        self.clip, self.offload_optimizer, self.compile = clip, offload_optimizer, compile
 
     def name(self) -> str:
         """See `Engine`."""
@@ -87,6 +86,11 @@ class TorchEngine:
         Raises:
             UserError: the plan does not fit the engine, the model or the number of ranks.
         """
+        from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
+        from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
+        from nemo_vfm.parallel.tables.table_updater import TableUpdater, require_data_parallel
+        from nemo_vfm.sparse.tables.fused_tables import tables_of
+
         if why := self.objection(parts.plan, parts.precision):
             raise UserError(why)
         plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
@@ -117,11 +121,14 @@ class TorchEngine:
                           nonfinite=copy.copy(self.nonfinite))  # fmt: skip
 
 
-def _shared(model: nn.Module, stages: Sequence[Stage], mesh: Mesh, dtype: torch.dtype) -> Pipeline | None:
+def _shared(model: nn.Module, stages: "Sequence[Stage]", mesh: Mesh, dtype: torch.dtype) -> "Pipeline | None":
     """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
     if not stages:
         apply_parallelism.shard(model, mesh, dtype)
         return None
+    from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
+    from nemo_vfm.parallel.apply.pipeline_stage import repeated
+
     # What several stages on one rank have in common can belong to none of their FSDP roots.
     apart = repeated(model) if len(stages) > 1 else set()
     for stage in stages:

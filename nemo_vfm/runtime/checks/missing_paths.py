@@ -95,22 +95,18 @@ def _wrong(composed: Composed, one: NamedPath, path: Path | None) -> str:
     except OSError as error:
         return f"{_shown(one)} cannot be accessed: {error.strerror}"
     if is_folder is None:
-        return _of_missing(composed, one, path)
+        head, _, rest = one.key.partition(".")
+        made, own = _maker(composed, one), (rest.partition(".")[0] if head == "steps" else "")
+        if made is not None:
+            steps = _steps(composed)
+            if own not in steps or made not in steps or steps.index(made) <= steps.index(own):
+                return ""
+            return f"{_shown(one)} is created by step {made}, which comes after {own}"
+        if one.secret:
+            return f"nothing exists at {_shown(one)}"
+        relative = "" if Path(one.place).is_absolute() else f" (relative paths begin in {Path.cwd()})"
+        return f"there is no {one.place} on this machine{relative}{_meant(path)}"
     return "" if os.access(path, os.R_OK) else f"{_shown(one)} cannot be read: you have no permission"
-
-
-def _of_missing(composed: Composed, one: NamedPath, path: Path) -> str:
-    head, _, rest = one.key.partition(".")
-    made, own = _maker(composed, one), (rest.partition(".")[0] if head == "steps" else "")
-    if made is not None:
-        steps = _steps(composed)
-        if own not in steps or made not in steps or steps.index(made) <= steps.index(own):
-            return ""
-        return f"{_shown(one)} is created by step {made}, which comes after {own}"
-    if one.secret:
-        return f"nothing exists at {_shown(one)}"
-    relative = "" if Path(one.place).is_absolute() else f" (relative paths begin in {Path.cwd()})"
-    return f"there is no {one.place} on this machine{relative}{_meant(path)}"
 
 
 def _maker(composed: Composed, one: NamedPath) -> str | None:

@@ -60,7 +60,9 @@ def schedulers_that_differ(job: Job) -> list[str]:
         try:
             if (theirs := _family(base)) is None or pipeline.is_for_another(theirs):
                 continue  # not there, or refused already
-            texts = _differences(pipeline.noise_schedule, _scheduler(base))
+            from nemo_vfm.models.convert.video.pretrained_video import scheduler_in
+
+            texts = _differences(pipeline.noise_schedule, {} if base is None else scheduler_in(base))
             found |= {f"{'.'.join(at)}: {text}": None for text in texts}
         except (UserError, DataError, OSError):
             continue
@@ -110,12 +112,6 @@ def _family(base: Path | None) -> str | None:
     from nemo_vfm.models.convert.video.pretrained_video import family_in
 
     return None if base is None else family_in(base)
-
-
-def _scheduler(base: Path | None) -> Mapping[str, Json]:
-    from nemo_vfm.models.convert.video.pretrained_video import scheduler_in
-
-    return {} if base is None else scheduler_in(base)
 
 
 def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:

@@ -22,12 +22,8 @@ def unread_names(composed: Composed, job: Job, step: tuple[str, ...] = ()) -> It
                 address = (*step, argument, name)
                 node = find(composed.root, path := ".".join(address))
                 typed = [] if node is None else [one.mark for _, one in walk(node) if one.mark.source.is_typed]
-                if typed or name not in _of_ingredients(argument):
+                files = (shipped("conf") / argument).rglob("*.yaml")
+                if typed or all(name not in read(file).items for file in files):
                     text = f"nothing reads {path}: this job reads {', '.join(sorted(names)) or 'none'}"
                     mark = typed[0] if typed else composed.written(address)
                     yield Problem(path, mark, text + did_you_mean(name, names))
-
-
-def _of_ingredients(slot: str) -> set[str]:
-    """The names in all ingredients of ours for a slot."""
-    return {name for file in (shipped("conf") / slot).rglob("*.yaml") for name in read(file).items}

@@ -77,7 +77,10 @@ class SaveCheckpoints:
 
     def on_step(self, fit: TrainState) -> None:
         """Save where due; where nothing comes after it, wait until it is there."""
-        saver = self._saver_of(fit)
+        # One for a run: it keeps its memory from save to save.
+        if self._saver is None or self._saver.folder != fit.checkpoints:
+            self._saver = Saver(fit.checkpoints, joined(), asynchronous=self.asynchronous)
+        saver = self._saver
         saver.check()
         permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0
         if not (permanent or fit.preempted or fit.due(self.every_steps)):
@@ -96,12 +99,6 @@ class SaveCheckpoints:
                    then=partial(self._copy, fit.checkpoints, must=fit.finished or fit.ended_early))  # fmt: skip
         if fit.ends:
             saver.finish()
-
-    def _saver_of(self, fit: TrainState) -> Saver:
-        """One for a run: it keeps its memory from save to save."""
-        if self._saver is None or self._saver.folder != fit.checkpoints:
-            self._saver = Saver(fit.checkpoints, joined(), asynchronous=self.asynchronous)
-        return self._saver
 
     def on_end(self, fit: TrainState) -> None:
         """Wait for what is being written; and say it where nothing was ever measured to choose the best by."""

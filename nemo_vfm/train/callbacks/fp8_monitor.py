@@ -87,22 +87,15 @@ class Fp8Monitor:
                     yield name, f"saturates values of its {role}"
                 if one.share(one.flushed) >= self.flushed:
                     yield name, f"flushes most values of its {role} to zero"
-            if self._is_dead(name, operands):
+            dead = any(operands[role].amax == 0 for role in ("input", "gradient") if role in operands)
+            self._dead[name] = self._dead[name] + 1 if dead else 0
+            if self._dead[name] >= _DEAD_LOOKS:
                 yield name, "is dead: its input or its gradient is zero"
-            if self._grows(name, operands):
-                yield name, "has a growing input"
-
-    def _is_dead(self, name: str, operands: Mapping[str, OperandSummary]) -> bool:
-        dead = any(operands[role].amax == 0 for role in ("input", "gradient") if role in operands)
-        self._dead[name] = self._dead[name] + 1 if dead else 0
-        return self._dead[name] >= _DEAD_LOOKS
-
-    def _grows(self, name: str, operands: Mapping[str, OperandSummary]) -> bool:
-        if "input" not in operands:
-            return False
-        looks = self._inputs[name]
-        looks.append(operands["input"].amax)
-        return looks[0] > 0 and looks[-1] >= self.growth * looks[0]
+            if "input" in operands:
+                looks = self._inputs[name]
+                looks.append(operands["input"].amax)
+                if looks[0] > 0 and looks[-1] >= self.growth * looks[0]:
+                    yield name, "has a growing input"
 
     def _say(self, fit: TrainState, problems: list[tuple[str, str]], layers: Layers) -> None:
         own = dict(fp8_linears(fit.model))

@@ -45,30 +45,26 @@ class WritePredictions:
         """At the end: each slice writes its batches to a file of its own, and the first rank joins them."""
         if not (fit.finished or fit.ended_early):
             return
+        import pyarrow.parquet as pq
+
         assert isinstance(fit.task, ScoresSamples)
-        _write_part(fit, fit.task)
+        # This rank's slice, a row group for each batch.
+        path, speaks = fit.run.folder / _PART.format(fit.data_rank), speaks_for_slice(fit)
+        if speaks:
+            path.unlink(missing_ok=True)
+        writer = None
+        try:
+            for _, _, prepared in evaluated(fit):
+                if speaks:
+                    table = _table(fit.task.columns(prepared), prepared.weight_B > 0)
+                    writer = writer or pq.ParquetWriter(path, table.schema)
+                    writer.write_table(table, row_group_size=max(1, len(table)))
+        finally:
+            if writer is not None:
+                writer.close()
         everyone_says("wrote its part")
         if ranks.is_first():
             _join(fit.run.folder, fit.plan.data)
-
-
-def _write_part(fit: TrainState, task: ScoresSamples) -> None:
-    """A row group for each batch of this rank's slice."""
-    import pyarrow.parquet as pq
-
-    path, speaks = fit.run.folder / _PART.format(fit.data_rank), speaks_for_slice(fit)
-    if speaks:
-        path.unlink(missing_ok=True)
-    writer = None
-    try:
-        for _, _, prepared in evaluated(fit):
-            if speaks:
-                table = _table(task.columns(prepared), prepared.weight_B > 0)
-                writer = writer or pq.ParquetWriter(path, table.schema)
-                writer.write_table(table, row_group_size=max(1, len(table)))
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def _table(columns: dict[str, Tensor], counted_B: Tensor) -> "pa.Table":

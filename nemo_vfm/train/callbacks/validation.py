@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import load, save
@@ -21,10 +21,12 @@ from nemo_vfm.core.types.task import (
 )
 from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
 from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
-from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
 from nemo_vfm.parallel.ranks.process_group import everyone_says, everyone_sends
 from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.state.validation_batches import evaluated, speaks_for_slice
+
+if TYPE_CHECKING:
+    from nemo_vfm.metrics.ranking import GroupedScores
 
 #: loss, weight and noise of each sample of a batch
 Measured = dict[str, list[float]]
@@ -79,7 +81,9 @@ class Validate:
         if (batches := self._due(fit)) is None:
             return
         found, counted, grouped = self._of_this_rank(fit, batches)
-        measured = _of_all(found)
+        # Every rank's batches in the order of the data, so that the sum is that of one device.
+        everyone = {int(n): batch for text in everyone_says(json.dumps(found)) for n, batch in json.loads(text).items()}
+        measured: list[Measured] = [everyone[number] for number in sorted(everyone)]
         if not measured:
             if self.window is None:
                 warn_that_none_is_held_out()
@@ -106,27 +110,32 @@ class Validate:
 
     def _of_this_rank(
         self, fit: TrainState, batches: Iterable[Batch]
-    ) -> tuple[dict[int, Measured], list[Contribution], dict[str, list[GroupedScores]]]:
+    ) -> tuple[dict[int, Measured], list[Contribution], dict[str, list["GroupedScores"]]]:
         """What the batches of this rank's slice measure, by number; what they count for the task's metrics; groups."""
         found: dict[int, Measured] = {}
         counted: list[Contribution] = []
-        grouped: dict[str, list[GroupedScores]] = {}
+        grouped = dict[str, list["GroupedScores"]]()
         for number, losses_B, prepared in evaluated(fit, batches):
             if not isinstance(fit.task, HasValidationMetrics):
                 found[number] = _measured(losses_B, prepared)
                 continue
-            found[number] = _summed(losses_B, prepared)
+            weight_B = prepared.weight_B.double()  # a batch counts as one sample: logs are held out by the million
+            found[number] = {"loss": [_mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
             counted.append(fit.task.contribution(prepared))
             if len(counted) == _APART:
                 counted = [fit.task.merged(counted)]
             if self.group and isinstance(fit.task, RanksGroups):
                 for suffix, columns in fit.task.grouped(prepared, self.group).items():
+                    from nemo_vfm.metrics.ranking import GroupedScores
+
                     one = GroupedScores.of(**{f"{name}_N": column for name, column in columns.items()})
                     grouped.setdefault(suffix, []).append(one)
         return found, counted, grouped
 
-    def _of_groups(self, fit: TrainState, grouped: Mapping[str, Sequence[GroupedScores]]) -> dict[str, float]:
+    def _of_groups(self, fit: TrainState, grouped: Mapping[str, Sequence["GroupedScores"]]) -> dict[str, float]:
         """Measures of all ranks' groups, of which each may be spread over them."""
+        from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
+
         own = {f"{suffix}/{name}": column for suffix, parts in grouped.items()
                for name, column in GroupedScores.merged(parts).columns().items()}  # fmt: skip
         sent = everyone_sends(save(own) if own and speaks_for_slice(fit) else b"")
@@ -169,18 +178,6 @@ def _add_metrics(
 def _measured(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
     noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
     return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
-
-
-def _summed(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
-    """A batch as one sample: logs are held out by the million."""
-    weight_B = prepared.weight_B.double()
-    return {"loss": [_mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
-
-
-def _of_all(own: dict[int, Measured]) -> list[Measured]:
-    """Every rank's batches in the order of the data, so that the sum is that of one device."""
-    found = {int(n): batch for text in everyone_says(json.dumps(own)) for n, batch in json.loads(text).items()}
-    return [found[number] for number in sorted(found)]
 
 
 def _mean(losses: torch.Tensor, weights: torch.Tensor) -> float:

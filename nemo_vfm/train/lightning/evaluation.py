@@ -13,11 +13,9 @@ from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, TrainerOptions
 
-Kind = Literal["test", "validate", "predict"]
-
 
 class _Evaluation(PlacedJob):
-    kind: ClassVar[Kind]
+    kind: ClassVar[Literal["test", "validate", "predict"]]
 
     def __init__(
         self, *, module: Factory[[], LightningModule], data: Factory[[], LightningData] | None = None,
@@ -37,7 +35,6 @@ class _Evaluation(PlacedJob):
         """Do it once; a run that was killed begins anew."""
         from nemo_vfm.train.lightning.evaluation_run import evaluate
 
-        assert isinstance(self, LightningTest | LightningValidate | LightningPredict)
         with alone() if self.placement.num_ranks() == 1 else nullcontext():
             return evaluate(self, run)
 

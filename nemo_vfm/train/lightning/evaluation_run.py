@@ -16,16 +16,14 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.train.lightning.best import found
-from nemo_vfm.train.lightning.evaluation import LightningPredict, LightningTest, LightningValidate
 from nemo_vfm.train.lightning.fit import _made, options, strategy_of
-from nemo_vfm.train.lightning.fit_settings import StartWeights, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import Evaluation, StartWeights, TrainerOptions
 from nemo_vfm.train.lightning.metrics import RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.prediction_files import PredictionFiles
 from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 
-Evaluation = LightningTest | LightningValidate | LightningPredict
 #: Holds the figures, what was measured and with which weights.
 FILE = "figures.json"
 _DONE = {"test": "tested", "validate": "validated", "predict": "predicted"}
@@ -44,7 +42,17 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
         begin_with(StartWeights(path=job.ckpt), module, "ckpt")
     seed_all(derive(run.seed, job.kind, rank))
     files = PredictionFiles(run.folder, rank, job.placement.num_ranks())
-    trainer = _trainer(job, run, [files] if job.kind == "predict" else [])
+    callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
+    has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
+    accelerator, devices = job.placement.for_trainer()
+    folder = run.folder if job.trained is None else job.trained
+    trainer = Trainer(
+        **options(job.trainer or TrainerOptions(), has_bar=has_bar), accelerator=accelerator, devices=devices,
+        num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy),
+        callbacks=[*callbacks, *([files] if job.kind == "predict" else []), _Bar()],
+        logger=[_Pictures(run.folder)], default_root_dir=run.folder, enable_checkpointing=False,
+        plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(folder)],
+    )  # fmt: skip
     figures = _figures(job, trainer, module, data, path)
     figures = {"rows": float(files.rows)} if job.kind == "predict" else figures
     weights = str(path or job.ckpt or "the module's own weights")
@@ -66,19 +74,6 @@ def _figures(
     except MisconfigurationException as error:
         raise UserError(str(error)) from error
     return {name: value for one in found for name, value in numbers(one).items()}
-
-
-def _trainer(job: Evaluation, run: Run, ours: list[Callback]) -> Trainer:
-    callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
-    has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    accelerator, devices = job.placement.for_trainer()
-    folder = run.folder if job.trained is None else job.trained
-    return Trainer(
-        **options(job.trainer or TrainerOptions(), has_bar=has_bar), accelerator=accelerator, devices=devices,
-        num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy), callbacks=[*callbacks, *ours, _Bar()],
-        logger=[_Pictures(run.folder)], default_root_dir=run.folder, enable_checkpointing=False,
-        plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(folder)],
-    )  # fmt: skip
 
 
 class _Pictures(RunMetrics):

@@ -1,7 +1,6 @@
 """Tells when Lightning's finders of a learning rate or a batch size search, and what they have found."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -34,10 +33,3 @@ def set_found(trainer: Trainer, values: Mapping[str, Any]) -> None:
     """As they were."""
     for name, value in values.items():
         lightning_setattr(trainer.lightning_module, name, value)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """The weights that a search puts aside, where it was killed."""
-    for pattern in (".lr_find_*.ckpt", ".scale_batch_size_*.ckpt"):
-        for path in folder.glob(pattern):
-            path.unlink()

@@ -1,7 +1,7 @@
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from pathlib import Path
 from types import MethodType
@@ -23,7 +23,6 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import last_records
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.bar import LightningBar
@@ -36,8 +35,8 @@ from nemo_vfm.train.lightning.not_finite import StopAtNaN
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
-from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of
+from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
 
 T = TypeVar("T")
 
@@ -62,18 +61,15 @@ def train(job: Fit, run: Run) -> Outcome:
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
     done = steps.done(trainer)
     written = list(last_records(run.folder / FILE))
-    figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(done)}
+    # Of the last step that has one; none where it is not finite.
+    last = next((one for one in written if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
+    last_loss = numbers({"loss": last["loss"]}) if "loss" in last else {}
+    figures = {**numbers(trainer.callback_metrics), **last_loss, "steps": float(done)}
     lost = not_finite_text(not_finite_since(written))
     checkpoints = run.folder / "checkpoints"
     final = f"; weights that changed at the end are in {FINAL}" if (checkpoints / FINAL).exists() else ""
     return Outcome(f"trained {done} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
                    f"checkpoints in {checkpoints}{final}", figures)  # fmt: skip
-
-
-def _last_loss(records: Sequence[Mapping[str, Json]]) -> dict[str, float]:
-    """Of the last step that has one; none where it is not finite."""
-    last = next((one for one in records if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
-    return numbers({"loss": last["loss"]}) if "loss" in last else {}
 
 
 def _replace_optimizer(
@@ -109,7 +105,8 @@ def _trainer(job: Fit, run: Run, callbacks: list[Callback], *, resumes: bool) ->
     all_callbacks = [
         exact, RecordLoss(run.folder), *callbacks, PlainHyperparameters(),
         *([StopAtNaN(run.folder / FILE)] if job.on_nan == "stop" else []),
-        SaveAndStop(run.folder, job.every_steps, job.keep_last, exact, job.keep_best), *_bar(job.trainer, has_bar),
+        SaveAndStop(run.folder, job.every_steps, job.keep_last, exact, job.keep_best),
+        *([] if has_bar or job.trainer.enable_progress_bar is False else [LightningBar()]),
     ]  # fmt: skip
     accelerator, devices = job.placement.for_trainer()
     return RememberingTrainer(
@@ -127,10 +124,6 @@ def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
     if unknown := given.keys() - signature(Trainer).parameters.keys():
         raise UserError(f"the Trainer of Lightning {lightning.__version__} has no {' and '.join(sorted(unknown))}")
     return given
-
-
-def _bar(trainer: TrainerOptions, has_bar: bool) -> list[Callback]:
-    return [] if has_bar or trainer.enable_progress_bar is False else [LightningBar()]
 
 
 def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strategy:

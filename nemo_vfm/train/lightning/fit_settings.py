@@ -18,7 +18,7 @@ from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
 from nemo_vfm.train.lightning.devices import Placement
-from nemo_vfm.train.loggers import LightningLogger, LoggerSource
+from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
 
 Precision = Literal[
     "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine",
@@ -156,11 +156,6 @@ class TrainerOptions:
         require_between(1, inf, accumulate_grad_batches=self.accumulate_grad_batches,
                         check_val_every_n_epoch=self.check_val_every_n_epoch)  # fmt: skip
 
-    def require_length(self) -> None:
-        """ValueError where nothing says how long the training is; Lightning would take a thousand epochs."""
-        if self.max_epochs is None and self.max_steps in (None, -1) and self.max_time is None and not self.fast_dev_run:
-            raise ValueError("trainer has no length: give max_epochs, max_steps or max_time")
-
     def given(self) -> dict[str, Json]:
         """Those that the Trainer is called with."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -199,3 +194,17 @@ class Fit(Protocol):
     lr_scheduler: Factory[[Optimizer], LRScheduler] | None
     initial_seed: int | None
     on_nan: Literal["stop", "continue"]
+
+
+class Evaluation(Protocol):
+    """What `LightningTest`, `LightningValidate` and `LightningPredict` keep of their arguments."""
+
+    kind: ClassVar[Literal["test", "validate", "predict"]]
+    module: Factory[[], LightningModule]
+    data: Factory[[], LightningData] | None
+    ckpt: Literal["best", "last"] | Path | None
+    trained: Path | None
+    trainer: TrainerOptions | None
+    strategy: str | Factory[[], LightningStrategy]
+    callbacks: dict[str, Factory[[], LightningCallback]]
+    placement: Placement

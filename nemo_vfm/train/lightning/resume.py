@@ -32,7 +32,7 @@ from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.around import around
 from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, existing
 from nemo_vfm.train.lightning.data_place import DataPlace
-from nemo_vfm.train.lightning.finders import finders, found, is_search, remove_leftovers, set_found
+from nemo_vfm.train.lightning.finders import finders, found, is_search, set_found
 from nemo_vfm.train.lightning.running_state import (
     Seen,
     of_all_ranks,
@@ -124,7 +124,9 @@ class ExactResume(Callback):
     def _find(self, trainer: Trainer, module: LightningModule, search: Callable[..., None], *_: Any) -> None:
         """A second search would be on weights that are trained already."""
         if ranks.is_first():
-            remove_leftovers(Path(trainer.default_root_dir))
+            for pattern in (".lr_find_*.ckpt", ".scale_batch_size_*.ckpt"):  # of a search that was killed
+                for path in Path(trainer.default_root_dir).glob(pattern):
+                    path.unlink()
         if not self.resumes:
             search(trainer, module)
         elif self._kept is not None:

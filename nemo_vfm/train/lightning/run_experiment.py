@@ -90,7 +90,10 @@ class RunExperiment:
 
     def _save(self, tag: str, picture: Image.Image, step: Any) -> None:
         """`pictures/TAG/step-N.png`: N is what the module says, which may count epochs, or the run's step."""
-        folder = self._pictures / _file_name(tag)
+        name = quote(conceal(str(tag)), safe="") or "%20"  # a tag leads to no other folder
+        name = f"%2E{name[1:]}" if name.startswith(".") else name
+        name = name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
+        folder = self._pictures / name
         if not folder.is_dir() and self._pictures.is_dir() and len(list(self._pictures.iterdir())) >= MAX_TAGS:
             log.warn_once(
                 f"pictures under more than {MAX_TAGS} names are not kept: log them under one name, with a number"
@@ -99,17 +102,12 @@ class RunExperiment:
         folder.mkdir(parents=True, exist_ok=True)
         picture.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX))
         number = min(max(0, int(progress.current().get("step", 0) if step is None else step)), MAX_STEP)
-        write_bytes(folder / f"step-{number:08d}.png", _png(picture))
+        buffer = BytesIO()
+        picture.save(buffer, "PNG")
+        write_bytes(folder / f"step-{number:08d}.png", buffer.getvalue())
         if len(found := sorted(folder.glob("step-*.png"))) > MAX_A_TAG:
             for path in found[1:-1:2]:
                 path.unlink()
-
-
-def _file_name(tag: str) -> str:
-    """A tag as the name of one folder: no tag leads elsewhere, and `unquote` gives it back."""
-    name = quote(conceal(str(tag)), safe="") or "%20"
-    name = f"%2E{name[1:]}" if name.startswith(".") else name
-    return name if len(name) <= 100 else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _pixels(tag: str, values: Any, dataformats: str) -> np.ndarray:
@@ -129,11 +127,8 @@ def _pixels(tag: str, values: Any, dataformats: str) -> np.ndarray:
         values = (np.nan_to_num(values.astype(np.float32)) * 255).clip(0, 255).astype(np.uint8)
     if values.shape[-1] not in (1, 3, 4):
         raise ValueError(f"the picture {tag!r} has {values.shape[-1]} channels; give 1, 3 or 4")
-    return _grid(np.repeat(values, 3, -1) if values.shape[-1] == 1 else values)
-
-
-def _grid(values_NHWC: np.ndarray) -> np.ndarray:
-    """Rows of at most eight, from the left above."""
+    # Rows of at most eight, from the left above.
+    values_NHWC = np.repeat(values, 3, -1) if values.shape[-1] == 1 else values
     count, height, width, channels = values_NHWC.shape
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
@@ -157,9 +152,3 @@ def _side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
         whole.paste(one, (left, 0))
         left += one.width
     return whole
-
-
-def _png(picture: Image.Image) -> bytes:
-    buffer = BytesIO()
-    picture.save(buffer, "PNG")
-    return buffer.getvalue()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.wrappers import MetricTracker
 
@@ -47,13 +47,15 @@ def running_state(trainer: Trainer, module: LightningModule, unsaved: Seen) -> d
             one.items()  # of metrics that share a state it updates the first alone, until somebody asks
     return {
         "results": {key: _result(one) for key, one in results.items() if not one.has_reset and not one.meta.sync.group},
-        "metrics": {name: _metric(one) for name, one in module.named_modules() if isinstance(one, Metric)},
+        "metrics": {name: {key: value for key, value in vars(one).items() if key not in _SETTINGS and _is_plain(value)}
+                    for name, one in module.named_modules() if isinstance(one, Metric)},
         "trackers": {name: len(one) for name, one in module.named_modules() if isinstance(one, MetricTracker)},
         "logged": {name: dict(getattr(connector, name)) for name in _LOGGED},
         "hook": connector._current_fx, "is_first_batch": connector._first_loop_iter,
         "should_stop": trainer.should_stop,
         "learns": {name: one.requires_grad for name, one in module.named_parameters()},
-        "flags": {name: _flags(one) for name, one in module.named_modules()},
+        "flags": {name: {flag: vars(one)[flag] for flag in _FLAGS if flag in vars(one)}
+                  for name, one in module.named_modules()},
         "buffers": {name: one for name, (one, version) in unsaved_buffers(module).items()
                     if unsaved.get(name, (None, 0))[0] is not one or unsaved[name][1] != version},
     }  # fmt: skip
@@ -129,10 +131,6 @@ def of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [read(BytesIO(one)) for one in sent]
 
 
-def _flags(one: nn.Module) -> dict[str, bool]:
-    return {name: vars(one)[name] for name in _FLAGS if name in vars(one)}
-
-
 def _result(one: _ResultMetric) -> dict[str, Any]:
     meta = one.meta
     plain = {each.name: getattr(meta, each.name) for each in fields(meta) if each.name not in ("reduce_fx", "_sync")}
@@ -154,10 +152,6 @@ def _restored(kept: Mapping[str, Any], trainer: Trainer, module: LightningModule
     if not one.is_tensor:
         one.value = module.get_submodule(meta.metric_attribute or "")
     return one
-
-
-def _metric(one: Metric) -> dict[str, Any]:
-    return {name: value for name, value in vars(one).items() if name not in _SETTINGS and _is_plain(value)}
 
 
 def _set_metrics(module: LightningModule, kept: Mapping[str, Any]) -> None:

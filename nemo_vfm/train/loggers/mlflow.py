@@ -60,7 +60,10 @@ class MLflow:
     def open(self, folder: Path) -> "Logger":
         """An MLFlowLogger on a new run, or on the run that was begun before."""
         server = _server() if self.mode == "online" else None
-        _be_quiet()
+        # No reports of use to its makers, and no minutes of attempts while a server is away: the step waits for them.
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         require("mlflow", purpose="The MLflow logger")
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # tables of the database, one by one
         home = folder.absolute() / "mlflow"
@@ -103,10 +106,3 @@ def _server() -> str:
 def _number(logger: "MLFlowLogger") -> str:
     assert logger.run_id is not None, "MLflow gives every run a number"
     return logger.run_id
-
-
-def _be_quiet() -> None:
-    """No reports of use to its makers, and no minutes of attempts while a server is away: the step waits for them."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")

@@ -70,7 +70,10 @@ class WeightsAndBiases:
             raise UserError(f"Weights & Biases online needs your key: export {KEY}=..., or set mode: offline")
         home = folder.absolute() / "wandb"
         home.mkdir(parents=True, exist_ok=True)
-        _stay_in(home)
+        # Its own files stay in the folder, and its reports of errors off the network, offline ones too.
+        for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
+            os.environ[name] = str(home / "local")
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
         if self.mode == "online":
             _refuse_other_servers(home)
         wandb = require("wandb", purpose="The Weights & Biases logger")
@@ -109,13 +112,6 @@ def _refuse_other_servers(home: Path) -> None:
         if reported:
             raise UserError(f"{file} says {', '.join(sorted(reported))}, which would decide where your key is sent; "
                             f"set your own server in {SERVER}, and remove the file")  # fmt: skip
-
-
-def _stay_in(home: Path) -> None:
-    """Keep the package's own files in the folder and its reports of errors off the network, offline ones too."""
-    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
-        os.environ[name] = str(home / "local")
-    os.environ["WANDB_ERROR_REPORTING"] = "false"
 
 
 def _logger(run: Any) -> "Logger":

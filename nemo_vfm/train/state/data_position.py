@@ -12,7 +12,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.training_data import ReadPosition, ResumableData, ResumablePhases, TrainingData
+from nemo_vfm.core.types.training_data import ReadPosition, ResumableData, ResumablePhases
 
 Position = Mapping[str, ReadPosition]
 
@@ -188,14 +188,6 @@ def steps_until(data: ResumableData, length: Duration) -> int:
     while not reached(most):
         most *= 2
     return first + bisect_left(range(most), True, key=reached)
-
-
-def epoch_of(data: TrainingData, index: int) -> float | None:
-    """The epoch that batch `index` begins in, counted from 1; None if its length is unknown."""
-    if not isinstance(data, ResumableData):
-        return index / data.batches_per_epoch() + 1
-    shares = [read.place / read.of for read in data.position(index).values() if read.of]
-    return min(shares) + 1 if shares else None
 
 
 def _say(before: Position, now: Position, step: int) -> None:

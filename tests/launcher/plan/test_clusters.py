@@ -40,7 +40,7 @@ def test_a_rack_of_nvl72_is_eighteen_nodes():
 
 @pytest.mark.parametrize("name", ["pyxis", "apptainer"])
 def test_a_container_asks_for_its_image(name):
-    with pytest.raises(RecipeError, match="you must give this"):
+    with pytest.raises(RecipeError, match="you must set this"):
         ingredient("container", name, Pyxis if name == "pyxis" else Apptainer, trust=(*trust_list(), "launcher."))
 
 

@@ -15,8 +15,6 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.models.hub.hub_names import get_hint
-from nemo_vfm.models.pretrained import PIPELINE
 
 #: File names of `conf/pipeline/`.
 Family = Literal[
@@ -118,6 +116,8 @@ def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> 
     """
     if base is None or base.is_dir():
         return
+    from nemo_vfm.models.hub.hub_names import get_hint
+
     if family is None or not base.resolve().is_relative_to(run_folder.resolve()):
         raise UserError(f"{base} is not a folder; set base=FOLDER to a pretrained diffusers pipeline; "
                         f"{get_hint(base)} downloads one")  # fmt: skip
@@ -144,6 +144,8 @@ def write_random_pipeline(folder: Path, family: Family) -> None:
 
 
 def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType, transformers: ModuleType) -> None:
+    from nemo_vfm.models.pretrained import PIPELINE
+
     absent = {name: [None, None] for name in _OPTIONAL.get(parts.kind, ("safety_checker",))}
     index: dict[str, Any] = {"_class_name": parts.kind, **parts.settings, **absent}
     kind, config = _VAES[parts.vae]
