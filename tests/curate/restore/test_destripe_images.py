@@ -70,7 +70,7 @@ def test_png_and_all_other_chunks_of_it_stay_but_for_stripes(tmp_path, spots, sc
     assert outcome.figures["destriped"] == 1 and outcome.figures["failed"] == 0
     assert destripe(tmp_path / "run", tmp_path / "in").did_nothing
     page = render(tmp_path / "run")
-    assert "deep/a.png" in page and "what was taken out, with more contrast" in page and "data:image/jpeg" in page
+    assert "deep/a.png" in page and "the difference at higher contrast" in page and "data:image/jpeg" in page
 
 
 def test_an_image_without_stripes_keeps_every_byte_and_what_is_left_out_is_said(tmp_path, spots, capsys):
