@@ -233,7 +233,12 @@ class Train:
         return held_below(parts)
 
     def _start(self, run: Run) -> TrainState:
-        self._require_columns()
+        if isinstance(self.data, HasColumns):
+            # A label or feature that the data lacks is found before tables of many GB are drawn.
+            columns, model = self.data.no_samples(), on_meta(self.model)
+            self.task.prepare(columns, seed=0, training=True)
+            if isinstance(model, RequiresColumns):
+                model.require_columns(columns)
         saved = self._newest(run)
         runner = self.engine.start(
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
@@ -281,14 +286,6 @@ class Train:
             fit.data, fit.reading = resumed(self.data, reading_of(state), fit.step, fit.run.seed)
         if fit.data is not self.data:
             fit.data.start(**here)
-
-    def _require_columns(self) -> None:
-        """Find a label or feature that the data lacks before tables of many GB are drawn, not with the first batch."""
-        if isinstance(self.data, HasColumns):
-            columns, model = self.data.no_samples(), on_meta(self.model)
-            self.task.prepare(columns, seed=0, training=True)
-            if isinstance(model, RequiresColumns):
-                model.require_columns(columns)
 
     def _require_words(self, model: nn.Module) -> None:
         """A token beyond the model's table is, on a GPU, an assertion that names neither."""

@@ -12,7 +12,7 @@ import http.client
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -147,7 +147,14 @@ class Endpoint:
         path = f"{url.path}/{operation}" + (f"?{url.query}" if url.query else "")
         try:
             with connection(url, Deadline(self.timeout_s), allow_private=self.allowed.private) as link:
-                link.request("POST", path, body, self._headers(url, request_id))
+                headers = {
+                    "Host": url.authority, "Content-Type": "application/json", "Accept": "application/json",
+                    "Accept-Encoding": "identity", "Connection": "close", "X-Request-Id": request_id,
+                    "User-Agent": "nemo_vfm",
+                }  # fmt: skip
+                if self.allowed.variable is not None:
+                    headers["Authorization"] = f"Bearer {self._key()}"
+                link.request("POST", path, body, headers)
                 response = link.getresponse()
                 data = _body(response, int(self.max_response_mb * 1e6))
         except UserError:
@@ -183,14 +190,6 @@ class Endpoint:
             }.get(status, "")
             raise EndpointDenied(one_line(f"{text}. {hint}".strip()))
         raise EndpointError(one_line(text))
-
-    def _headers(self, url: ServiceUrl, request_id: str) -> Mapping[str, str]:
-        usual = {
-            "Host": url.authority, "Content-Type": "application/json", "Accept": "application/json",
-            "Accept-Encoding": "identity", "Connection": "close", "X-Request-Id": request_id,
-            "User-Agent": "nemo_vfm",
-        }  # fmt: skip
-        return usual if self.allowed.variable is None else {**usual, "Authorization": f"Bearer {self._key()}"}
 
     def _key(self) -> str:
         """The key as the environment has it now; it is hidden wherever we write."""

@@ -111,7 +111,13 @@ class AdaptedModel:
         model = self.model()
         freeze(model)
         attach(model, TRAINED, self.adapters.ranks(model), self.adapters.method)
-        initialize(model, torch.initial_seed())
+        seed = torch.initial_seed()  # adapters are initialised from (seed, name), as the model's own weights
+        if hasattr(model, "initial_weight"):
+            model.initial_weight = partial(_initial_weight, model.initial_weight)  # type: ignore[assignment]
+        for name, parameter in model.named_parameters():
+            if is_adapter(name) and not parameter.is_meta:
+                with torch.no_grad():
+                    parameter.copy_(initial_value(name, parameter.shape, seed))
         return model
 
 
@@ -122,16 +128,6 @@ def attach(model: nn.Module, name: str, ranks: Mapping[str, Mapping[str, Rank]],
         linear = modules[place]
         assert isinstance(linear, nn.Linear)
         adapters_of(linear)[name] = LowRank(linear, projections_of(model, place), ranks_by_part, method)
-
-
-def initialize(model: Any, seed: int) -> None:
-    """Initialise the adapters from (seed, name), as the model initialises its own weights."""
-    if hasattr(model, "initial_weight"):
-        model.initial_weight = partial(_initial_weight, model.initial_weight)
-    for name, parameter in model.named_parameters():
-        if is_adapter(name) and not parameter.is_meta:
-            with torch.no_grad():
-                parameter.copy_(initial_value(name, parameter.shape, seed))
 
 
 def initial_value(name: str, shape: torch.Size, seed: int) -> Tensor:

@@ -33,7 +33,7 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
     given = _read(path, start.key, slot)
     here, there = ({name: tuple(tensor.shape) for name, tensor in of.items()} for of in (own, given))
     unfit = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-    new = [name for name in unfit if _is_below(name, start.may_differ)]
+    new = [name for name in unfit if any(f"{name}.".startswith(f"{prefix}.") for prefix in start.may_differ)]
     if rest := [name for name in unfit if name not in new]:
         differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
         hint = f" If some may be new, set start_from.may_differ=[{rest[0].partition('.')[0]}]"
@@ -70,7 +70,3 @@ def _counts(names: Sequence[str], here: Mapping[str, object], there: Mapping[str
              "are unknown here": [name for name in names if name not in here],
              "have another shape": [name for name in names if name in here and name in there]}  # fmt: skip
     return ", ".join(f"{len(found)} {words}" for words, found in kinds.items() if found)
-
-
-def _is_below(name: str, prefixes: Sequence[str]) -> bool:
-    return any(f"{name}.".startswith(f"{prefix}.") for prefix in prefixes)

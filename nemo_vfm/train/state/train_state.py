@@ -125,8 +125,12 @@ class TrainState:
     def advance(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
         assert batch.index == self.step, f"the loader returned batch {batch.index} at step {self.step}"
-        if self.skip.has(self.step + 1):
-            self._pass_over()
+        if self.skip.has(self.step + 1):  # the step is counted, and nothing else; its metrics are gaps in the curves
+            self.result = StepResult(math.nan, math.nan, math.nan, 0)
+            self.step += 1
+            self.set_lr()
+            self._agree()
+            self.metrics = {"skipped": 1.0}
             return
         self.result = self.runner.step([self.skip.left(batch)])
         self.step += 1
@@ -135,14 +139,6 @@ class TrainState:
             self.ema.update(self.model, self.step)
         self._agree()
         self.metrics = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
-
-    def _pass_over(self) -> None:
-        """Count a step, and nothing else; its metrics are gaps in the curves."""
-        self.result = StepResult(math.nan, math.nan, math.nan, 0)
-        self.step += 1
-        self.set_lr()
-        self._agree()
-        self.metrics = {"skipped": 1.0}
 
     def set_lr(self) -> None:
         """Set the learning rates of the coming step; after the last step there are none."""
