@@ -1,7 +1,7 @@
 """Makes programming tasks with tested solutions from a few: colonies grow, each by itself (arXiv 2407.21077)."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,7 +13,18 @@ from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, defined_names, num_assertions, parsed, signatures
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.judgement import scores_of
-from nemo_vfm.synth.programs.row_program import Answer, Ask, Draft, Dropped, NoAnswer, Program, RowFailed, said
+from nemo_vfm.synth.programs.row_program import (
+    Answer,
+    Ask,
+    Draft,
+    Dropped,
+    NoAnswer,
+    Program,
+    RowFailed,
+    RowProgram,
+    ended_row,
+    said,
+)
 
 _LABEL = re.compile(r"^\W*(?:new |harder )?(?:programming )?task\W*:\s*", re.IGNORECASE)
 FITNESS_PROMPTS = {
@@ -45,13 +56,6 @@ class Offspring:
     def fitness(self) -> float:
         """The sum of its scores."""
         return sum(self.scores.values())
-
-    def row(self) -> Program[Draft | Dropped]:
-        """See `Candidate`: everything about it was asked when it was born."""
-        yield from ()
-        if isinstance(self.end, Draft | Dropped):
-            return self.end
-        raise RowFailed(self.end or "its generation did not end")
 
 
 class GeneticInstruct:
@@ -105,7 +109,7 @@ class GeneticInstruct:
         """See `Pipeline`."""
         return self.colonies * self.generations * self.breeding.offspring
 
-    def candidates(self) -> Program[Sequence[Offspring]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """All offspring by generation, then by colony: those that are fit, and the others with what they lack."""
         seeds = self.seeds.all()
         # A seed has what a task needs to be fit, and no more: descendants soon displace it.
@@ -126,7 +130,8 @@ class GeneticInstruct:
         near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
         for place in near:
             fit[place].end = Dropped("nearly an earlier task")
-        return every
+        # Everything about them was asked when they were born.
+        return (ended_row(one.end or "its generation did not end") for one in every)
 
 
 def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:

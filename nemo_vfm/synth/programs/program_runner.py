@@ -17,7 +17,6 @@ from nemo_vfm.synth.programs.row_program import (
     Answer,
     Answers,
     Ask,
-    Candidate,
     Draft,
     Dropped,
     Filter,
@@ -25,6 +24,7 @@ from nemo_vfm.synth.programs.row_program import (
     OrderedFilter,
     Program,
     RowFailed,
+    RowProgram,
     filtered,
     is_conversation,
 )
@@ -106,7 +106,7 @@ class ProgramRunner:
             raise NemoVfmError(found.result)
         return found.result
 
-    def rows(self, candidates: Iterable[Candidate], wanted: int, filters: Sequence[Filter] = ()) -> Iterator[Ended]:
+    def rows(self, candidates: Iterable[RowProgram], wanted: int, filters: Sequence[Filter] = ()) -> Iterator[Ended]:
         """Each candidate's end, in order, until so many rows are accepted.
 
         A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is

@@ -83,6 +83,10 @@ class Dropped:
     rule: str  #: which it broke
 
 
+#: Makes one row; RowFailed where it cannot be made.
+RowProgram = Program[Draft | Dropped]
+
+
 class AsksModels(Protocol):
     """What its questions need; a class that derives from it needs nothing but what it says itself."""
 
@@ -102,17 +106,17 @@ class Pipeline(AsksModels, Protocol):
         """How many it could make at most; None where its data decide."""
         return None
 
-    def candidates(self) -> Program[Iterable["Candidate"]]:
-        """What rows are made of, in an order that answers and data alone decide; read only as far as needed."""
+    def candidates(self) -> Program[Iterable[RowProgram]]:
+        """Programs of one row each, in an order that answers and data alone decide; read only as far as needed."""
         ...
 
 
-class Candidate(Protocol):
-    """What one row is made of."""
-
-    def row(self) -> Program[Draft | Dropped]:
-        """Make it; RowFailed where it cannot be made."""
-        ...
+def ended_row(end: Draft | Dropped | str) -> RowProgram:
+    """A row of which all is known, and nothing is asked; a text says why there is none."""
+    yield from ()
+    if isinstance(end, str):
+        raise RowFailed(end)
+    return end
 
 
 def answered(answers: Answers) -> list[str]:
@@ -211,9 +215,9 @@ class OrderedFilter(Protocol):
 Filter = RowFilter | AskingFilter | OrderedFilter
 
 
-def filtered(candidate: Candidate, filters: Sequence[Filter]) -> Program[Draft | Dropped]:
+def filtered(candidate: RowProgram, filters: Sequence[Filter]) -> RowProgram:
     """The candidate's row, dropped where it breaks a rule that needs no other row."""
-    result = yield from candidate.row()
+    result = yield from candidate
     for one in filters:
         rule = None
         if isinstance(result, Dropped):
