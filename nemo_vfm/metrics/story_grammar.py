@@ -17,21 +17,8 @@ FRUITS: Final = {"apple": "apples", "pear": "pears", "plum": "plums", "nut": "nu
 PLACES: Final = ("park", "river", "market", "forest", "harbour", "mill")
 TIMES: Final = ("morning", "day", "evening")
 HIDES: Final = ("under the bed", "on the shelf", "behind the door", "into the box")
-NUMBERS: Final = (
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
+NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven",
+                   "eight", "nine", "ten", "eleven", "twelve")  # fmt: skip
 
 
 def counted(number: int, fruit: str) -> str:

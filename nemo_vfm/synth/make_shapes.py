@@ -79,7 +79,7 @@ class MakeVideos:
             seed=run.seed, num_films=self.num_files - _NUM_SPECIAL_FILES, shots_per_film=self.shots_per_film
         )
         marker = {"folder": str(run.folder.resolve()), "drawn": self._identity(films)}
-        if _read_or_none(run.folder / _MARKER) == marker:
+        if files.read_json_or_none(run.folder / _MARKER) == marker:
             return self._outcome(films, did_nothing=True)
         for index, film in enumerate(log.track("draw films", films), 1):
             self._write_film(run.folder / f"film-{index:02d}.mp4", film, self._identity([film]))
@@ -99,7 +99,7 @@ class MakeVideos:
         """Write a film and the captions beside it, unless the same film is there; captions last, they are the mark."""
         sidecar = path.with_suffix(".json")
         captions = {"film": identity, "captions": _captions(shots)}
-        if path.exists() and _read_or_none(sidecar) == captions:
+        if path.exists() and files.read_json_or_none(sidecar) == captions:
             return
         encode_mp4(path, _frames(shots, self.side_px), Fraction(self.fps), crf=self.crf)
         files.write_json(sidecar, captions)
@@ -148,11 +148,3 @@ def videos_in(folder: Path) -> list[Path]:
     if not found:
         raise UserError(f"no video file under {folder}; looked for {', '.join(sorted(VIDEO_SUFFIXES))}")
     return found
-
-
-def _read_or_none(path: Path) -> Json:
-    """The JSON in a file, or None where it is missing or not whole."""
-    try:
-        return files.read_json(path)
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None

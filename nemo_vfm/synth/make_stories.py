@@ -138,7 +138,7 @@ class TellStories:
             "held_out": self.num_held_out,
             "per_file": self.per_file,
         }
-        told = _read_or_none(run)
+        told = files.read_json_or_none(run.folder / _MARKER)
         if isinstance(told, dict) and told.get("asked") == asked:
             return self._outcome(told, did_nothing=True)
         parts = {"train": (False, self.num_stories), "held_out": (True, self.num_held_out)}
@@ -167,10 +167,3 @@ class TellStories:
                 f"{nats:.1f} nats")  # fmt: skip
         figures = {"stories": self.num_stories, "held_out": self.num_held_out, "nats_per_story": nats}
         return Outcome(text, figures, did_nothing)
-
-
-def _read_or_none(run: Run) -> Json:
-    try:
-        return files.read_json(run.folder / _MARKER)
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None

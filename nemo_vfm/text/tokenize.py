@@ -18,7 +18,7 @@ from typing import Protocol
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.storage.files import read_json_or_none, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.job import Outcome, Run
@@ -204,7 +204,7 @@ class TokenizeText:
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
         plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
-        if _read(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
+        if read_json_or_none(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)
         self._begin(run.folder, plan, work)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
@@ -231,7 +231,7 @@ class TokenizeText:
         return _outcome(records, did_nothing=False)
 
     def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
-        before = _read(folder / _PLAN)
+        before = read_json_or_none(folder / _PLAN)
         if before is not None and before != plan:
             warn(
                 f"the input or the settings differ from those that {folder} was started with; the texts are "
@@ -279,13 +279,6 @@ class _Tokenizing:
     def records_of(self) -> list[Record]:
         """Of all portions, once they are done."""
         return [record for number in range(len(self.portions)) if (record := self.record(number)) is not None]
-
-
-def _read(path: Path) -> Json:
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None
 
 
 def _faults(found: tuple[Portion, ...], records: list[Record]) -> list[Json]:

@@ -5,7 +5,8 @@ Each takes a time in proportion to the text: a model may write a hundred thousan
 
 import json
 import re
-from typing import NoReturn
+
+from nemo_vfm.core.types.json_value import no_json_number
 
 _ABBREVIATED = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Fig|approx|e\.g|i\.e|P\.\s?P\.\s?S|P\.\s?S)\.", re.IGNORECASE
@@ -99,13 +100,9 @@ def is_json_object(text: str) -> bool:
     if inside.startswith("```"):
         inside = re.sub(r"\Ajson\b", "", inside.removeprefix("```").removesuffix("```"), flags=re.IGNORECASE)
     try:
-        return isinstance(json.loads(inside, parse_constant=_no_number), dict)
+        return isinstance(json.loads(inside, parse_constant=no_json_number), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def plain(text: str) -> str:

@@ -192,29 +192,26 @@ class _Child:
                 selector.register(stream, selectors.EVENT_READ, name)
             ended = os.pidfd_open(process.pid)
             selector.register(ended, selectors.EVENT_READ, None)
+            over = False
             try:
-                return self._read(selector)
+                while True:
+                    left = self._begun + self._limits.wall_s - time.monotonic()
+                    ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
+                    streams = [key for key in ready if key.data]
+                    for key in streams:
+                        if data := os.read(key.fd, 65536):
+                            self._written[key.data] += data
+                        else:
+                            selector.unregister(key.fileobj)
+                    if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
+                        return "output"
+                    if over and not streams:
+                        return None  # it has ended, and nothing is left in its pipes
+                    over = over or len(ready) > len(streams)
+                    if left <= 0:
+                        return "timeout"
             finally:
                 os.close(ended)
-
-    def _read(self, selector: selectors.BaseSelector) -> Ending | None:
-        over = False
-        while True:
-            left = self._begun + self._limits.wall_s - time.monotonic()
-            ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
-            streams = [key for key in ready if key.data]
-            for key in streams:
-                if data := os.read(key.fd, 65536):
-                    self._written[key.data] += data
-                else:
-                    selector.unregister(key.fileobj)
-            if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
-                return "output"
-            if over and not streams:
-                return None  # it has ended, and nothing is left in its pipes
-            over = over or len(ready) > len(streams)
-            if left <= 0:
-                return "timeout"
 
     def _judged(self, cut: Ending | None, code: int, report: dict[str, Any]) -> ProgramResult:
         seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024

@@ -1,7 +1,7 @@
 """Makes programming tasks with tested solutions from a few: colonies grow, each by itself (arXiv 2407.21077)."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -159,35 +159,55 @@ class Bar:
     tests: int  #: fewest assertions
 
 
-@dataclass(slots=True)
-class _Trial:
-    """One task whose fitness is being found out."""
-
-    one: Offspring
-    bar: Bar
-    answer: str = ""
-    solution: str = ""
-    tests: str = ""
-    count: int = 0
-
-
 def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
     """Solve the tasks, write tests, run them and judge; each that is open ends as a row, dropped or failed.
 
     A step is asked for all tasks at once.
     """
-    trials = [_Trial(one, bar) for one in offspring]
-    steps: list[tuple[Callable[[_Trial], Ask], Callable[[_Trial, str], Draft | Dropped | None]]] = [
-        (lambda trial: Ask("solve", {"task": trial.one.task}), _solved), (_test, _tested), (_run, _ran),
-        (lambda trial: Ask("fitness", {"task": trial.one.task, "solution": trial.solution}, model="judge"), _judged),
-    ]  # fmt: skip
-    for ask, read in steps:
-        still = [trial for trial in trials if trial.one.end is None]
-        for trial, answer in zip(still, (yield [ask(trial) for trial in still]), strict=True):
+    trials = [(one, _trial(one, bar)) for one in offspring if one.end is None]
+    asks = [next(trial) for _, trial in trials]
+    while trials:
+        still, following = [], []
+        for (one, trial), answer in zip(trials, (yield asks), strict=True):
             try:
-                trial.one.end = read(trial, heard(trial.one, answer))
+                following.append(trial.send(heard(one, answer)))
+                still.append((one, trial))
+            except StopIteration as stop:
+                one.end = stop.value
             except RowFailed as error:
-                trial.one.end = str(error)
+                one.end = str(error)
+        trials, asks = still, following
+
+
+def _trial(one: Offspring, bar: Bar) -> Generator[Ask, str, Draft | Dropped]:
+    """What becomes of one task."""
+    answer = yield Ask("solve", {"task": one.task})
+    if not (solution := code_in(answer)):
+        return Dropped("a solution without code")
+    if (tree := parsed(solution)) is None:
+        return Dropped("a solution that does not compile")
+    if not (names := defined_names(tree)):
+        return Dropped("a solution without a function or class to test")
+    # Whoever writes the tests sees how the solution is called, and not what it does.
+    tests = code_in((yield Ask("tests", {"task": one.task, "signatures": "\n".join(signatures(tree))})))
+    if not tests or (test_tree := parsed(tests)) is None:
+        return Dropped("tests that do not compile")
+    if (count := num_assertions(test_tree, names - defined_names(test_tree))) < bar.tests:
+        return Dropped("too few tests")
+    program = {"role": "user", "content": f"{solution.rstrip()}\n\n{tests}"}
+    end = end_in((yield Ask(None, before=[program], model="python")))
+    if not end.passed:
+        return Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
+    scores = scores_of((yield Ask("fitness", {"task": one.task, "solution": solution}, model="judge")))
+    for name in _SCORES:
+        if not 0 <= scores.get(name, -1) <= MOST_SCORE:
+            raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
+    one.scores = {name: scores[name] for name in _SCORES}
+    if min(one.scores.values()) < bar.score:
+        return Dropped("judged below the least score")
+    messages = [said("user", one.task), said("assistant", answer)]
+    verifier = f"python: {count} of {count} tests pass"
+    return Draft(messages, one.parents, one.scores, verifier, more={"tests": tests}, earlier=one.answers)
 
 
 def heard(one: Offspring, answer: str | NoAnswer) -> str:
@@ -197,56 +217,6 @@ def heard(one: Offspring, answer: str | NoAnswer) -> str:
     assert isinstance(answer, Answer)
     one.answers.append(answer)
     return answer
-
-
-def _solved(trial: _Trial, answer: str) -> Dropped | None:
-    trial.answer, trial.solution = answer, code_in(answer)
-    if not trial.solution:
-        return Dropped("a solution without code")
-    if (tree := parsed(trial.solution)) is None:
-        return Dropped("a solution that does not compile")
-    return None if defined_names(tree) else Dropped("a solution without a function or class to test")
-
-
-def _test(trial: _Trial) -> Ask:
-    """Whoever writes the tests sees how the solution is called, and not what it does."""
-    tree = parsed(trial.solution)
-    assert tree is not None
-    return Ask("tests", {"task": trial.one.task, "signatures": "\n".join(signatures(tree))})
-
-
-def _tested(trial: _Trial, answer: str) -> Dropped | None:
-    trial.tests = code_in(answer)
-    solution, tests = parsed(trial.solution), parsed(trial.tests)
-    assert solution is not None
-    if not trial.tests or tests is None:
-        return Dropped("tests that do not compile")
-    trial.count = num_assertions(tests, defined_names(solution) - defined_names(tests))
-    return None if trial.count >= trial.bar.tests else Dropped("too few tests")
-
-
-def _run(trial: _Trial) -> Ask:
-    program = f"{trial.solution.rstrip()}\n\n{trial.tests}"
-    return Ask(None, before=[{"role": "user", "content": program}], model="python")
-
-
-def _ran(trial: _Trial, answer: str) -> Dropped | None:
-    end = end_in(answer)
-    return None if end.passed else Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
-
-
-def _judged(trial: _Trial, answer: str) -> Draft | Dropped:
-    scores = scores_of(answer)
-    for name in _SCORES:
-        if not 0 <= scores.get(name, -1) <= MOST_SCORE:
-            raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
-    one = trial.one
-    one.scores = {name: scores[name] for name in _SCORES}
-    if min(one.scores.values()) < trial.bar.score:
-        return Dropped("judged below the least score")
-    messages = [said("user", one.task), said("assistant", trial.answer)]
-    verifier = f"python: {trial.count} of {trial.count} tests pass"
-    return Draft(messages, one.parents, one.scores, verifier, more={"tests": trial.tests}, earlier=one.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,18 +245,19 @@ class Colony:
     def offspring(self, generation: int) -> list[Offspring]:
         """Of one generation, before anybody is asked."""
         rng = Random(f"{self.number}/{generation}")
-        return [self._child(rng, generation, place) for place in range(self.breeding.offspring)]
-
-    def _child(self, rng: Random, generation: int, place: int) -> Offspring:
-        sample = self.number * self.breeding.offspring + place  # equal questions of two colonies get two answers
         about: dict[str, Json] = {"colony": self.number, "generation": generation}
-        if rng.random() < self.breeding.mutation_share:
-            task, how = rng.choice(self.tasks()), rng.choice(self.breeding.mutations)
-            birth = Ask("harder", {"task": task, "how": how}, sample=sample)
-            return Offspring(birth, {"operator": "mutation", **about, "tasks": [task], "how": how})
-        tasks = rng.sample(self.tasks(), min(self.breeding.examples, len(self._members)))
-        birth = Ask("instruct", {"examples": "\n\n".join(f"- {task}" for task in tasks)}, sample=sample)
-        return Offspring(birth, {"operator": "examples", **about, "tasks": tasks})
+        born = []
+        for place in range(self.breeding.offspring):
+            sample = self.number * self.breeding.offspring + place  # equal questions of two colonies get two answers
+            if rng.random() < self.breeding.mutation_share:
+                task, how = rng.choice(self.tasks()), rng.choice(self.breeding.mutations)
+                birth = Ask("harder", {"task": task, "how": how}, sample=sample)
+                born.append(Offspring(birth, {"operator": "mutation", **about, "tasks": [task], "how": how}))
+            else:
+                tasks = rng.sample(self.tasks(), min(self.breeding.examples, len(self._members)))
+                birth = Ask("instruct", {"examples": "\n\n".join(f"- {task}" for task in tasks)}, sample=sample)
+                born.append(Offspring(birth, {"operator": "examples", **about, "tasks": tasks}))
+        return born
 
     def admit(self, offspring: Sequence[Offspring]) -> None:
         """Let the fit ones in; where there are too many, the fittest stay, and of equals the younger."""

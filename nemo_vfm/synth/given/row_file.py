@@ -4,19 +4,18 @@ import bz2
 import gzip
 import io
 import json
-import math
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import IO, Any, cast
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.folder_walk import files_below, text_name
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.json_value import Json, finite_number, no_json_number
 from nemo_vfm.synth.given.row_source import GivenRow
 
 _LINES = (".jsonl", ".ndjson")
@@ -102,7 +101,7 @@ def _unpacked(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
 
 def _object(line: bytes, where: str) -> dict[str, Json]:
     try:
-        row = json.loads(line.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_number)
+        row = json.loads(line.decode("utf-8-sig"), parse_constant=no_json_number, parse_float=finite_number)
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # half of a pair, such as "\\ud800", which JSON can spell
     except (ValueError, RecursionError) as error:
@@ -111,14 +110,6 @@ def _object(line: bytes, where: str) -> dict[str, Json]:
     if not isinstance(row, dict):
         raise UserError(f"{where} holds no JSON object, but each row must be one")
     return row
-
-
-def _number(text: str) -> float:
-    return value if math.isfinite(value := float(text)) else _no_number(text)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:

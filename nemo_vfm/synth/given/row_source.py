@@ -65,14 +65,8 @@ class ListedRows:
 
 def kind_of_value(value: Json) -> str:
     """What a value is, in words."""
-    kinds = {
-        str: "a text",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
+    kinds = {str: "a text", bool: "a truth value", int: "a number", float: "a number", list: "a list",
+             dict: "an object"}  # fmt: skip
     return "nothing" if value is None else kinds.get(type(value), type(value).__name__)
 
 
