@@ -4,6 +4,8 @@ Clusters overlap; the same vectors and seed give the same ones. Vectors are comp
 stays bounded. Shape letters: N vectors, K clusters, D width of a vector.
 """
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 _ROWS = 4096
 _SAMPLES_PER_CLUSTER = 256  # more do not move a centroid

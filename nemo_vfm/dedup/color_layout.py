@@ -63,7 +63,8 @@ def look(frames_THWC: Frames) -> NDArray[np.float32]:
     # roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not drown
     # everything else.
     pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in inside])
-    places = np.stack([_place(pixels[:, axis], axis) for axis in range(3)], axis=1)
+    least, greatest = np.array(_RANGE).T
+    places = (np.clip(pixels, least, greatest).astype(np.float64) - least) / (greatest - least) * (np.array(_BINS) - 1)
     low = np.floor(places).astype(np.int64)
     counts = np.zeros(int(np.prod(_BINS)))
     for corner in product((0, 1), repeat=3):
@@ -78,11 +79,6 @@ def look(frames_THWC: Frames) -> NDArray[np.float32]:
 def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
     small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
-
-
-def _place(values: NDArray[np.float32], axis: int) -> NDArray[np.float64]:
-    low, high = _RANGE[axis]
-    return (np.clip(values, low, high).astype(np.float64) - low) / (high - low) * (_BINS[axis] - 1)
 
 
 def _grain(frame: Frames) -> NDArray[np.float64]:

@@ -215,20 +215,19 @@ class Sample:
                             f"that all ranks share")  # fmt: skip
         videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
-        write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
+        entries: list[Json] = []
+        for i, prompt in enumerate(prompts):
+            file = self._file(folder, i)
+            entry = {"index": i, "prompt": prompt.text, "file": str(file.relative_to(run.folder)), "seed": run.seed,
+                     "attributes": asdict(prompt)["attributes"]}  # fmt: skip
+            entry |= {"given": str(prompt.given)} if prompt.given else {}
+            entry |= {} if self.pipeline.step_cache is None else {"step_cache": read_cache(file)}
+            entries.append(entry)
+        write_json(run.folder / "samples.json", entries)
 
     @staticmethod
     def _file(folder: Path, index: int) -> Path:
         return folder / f"{index:03d}.mp4"
-
-    def _entry(self, index: int, prompt: Prompt, folder: Path, run: Run) -> dict[str, object]:
-        file = self._file(folder, index).relative_to(run.folder)
-        return (
-            {"index": index, "prompt": prompt.text, "file": str(file), "seed": run.seed}
-            | {"attributes": asdict(prompt)["attributes"]}
-            | ({"given": str(prompt.given)} if prompt.given else {})
-            | ({} if self.pipeline.step_cache is None else {"step_cache": read_cache(folder / file.name)})
-        )
 
 
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:

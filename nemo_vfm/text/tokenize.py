@@ -52,58 +52,43 @@ def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
             work.do(number)
             yield number
         return
-    workers = _Workers(work, min(processes, len(numbers)))
+    context, members = multiprocessing.get_context("spawn"), dict[Connection, BaseProcess]()
     try:
-        yield from workers.done(numbers)
-    finally:
-        workers.stop()
-
-
-class _Workers:
-    """Processes, each with a pipe."""
-
-    def __init__(self, work: Work, count: int) -> None:
-        self._members: dict[Connection, BaseProcess] = {}
-        context = multiprocessing.get_context("spawn")
-        for _ in range(count):
+        for _ in range(min(processes, len(numbers))):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-            process.start()
+            members[ours] = context.Process(target=_serve, args=(theirs, work), daemon=True)
+            members[ours].start()
             theirs.close()
-            self._members[ours] = process
-
-    def done(self, numbers: Sequence[int]) -> Iterator[int]:
         waiting = iter(numbers)
-        busy = {pipe for pipe in self._members if _give(pipe, waiting)}
+        busy = {pipe for pipe in members if _give(pipe, waiting)}
         while busy:
             for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
-                yield self._answer(pipe)
+                yield _answer(pipe, members[pipe])
                 if not _give(pipe, waiting):
                     busy.remove(pipe)
-
-    def _answer(self, pipe: Connection) -> int:
-        try:
-            found: int | str | NemoVfmError = pipe.recv()
-        except (EOFError, ConnectionResetError) as error:
-            process = self._members[pipe]
-            process.join(5)
-            raise UserError(
-                f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
-                f"memory); run the same command again to resume; fewer processes need less memory"
-            ) from error
-        if isinstance(found, NemoVfmError):
-            raise found
-        if isinstance(found, str):
-            raise DataError(f"a worker process failed:\n{found}")
-        return found
-
-    def stop(self) -> None:
-        for pipe, process in self._members.items():
+    finally:
+        for pipe, process in members.items():
             pipe.close()
             process.kill()
-        for process in self._members.values():
+        for process in members.values():
             process.join(10)
+
+
+def _answer(pipe: Connection, process: BaseProcess) -> int:
+    try:
+        found: int | str | NemoVfmError = pipe.recv()
+    except (EOFError, ConnectionResetError) as error:
+        process.join(5)
+        raise UserError(
+            f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
+            f"memory); run the same command again to resume; fewer processes need less memory"
+        ) from error
+    if isinstance(found, NemoVfmError):
+        raise found
+    if isinstance(found, str):
+        raise DataError(f"a worker process failed:\n{found}")
+    return found
 
 
 def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
@@ -115,8 +100,14 @@ def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
 
 
 def _serve(pipe: Connection, work: Work) -> None:
+    def end_with_the_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     while True:
         try:
@@ -131,13 +122,6 @@ def _serve(pipe: Connection, work: Work) -> None:
             pipe.send(traceback.format_exc())
         else:
             pipe.send(number)
-
-
-def _end_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 class TokenizeText:
@@ -204,9 +188,18 @@ class TokenizeText:
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
         plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
-        if read_json_or_none(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
+        before = read_json_or_none(run.folder / _PLAN)
+        if before == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)
-        self._begin(run.folder, plan, work)
+        if before is not None and before != plan:
+            warn(f"the input or the settings differ from those that {run.folder} was started with; the texts are "
+                 "tokenized again")  # fmt: skip
+        for place in (work.out, work.records):
+            if before != plan:
+                shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True, exist_ok=True)
+        work.sweep()
+        write_json(run.folder / _PLAN, plan)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
@@ -229,21 +222,6 @@ class TokenizeText:
         manifest = Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, totals)
         write_json(work.out / NAME, manifest.json())
         return _outcome(records, did_nothing=False)
-
-    def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
-        before = read_json_or_none(folder / _PLAN)
-        if before is not None and before != plan:
-            warn(
-                f"the input or the settings differ from those that {folder} was started with; the texts are "
-                "tokenized again"
-            )
-        if before != plan:
-            for old in (work.out, work.records):
-                shutil.rmtree(old, ignore_errors=True)
-        for place in (work.out, work.records):
-            place.mkdir(parents=True, exist_ok=True)
-        work.sweep()
-        write_json(folder / _PLAN, plan)
 
 
 @dataclass(frozen=True, slots=True)

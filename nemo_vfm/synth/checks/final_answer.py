@@ -17,9 +17,8 @@ _NAMED = re.compile(r"[A-Za-z]\w{0,3}(?:\([a-z]\))?\s*=(?!=)\s*")
 _BEFORE = re.compile(r"(?:about|approximately|exactly|roughly)\s+", re.IGNORECASE)
 _NUMBER_IN_TEXT = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?%?")
 _LETTER_UNITS = "mgshLlNJWVAKCF"
-_GLUED = set(
-    ["cm", "mm", "km", "kg", "mg", "ml", "mL", "min", "hr", "hrs", "ft", "in", "lb", "lbs", "oz", "mph", "am", "pm"]
-)
+_GLUED = {"cm", "mm", "km", "kg", "mg", "ml", "mL", "min", "hr", "hrs", "ft", "in", "lb", "lbs", "oz", "mph", "am",
+          "pm"}  # fmt: skip
 _WORD = r"[A-Za-z]+\.?(?:\s?\^?\{?-?[23]\}?)?"
 _UNIT = re.compile(rf"{_WORD}(?:(?:\s*/\s*|\s+){_WORD}){{0,4}}")
 _NO_UNITS = {"and", "or", "if", "when", "where", "sin", "cos", "tan", "log", "ln", "mod", "to", "is", "for", "times"}
