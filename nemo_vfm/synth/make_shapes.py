@@ -44,15 +44,9 @@ class MakeVideos:
     """
 
     def __init__(
-        self,
-        *,
-        input: Place | None = None,
-        num_files: int = 12,
-        shots_per_film: int = 22,
-        side_px: int = 192,
-        fps: int = 12,
-        crf: int = 18,
-    ) -> None:
+        self, *, input: Place | None = None, num_files: int = 12, shots_per_film: int = 22, side_px: int = 192,
+        fps: int = 12, crf: int = 18,
+    ) -> None:  # fmt: skip
         require_between(1, _MOST_FILES, num_files=num_files, shots_per_film=shots_per_film)
         require_between(1, MOST_SIDE_PX, side_px=side_px)
         require_between(1, MOST_FPS, fps=fps)
@@ -62,9 +56,8 @@ class MakeVideos:
         if side_px < 64 or side_px % 2:
             raise ValueError(f"side_px must be even and at least 64, got {side_px}")
         self.input = None if input is None else place(input)
-        self.num_files, self.shots_per_film, self.side_px, self.fps, self.crf = (
-            num_files, shots_per_film, side_px, fps, crf,
-        )  # fmt: skip
+        self.num_files, self.shots_per_film, self.side_px = num_files, shots_per_film, side_px
+        self.fps, self.crf = fps, crf
 
     def run(self, run: Run) -> Outcome:
         """Write what is missing; `videos.json` is written last and says what there is."""
@@ -82,7 +75,11 @@ class MakeVideos:
         if files.read_json_or_none(run.folder / _MARKER) == marker:
             return self._outcome(films, did_nothing=True)
         for index, film in enumerate(log.track("draw films", films), 1):
-            self._write_film(run.folder / f"film-{index:02d}.mp4", film, self._identity([film]))
+            path = run.folder / f"film-{index:02d}.mp4"
+            captions = {"film": self._identity([film]), "captions": _captions(film)}
+            if not path.exists() or files.read_json_or_none(path.with_suffix(".json")) != captions:
+                encode_mp4(path, _frames(film, self.side_px), Fraction(self.fps), crf=self.crf)
+                files.write_json(path.with_suffix(".json"), captions)  # last: they are the mark
         # The copy of the first film, the second one encoded worse, and a damaged file.
         first, second = run.folder / "film-01.mp4", films[min(1, len(films) - 1)]
         files.write_bytes(run.folder / "film-01-copy.mp4", first.read_bytes())
@@ -94,15 +91,6 @@ class MakeVideos:
         files.write_bytes(run.folder / "film-damaged.mp4", damaged(first.read_bytes()))
         files.write_json(run.folder / _MARKER, marker)
         return self._outcome(films, did_nothing=False)
-
-    def _write_film(self, path: Path, shots: list[Shot], identity: str) -> None:
-        """Write a film and the captions beside it, unless the same film is there; captions last, they are the mark."""
-        sidecar = path.with_suffix(".json")
-        captions = {"film": identity, "captions": _captions(shots)}
-        if path.exists() and files.read_json_or_none(sidecar) == captions:
-            return
-        encode_mp4(path, _frames(shots, self.side_px), Fraction(self.fps), crf=self.crf)
-        files.write_json(sidecar, captions)
 
     def _identity(self, films: list[list[Shot]]) -> str:
         """Changes with anything that would change the pictures."""

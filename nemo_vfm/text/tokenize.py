@@ -56,9 +56,10 @@ def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
     try:
         for _ in range(min(processes, len(numbers))):
             ours, theirs = context.Pipe()
-            members[ours] = context.Process(target=_serve, args=(theirs, work), daemon=True)
-            members[ours].start()
+            process: BaseProcess = context.Process(target=_serve, args=(theirs, work), daemon=True)
+            process.start()
             theirs.close()
+            members[ours] = process
         waiting = iter(numbers)
         busy = {pipe for pipe in members if _give(pipe, waiting)}
         while busy:
@@ -100,14 +101,8 @@ def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
 
 
 def _serve(pipe: Connection, work: Work) -> None:
-    def end_with_the_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     while True:
         try:
@@ -122,6 +117,13 @@ def _serve(pipe: Connection, work: Work) -> None:
             pipe.send(traceback.format_exc())
         else:
             pipe.send(number)
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class TokenizeText:
@@ -191,15 +193,7 @@ class TokenizeText:
         before = read_json_or_none(run.folder / _PLAN)
         if before == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)
-        if before is not None and before != plan:
-            warn(f"the input or the settings differ from those that {run.folder} was started with; the texts are "
-                 "tokenized again")  # fmt: skip
-        for place in (work.out, work.records):
-            if before != plan:
-                shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True, exist_ok=True)
-        work.sweep()
-        write_json(run.folder / _PLAN, plan)
+        work.begin(before, plan)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
@@ -240,6 +234,18 @@ class _Tokenizing:
     @property
     def records(self) -> Path:
         return self.folder / "portions"
+
+    def begin(self, before: Json, plan: Json) -> None:
+        """Keep what was done by the same plan, and nothing else."""
+        if before is not None and before != plan:
+            warn(f"the input or the settings differ from those that {self.folder} was started with; the texts are "
+                 "tokenized again")  # fmt: skip
+        for place in (self.out, self.records):
+            if before != plan:
+                shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True, exist_ok=True)
+        self.sweep()
+        write_json(self.folder / _PLAN, plan)
 
     def sweep(self) -> None:
         """Delete what a run that was killed left half-written; see core/storage/files.py."""

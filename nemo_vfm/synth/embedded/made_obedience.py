@@ -41,16 +41,15 @@ def _asked(turn: str) -> dict[str, dict[str, Any]]:
         for pattern in patterns:
             if match := pattern.search(turn):
                 values = match.groupdict() | ({"prompt": turn.split("\n")[0]} if kind == "repeat_prompt" else {})
-                found[kind] = {name: _value(name, text) for name, text in values.items()}
+                found[kind] = dict(values)
+                for name, text in values.items():
+                    if name in ("count", "place"):
+                        found[kind][name] = int(text)
+                    elif name in ("words", "options"):
+                        found[kind][name] = [item.strip('"') for item in re.findall(_QUOTED, text)]
+                    elif name not in ("marker", "prompt"):
+                        found[kind][name] = text.strip('"')
     return found
-
-
-def _value(name: str, text: str) -> Any:
-    if name in ("count", "place"):
-        return int(text)
-    if name in ("words", "options"):
-        return [item.strip('"') for item in re.findall(_QUOTED, text)]
-    return text if name in ("marker", "prompt") else text.strip('"')
 
 
 @cache
@@ -90,8 +89,12 @@ def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
     text = _in_case(". ".join(sentences) + ".", asked)
     if "json_object" in asked:
         return json.dumps({_in_case("a", asked): text})
-    first = "\n".join([text, *_lines(asked, draw)])
-    blocks = [first, *(_clause(asked, draw) for _ in range(_num_blocks(asked) - 1))]
+    lines = [f"<<{_clause(asked, draw)}>>"] if "title" in asked else []
+    lines += [f"{asked['sections']['marker']} {i + 1}" for i in range(asked.get("sections", {}).get("count", 0))]
+    lines += [f"- {_clause(asked, draw)}" for _ in range(asked.get("bullets", {}).get("count", 0))]
+    counts = [asked[name]["count"] for name in ("paragraphs", "paragraph_start", "divided_parts") if name in asked]
+    num_blocks = int(counts[0]) if counts else 2 if "two_responses" in asked else 1
+    blocks = ["\n".join([text, *lines]), *(_clause(asked, draw) for _ in range(num_blocks - 1))]
     if "paragraph_start" in asked:
         place = asked["paragraph_start"]["place"] - 1
         blocks[place] = f"{asked['paragraph_start']['word']} {blocks[place]}"

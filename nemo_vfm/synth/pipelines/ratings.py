@@ -58,19 +58,15 @@ class Ratings(TaskPipeline):
         (answer,) = answered((yield [Ask(None, before=tuple(task.messages), model=self.responder)]))
         values = {"transcript": transcript(task.messages), "answer": answer}
         asks = [Ask("rate", values, sample=number, model="judge") for number in range(self.raters)]
-        ratings = [_rating(text) for text in answered((yield asks))]
+        ratings = []  # each a whole number from 0 to 4 for each attribute
+        for scores in map(scores_of, answered((yield asks))):
+            for name in ATTRIBUTES:
+                if scores.get(name) not in range(_MOST + 1):
+                    raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
+            ratings.append({name: int(scores[name]) for name in ATTRIBUTES})
         columns = {name: [rating[name] for rating in ratings] for name in ATTRIBUTES}
         if any(max(column) - min(column) > self.most_spread for column in columns.values()):
             return Dropped("raters disagree")
         means = {name: fmean(column) for name, column in columns.items()}
         messages = [*task.messages, said("assistant", answer)]
         return Draft(messages, task.parents, means, licence=task.licence, more={**means, "ratings": ratings})
-
-
-def _rating(answer: str) -> dict[str, int]:
-    """A whole number from 0 to 4 for each attribute."""
-    scores = scores_of(answer)
-    for name in ATTRIBUTES:
-        if scores.get(name) not in range(_MOST + 1):
-            raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
-    return {name: int(scores[name]) for name in ATTRIBUTES}
