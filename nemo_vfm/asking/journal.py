@@ -151,9 +151,6 @@ class JournalIndex:
         if unreadable:
             warn(f"{self._path}: {unreadable} lines cannot be read; their questions are asked again")
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def __contains__(self, key: str) -> bool:
         return key in self._places
 

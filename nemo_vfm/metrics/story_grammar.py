@@ -54,11 +54,6 @@ class Verdict:
     wrong: tuple[str, ...]  #: for each other one, why
     ended: bool  #: whether the last whole sentence ends a story
 
-    @property
-    def grammatical(self) -> bool:
-        """Whether there are sentences and all of them are right."""
-        return self.sentences > 0 and not self.wrong
-
 
 def judge(text: str) -> Verdict:
     """Read a story from its beginning; what stands after the last full stop is not judged."""

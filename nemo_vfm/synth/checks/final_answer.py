@@ -85,7 +85,14 @@ def final_answer(solution: str) -> str | None:
     """
     text = split_thought(solution)[1].strip()
     if boxes := [*_BOX.finditer(text)]:
-        return _boxed(text, boxes[-1])  # one that is not closed was cut, and what is in it is no answer
+        if boxes[-1][1] != "{":
+            return str(boxes[-1][1]).strip("$.") or None
+        begin, depth = boxes[-1].end(), 1
+        for at in range(begin, len(text)):
+            depth += (text[at] == "{") - (text[at] == "}")
+            if depth == 0:
+                return text[begin:at].strip() or None
+        return None  # one that is not closed was cut, and what is in it is no answer
     marked = _after_last(_MARKED, text)
     if marked and _is_value(marked):  # other lines after #### are headings of markdown
         return marked
@@ -111,17 +118,6 @@ def same_answer(first: str, second: str) -> bool | None:
     """
     one, other = _value(first), _value(second)
     return None if one is None or other is None else _same(one, other)
-
-
-def _boxed(text: str, box: re.Match[str]) -> str | None:
-    begin, depth = box.end(), 1
-    if box[1] != "{":
-        return box[1].strip("$.") or None
-    for at in range(begin, len(text)):
-        depth += (text[at] == "{") - (text[at] == "}")
-        if depth == 0:
-            return text[begin:at].strip() or None
-    return None
 
 
 def _after_last(mark: re.Pattern[str], text: str) -> str | None:
@@ -161,16 +157,13 @@ def _number(text: str) -> Measured | None:
     scale = _SCALES.get(unit.partition(" ")[0].lower(), 1)
     if not unit or unit == "%" or unit.lower().startswith(("percent", "per cent")):
         return Measured(found.number, "%" if unit else "")
-    return Measured(found.number * scale, "") if scale > 1 or _is_unit(unit, glued) else None
-
-
-def _is_unit(text: str, glued: bool) -> bool:
-    if not _UNIT.fullmatch(text):
-        return False
-    first = re.split(r"[^A-Za-z]", text)[0]
-    if len(first) == 1:
-        return first in _LETTER_UNITS
-    return first in _GLUED or (not glued and not {*re.findall(r"[a-z]+", text.lower())} & _NO_UNITS)
+    if scale == 1:
+        first = re.split(r"[^A-Za-z]", unit)[0]
+        is_word = not glued and not {*re.findall(r"[a-z]+", unit.lower())} & _NO_UNITS
+        is_unit = first in _LETTER_UNITS if len(first) == 1 else first in _GLUED or is_word
+        if not is_unit or not _UNIT.fullmatch(unit):
+            return None
+    return Measured(found.number * scale, "")
 
 
 def _several(text: str) -> _Several | None:

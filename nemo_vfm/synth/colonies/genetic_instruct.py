@@ -52,11 +52,6 @@ class Offspring:
     #: what became of it: a row, a rule that it broke, or the reason of a failure; None as long as it is open
     end: Draft | Dropped | str | None = None
 
-    @property
-    def fitness(self) -> float:
-        """The sum of its scores."""
-        return sum(self.scores.values())
-
 
 class GeneticInstruct:
     """Programming tasks that descend from seeds.
@@ -261,6 +256,6 @@ class Colony:
 
     def admit(self, offspring: Sequence[Offspring]) -> None:
         """Let the fit ones in; where there are too many, the fittest stay, and of equals the younger."""
-        fit = [(one.fitness, one.task) for one in offspring if isinstance(one.end, Draft)]
+        fit = [(sum(one.scores.values()), one.task) for one in offspring if isinstance(one.end, Draft)]
         everybody = sorted([*fit, *self._members], key=lambda member: -member[0])
         self._members = everybody[: self.breeding.population]

@@ -80,10 +80,6 @@ class ProgramRunner:
         self.failures: dict[str, Counter[str]] = {}
         self._paid: set[str] = set()
 
-    def count(self) -> int:
-        """All answers."""
-        return sum(use.asked + use.recalled for use in self.uses.values())
-
     def failed(self) -> Counter[str]:
         """Questions without an answer, by reason."""
         return sum(self.failures.values(), Counter())
