@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
-from nemo_vfm.asking.journal import Journal, OpenJournal, concealed, recalled
+from nemo_vfm.asking.journal import Journal, concealed, recalled
 from nemo_vfm.asking.question import Failure, Question, Reply, answer_key
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn
@@ -121,7 +121,14 @@ class BatchAsker:
             UserError: the journal is in use.
         """
         with self.journal.open() as journal:
-            failed = self._read(journal)
+            failed = {}  # why there is no answer, by key; answers are kept
+            for key, result in results(self.folder / "results"):
+                if isinstance(result, str):
+                    failed[key] = result
+                elif result.ending == "blocked":
+                    failed[key] = "the model declined"
+                elif recalled(journal, key) is None:
+                    journal.put(key, asdict(concealed(result)))
             waiting: dict[str, list[Question]] = {}
             identity = self.chat.identity()
             for question in questions:
@@ -134,18 +141,6 @@ class BatchAsker:
                 else:
                     waiting.setdefault(key, []).append(question)
             yield from self._write(waiting)
-
-    def _read(self, journal: OpenJournal) -> dict[str, str]:
-        """Keep the answers among the results; why there is none for the others, by key."""
-        failed = {}
-        for key, result in results(self.folder / "results"):
-            if isinstance(result, str):
-                failed[key] = result
-            elif result.ending == "blocked":
-                failed[key] = "the model declined"
-            elif recalled(journal, key) is None:
-                journal.put(key, asdict(concealed(result)))
-        return failed
 
     def _write(self, waiting: dict[str, list[Question]]) -> Iterator[Failure]:
         """Write what was not written before; what must not be sent is a failure."""

@@ -88,7 +88,10 @@ class MakeVideos:
         again = run.folder / f"film-{min(2, len(films)):02d}-reencoded.mp4"
         encode_mp4(again, _frames(second, self.side_px), Fraction(self.fps), crf=min(51, self.crf + 10))
         files.write_json(again.with_suffix(".json"), {"film": again.stem, "captions": _captions(second)})
-        files.write_bytes(run.folder / "film-damaged.mp4", damaged(first.read_bytes()))
+        # What a broken download leaves: the second half is missing and the index in front is noise.
+        data = first.read_bytes()
+        noise = np.random.default_rng(0).bytes(min(8192, len(data) // 4))
+        files.write_bytes(run.folder / "film-damaged.mp4", data[:40] + noise + data[40 + len(noise) : len(data) // 2])
         files.write_json(run.folder / _MARKER, marker)
         return self._outcome(films, did_nothing=False)
 
@@ -116,12 +119,6 @@ def _captions(shots: list[Shot]) -> list[Json]:
 def _frames(shots: list[Shot], side_px: int) -> NDArray[np.uint8]:
     """All frames of a film, (T, H, W, 3)."""
     return np.concatenate([draw(shot, side_px=side_px) for shot in shots])
-
-
-def damaged(data: bytes) -> bytes:
-    """What a broken download leaves: the second half is missing and the index in front is noise."""
-    noise = np.random.default_rng(0).bytes(min(8192, len(data) // 4))
-    return data[:40] + noise + data[40 + len(noise) : len(data) // 2]
 
 
 def videos_in(folder: Path) -> list[Path]:

@@ -56,6 +56,7 @@ from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
 
 _MOST_BYTES = 1 << 16
+_RECORD = ".cache.json"  # ending of what is written beside a video that was sampled with a cache
 
 
 @needs_gpu()
@@ -205,7 +206,7 @@ class Sample:
                     error = videos.errors[number]
                     exact = error.psnr_db == float("inf")
                     record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
-                write_json(_record(self._file(folder, i)), record)
+                write_json(self._file(folder, i).with_suffix(_RECORD), record)
             with atomic_path(self._file(folder, i)) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
 
@@ -237,7 +238,8 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
 
 def read_cache(video: Path) -> Json:
     """Read the record of a video; None if it was sampled without a cache."""
-    return read_json(_record(video), _MOST_BYTES) if _record(video).is_file() else None
+    record = video.with_suffix(_RECORD)
+    return read_json(record, _MOST_BYTES) if record.is_file() else None
 
 
 def cache_figures(videos: Sequence[Path]) -> dict[str, float]:
@@ -251,10 +253,6 @@ def cache_figures(videos: Sequence[Path]) -> dict[str, float]:
     if decibels := [one["psnr_db"] for one in records if one.get("psnr_db") is not None]:
         found["cache_psnr_db"] = min(decibels)
     return found
-
-
-def _record(video: Path) -> Path:
-    return video.with_suffix(".cache.json")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,11 @@
 """Reads given rows from files: JSON lines, also packed, and Parquet."""
 
-import bz2
-import gzip
-import io
 import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage import files
@@ -63,7 +59,7 @@ class RowFile:
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
         most, number = int(self.max_row_mb * 1e6), 0
         try:
-            with files.opened(path) as packed, _unpacked(path, packed) as file:
+            with files.opened(path) as packed, files.unpacked(path.name, packed) as file:
                 while True:
                     try:
                         line = file.readline(most + 1)
@@ -84,19 +80,6 @@ class RowFile:
 
 def _is_rows(name: str) -> bool:
     return name.lower().endswith(_ENDINGS) and not name.startswith(".")
-
-
-def _unpacked(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
-    match path.suffix.lower():
-        case ".gz":
-            return cast(IO[bytes], gzip.open(file, "rb"))
-        case ".bz2":
-            return bz2.open(file, "rb")
-        case ".zst":
-            import pyarrow
-
-            return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 1 << 16)
-    return nullcontext(file)
 
 
 def _object(line: bytes, where: str) -> dict[str, Json]:

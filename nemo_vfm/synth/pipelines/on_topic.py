@@ -67,24 +67,19 @@ class OnTopic:
         away = rng.sample(range(1, self.turns), self.distractors)
         messages: list[Mapping[str, Json]] = [said("system", rules)]
         for turn in range(self.turns):
-            if rule := (yield from self._turn(messages, turn in away)):
-                return Dropped(rule)
+            values = {"rules": rules.strip(), "transcript": transcript(messages[1:]) or _NOTHING_YET}
+            (spoken,) = answered((yield [Ask("distractor" if turn in away else "on_topic_turn", values)]))
+            if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
+                return Dropped("a turn of the user repeats an earlier one")
+            messages.append(said("user", spoken))
+            (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
+            values |= {"transcript": transcript(messages[1:]), "answer": answer}
+            messages.append(said("assistant", answer))
+            judged = _OF_DISTRACTORS if turn in away else _OF_OTHERS
+            verdicts = answered((yield [Ask(name, values, model="judge") for name in judged]))
+            for verdict, rule in zip(verdicts, judged.values(), strict=True):
+                if not says_yes(verdict):
+                    return Dropped(rule)
         places: list[Json] = [2 * turn + 1 for turn in sorted(away)]
         parents: dict[str, Json] = {"domain": domain, "purpose": purpose}
         return Draft(messages, parents, more={"distractors": places})
-
-    def _turn(self, messages: list[Mapping[str, Json]], away: bool) -> Program[str | None]:
-        """Append a turn of the user and its answer; the rule that they break."""
-        values = {"rules": str(messages[0]["content"]), "transcript": transcript(messages[1:]) or _NOTHING_YET}
-        (spoken,) = answered((yield [Ask("distractor" if away else "on_topic_turn", values)]))
-        if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-            return "a turn of the user repeats an earlier one"
-        messages.append(said("user", spoken))
-        (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
-        values |= {"transcript": transcript(messages[1:]), "answer": answer}
-        messages.append(said("assistant", answer))
-        judged = _OF_DISTRACTORS if away else _OF_OTHERS
-        verdicts = answered((yield [Ask(name, values, model="judge") for name in judged]))
-        return next(
-            (rule for verdict, rule in zip(verdicts, judged.values(), strict=True) if not says_yes(verdict)), None
-        )

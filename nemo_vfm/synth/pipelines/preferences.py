@@ -97,8 +97,22 @@ class Preferences(TaskPipeline):
         for decider in self.by:
             pair = yield from self._decided(task, decider, answers)
             if pair is not None:
-                return (yield from self._draft(task, decider, pair))
-        return Dropped("no answer is clearly better")
+                break
+        else:
+            return Dropped("no answer is clearly better")
+        scores = dict[str, float]()
+        if self.scored or decider == "reward":
+            rewards = yield from self._rewards(task, pair)
+            scores = {name: one["reward"] for name, one in zip(("chosen", "rejected"), rewards, strict=True)}
+            least = self.reward.least
+            if decider != "truth" and least is not None and scores["chosen"] < least:
+                return Dropped("the better answer is below the least reward")
+        sides = {"chosen": pair[0], "rejected": pair[1]}
+        more = {name: [said("assistant", one.text)] for name, one in sides.items()}
+        by = {f"{name}_by": one.role for name, one in sides.items()}
+        verifier = "final answers: exactly one agrees with the known one" if decider == "truth" else ""
+        return Draft(task.messages, {**task.parents, **by, "decided_by": decider}, scores, verifier,
+                     task.licence, more)  # fmt: skip
 
     def _decided(self, task: Task, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":
@@ -123,18 +137,3 @@ class Preferences(TaskPipeline):
     def _rewards(self, task: Task, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
         asks = [self.reward.ask([*task.messages, said("assistant", one.text)]) for one in answers]
         return self.reward.read((yield asks))
-
-    def _draft(self, task: Task, decider: Decider, pair: _Pair) -> RowProgram:
-        scores = dict[str, float]()
-        if self.scored or decider == "reward":
-            rewards = yield from self._rewards(task, pair)
-            scores = {name: one["reward"] for name, one in zip(("chosen", "rejected"), rewards, strict=True)}
-            least = self.reward.least
-            if decider != "truth" and least is not None and scores["chosen"] < least:
-                return Dropped("the better answer is below the least reward")
-        sides = {"chosen": pair[0], "rejected": pair[1]}
-        more = {name: [said("assistant", one.text)] for name, one in sides.items()}
-        by = {f"{name}_by": one.role for name, one in sides.items()}
-        verifier = "final answers: exactly one agrees with the known one" if decider == "truth" else ""
-        return Draft(task.messages, {**task.parents, **by, "decided_by": decider}, scores, verifier,
-                     task.licence, more)  # fmt: skip
