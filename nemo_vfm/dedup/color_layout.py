@@ -54,19 +54,17 @@ class Look:
         rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
         profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
         grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
-        # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells. With
-        # roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not drown
-        # everything else.
+        # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
+        # With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does
+        # not drown everything else.
         pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in inside])
-        least, greatest = np.array(_RANGE).T
-        places = (
-            (np.clip(pixels, least, greatest).astype(np.float64) - least) / (greatest - least) * (np.array(_BINS) - 1)
-        )
+        (least, greatest), last = np.array(_RANGE).T, np.array(_BINS) - 1
+        places = (np.clip(pixels, least, greatest).astype(np.float64) - least) / (greatest - least) * last
         low = np.floor(places).astype(np.int64)
         counts = np.zeros(int(np.prod(_BINS)))
         for corner in product((0, 1), repeat=3):
             share = np.abs(np.array(corner) - 1 + (places - low)).prod(axis=1)
-            cell = np.minimum(low + np.array(corner), np.array(_BINS) - 1)
+            cell = np.minimum(low + np.array(corner), last)
             counts += np.bincount(np.ravel_multi_index(tuple(cell.T), _BINS), weights=share, minlength=len(counts))
         colours = np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
         parts = ((_COLOURS, colours), (_PROFILE, profile), (_GRAIN, grain))

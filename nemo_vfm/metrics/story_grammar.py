@@ -60,20 +60,15 @@ def judge(text: str) -> Verdict:
     facts, wrong = Facts(), []
     sentences = [one.strip() for one in re.findall(r"[^.]*\.", text)]
     for sentence in sentences:
-        if reason := _reason(sentence, facts):
+        reason = "the story has ended" if facts.ended else "it is not a sentence of this grammar"
+        for pattern, form in () if facts.ended else _FORMS:
+            if found := pattern.fullmatch(sentence):
+                said = found.groupdict()
+                reason = _introduced(said, facts) or _understood(form, said, facts)
+                break
+        if reason:
             wrong.append(f"{sentence!r}: {reason}")
     return Verdict(len(sentences), len(sentences) - len(wrong), tuple(wrong), facts.ended)
-
-
-def _reason(sentence: str, facts: Facts) -> str:
-    """Why a sentence is wrong, or an empty text; what it says is kept."""
-    if facts.ended:
-        return "the story has ended"
-    for pattern, form in _FORMS:
-        if found := pattern.fullmatch(sentence):
-            said = found.groupdict()
-            return _introduced(said, facts) or _understood(form, said, facts)
-    return "it is not a sentence of this grammar"
 
 
 def _introduced(said: Mapping[str, str], facts: Facts) -> str:

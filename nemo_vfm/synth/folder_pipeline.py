@@ -101,6 +101,7 @@ class FolderPipeline(TextToVideo):
 
     def _wan(self, family: Family) -> TextToVideo:
         shift, steps, scale = _WAN[family]
+        scale = scale if self.guidance_scale is None else self.guidance_scale
         given = scheduler_in(self.folder).get("flow_shift")
         if isinstance(given, int | float) and given != shift:
             log.info(
@@ -125,7 +126,7 @@ class FolderPipeline(TextToVideo):
             objective=FlowMatching(shift=shift, timesteps=1000, drawn=levels),
             noise_schedule=UniPCFlowSigmas(shift=shift),
             sampler=UniPC(steps=self.steps or steps, order=2, variant="b2"), family=family,
-            guidance=ClassifierFree(scale=self._scale(scale), low_scale=low[0], low_below_sigma=low[1]),
+            guidance=ClassifierFree(scale=scale, low_scale=low[0], low_below_sigma=low[1]),
             frame_conditioning=conditioning, negative_prompt=self.negative_prompt,
         )  # fmt: skip
 
@@ -148,12 +149,9 @@ class FolderPipeline(TextToVideo):
             noise_schedule=KarrasSigmas(sigma_max=200.0, sigma_min=0.01, flow=True, whole_noise=True)
             if is_newest else levels,
             sampler=UniPC(steps=steps, order=2, variant="b2") if is_newest else Euler(steps=steps),
-            guidance=ClassifierFree(scale=self._scale(8.0)), frame_conditioning=conditioning,
-            family=family, negative_prompt=self.negative_prompt,
+            guidance=ClassifierFree(scale=8.0 if self.guidance_scale is None else self.guidance_scale),
+            frame_conditioning=conditioning, family=family, negative_prompt=self.negative_prompt,
         )  # fmt: skip
-
-    def _scale(self, usual: float) -> float:
-        return usual if self.guidance_scale is None else self.guidance_scale
 
     def _text_encoder(self, **layered: Any) -> TransformersTextEncoder:
         return TransformersTextEncoder(folder=self.folder / "text_encoder", tokenizer=self.folder / "tokenizer",

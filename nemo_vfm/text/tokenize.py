@@ -14,7 +14,6 @@ from itertools import accumulate
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
@@ -30,15 +29,7 @@ from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, 
 _PLAN = "plan.json"
 
 
-class Work(Protocol):
-    """Parts that do not depend on each other; it is sent to other processes."""
-
-    def do(self, number: int) -> None:
-        """One part; what it makes is on the disk when it returns."""
-        ...
-
-
-def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
+def done(work: "_Tokenizing", numbers: Sequence[int], processes: int) -> Iterator[int]:
     """Numbers in the order in which their parts are done. Whatever ends it early ends the processes, too.
 
     Args:
@@ -100,7 +91,7 @@ def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
     return number is not None
 
 
-def _serve(pipe: Connection, work: Work) -> None:
+def _serve(pipe: Connection, work: "_Tokenizing") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
@@ -185,7 +176,8 @@ class TokenizeText:
             tuple(found),
             self.tokenizer,
             Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row),
-            run.folder,
+            run.folder / "tokens",
+            run.folder / "portions",
         )
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
@@ -225,27 +217,21 @@ class _Tokenizing:
     portions: tuple[Portion, ...]
     tokenizer: Tokenizer
     settings: Settings
-    folder: Path
-
-    @property
-    def out(self) -> Path:
-        return self.folder / "tokens"
-
-    @property
-    def records(self) -> Path:
-        return self.folder / "portions"
+    out: Path  #: of shards
+    records: Path  #: of what became of each portion
 
     def begin(self, before: Json, plan: Json) -> None:
         """Keep what was done by the same plan, and nothing else."""
+        folder = self.out.parent
         if before is not None and before != plan:
-            warn(f"the input or the settings differ from those that {self.folder} was started with; the texts are "
+            warn(f"the input or the settings differ from those that {folder} was started with; the texts are "
                  "tokenized again")  # fmt: skip
         for place in (self.out, self.records):
             if before != plan:
                 shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True, exist_ok=True)
         self.sweep()
-        write_json(self.folder / _PLAN, plan)
+        write_json(folder / _PLAN, plan)
 
     def sweep(self) -> None:
         """Delete what a run that was killed left half-written; see core/storage/files.py."""

@@ -90,7 +90,7 @@ class GeneticInstruct:
                              f"to {MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
         self.seeds, self.colonies, self.generations = seeds, colonies, generations
         self.breeding = Breeding(tuple(mutations), mutation_share, examples, offspring, population)
-        self.bar, self.most_jaccard = Bar(least_score, least_tests), most_jaccard
+        self.least_score, self.least_tests, self.most_jaccard = least_score, least_tests, most_jaccard
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
@@ -108,14 +108,14 @@ class GeneticInstruct:
         """All offspring by generation, then by colony: those that are fit, and the others with what they lack."""
         seeds = self.seeds.all()
         # A seed has what a task needs to be fit, and no more: descendants soon displace it.
-        colonies = [Colony(place, seeds, 2 * self.bar.score, self.breeding) for place in range(self.colonies)]
+        colonies = [Colony(place, seeds, 2 * self.least_score, self.breeding) for place in range(self.colonies)]
         every: list[Offspring] = []
         known = {normalize(seed) for seed in seeds}
         for generation in range(self.generations):
             broods = [colony.offspring(generation) for colony in colonies]
             born = [one for brood in broods for one in brood]
             yield from _born(born, known)
-            yield from fitness(born, self.bar)
+            yield from fitness(born, self.least_score, self.least_tests)
             for colony, brood in zip(colonies, broods, strict=True):
                 colony.admit(brood)
             every += born
@@ -146,20 +146,12 @@ def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
             known.add(task)
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """What makes a task fit."""
-
-    score: float  #: least score that the judge gives to the task, and to its solution
-    tests: int  #: fewest assertions
-
-
-def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
+def fitness(offspring: Sequence[Offspring], least_score: float, least_tests: int) -> Program[None]:
     """Solve the tasks, write tests, run them and judge; each that is open ends as a row, dropped or failed.
 
     A step is asked for all tasks at once.
     """
-    trials = [(one, _trial(one, bar)) for one in offspring if one.end is None]
+    trials = [(one, _trial(one, least_score, least_tests)) for one in offspring if one.end is None]
     asks = [next(trial) for _, trial in trials]
     while trials:
         still, following = [], []
@@ -174,7 +166,7 @@ def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
         trials, asks = still, following
 
 
-def _trial(one: Offspring, bar: Bar) -> Generator[Ask, str, Draft | Dropped]:
+def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[Ask, str, Draft | Dropped]:
     """What becomes of one task."""
     answer = yield Ask("solve", {"task": one.task})
     if not (solution := code_in(answer)):
@@ -187,7 +179,7 @@ def _trial(one: Offspring, bar: Bar) -> Generator[Ask, str, Draft | Dropped]:
     tests = code_in((yield Ask("tests", {"task": one.task, "signatures": "\n".join(signatures(tree))})))
     if not tests or (test_tree := parsed(tests)) is None:
         return Dropped("tests that do not compile")
-    if (count := num_assertions(test_tree, names - defined_names(test_tree))) < bar.tests:
+    if (count := num_assertions(test_tree, names - defined_names(test_tree))) < least_tests:
         return Dropped("too few tests")
     program = {"role": "user", "content": f"{solution.rstrip()}\n\n{tests}"}
     end = end_in((yield Ask(None, before=[program], model="python")))
@@ -198,7 +190,7 @@ def _trial(one: Offspring, bar: Bar) -> Generator[Ask, str, Draft | Dropped]:
         if not 0 <= scores.get(name, -1) <= MOST_SCORE:
             raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
     one.scores = {name: scores[name] for name in _SCORES}
-    if min(one.scores.values()) < bar.score:
+    if min(one.scores.values()) < least_score:
         return Dropped("judged below the least score")
     messages = [said("user", one.task), said("assistant", answer)]
     verifier = f"python: {count} of {count} tests pass"

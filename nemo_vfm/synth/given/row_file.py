@@ -41,20 +41,22 @@ class RowFile:
             UserError: there is no such file, or a row is no object.
             DataError: a file is damaged or cut off.
         """
-        for name, path in self._files():
-            rows = _parquet(path, name) if name.lower().endswith(".parquet") else self._lines(path, name)
-            for where, values in rows:
-                yield GivenRow(where, values)
-
-    def _files(self) -> list[tuple[str, Path]]:
         if self.path.is_file():
             if not _is_rows(self.path.name):
                 raise UserError(f"{self.path} is not a file of rows; known endings are {', '.join(_ENDINGS)}")
-            return [(text_name(self.path, self.path.parent), self.path)]
-        found = files_below(self.path, lambda name: _is_rows(name.name)) if self.path.is_dir() else []
-        if not found:
-            raise UserError(f"there is no file of rows in {self.path}; expected a name ending in {', '.join(_ENDINGS)}")
-        return [(text_name(path, self.path), path) for path in found]
+            found, below = [self.path], self.path.parent
+        else:
+            found, below = [], self.path
+            if self.path.is_dir():
+                found = files_below(self.path, lambda name: _is_rows(name.name))
+            if not found:
+                raise UserError(f"there is no file of rows in {self.path}; expected a name ending in "
+                                f"{', '.join(_ENDINGS)}")  # fmt: skip
+        for path in found:
+            name = text_name(path, below)
+            rows = _parquet(path, name) if name.lower().endswith(".parquet") else self._lines(path, name)
+            for where, values in rows:
+                yield GivenRow(where, values)
 
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
         most, number = int(self.max_row_mb * 1e6), 0

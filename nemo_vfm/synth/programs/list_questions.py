@@ -91,17 +91,13 @@ def items_of(answer: str, most: int) -> list[str]:
             found = [item for item in json.loads(text[begin : end + 1]) if isinstance(item, str)]
     found = found or [match["item"] for line in text.splitlines() if (match := _MARK.match(line))]
     once: dict[str, str] = {}
-    for item in filter(None, map(_plain, found)):
-        once.setdefault(plain_words(item), item)
+    for item in found:  # without the marks of emphasis and quotes around it
+        plain = item.strip().strip("*_`").strip().rstrip(",").strip()
+        if len(plain) > 1 and plain[0] in _QUOTES and plain[-1] in _QUOTES:
+            plain = plain[1:-1].strip()
+        if plain:
+            once.setdefault(plain_words(plain[:_MOST_LETTERS]), plain[:_MOST_LETTERS])
     return list(once.values())[:most]
-
-
-def _plain(item: str) -> str:
-    """Without the marks of emphasis and quotes around it."""
-    text = item.strip().strip("*_`").strip().rstrip(",").strip()
-    if len(text) > 1 and text[0] in _QUOTES and text[-1] in _QUOTES:
-        text = text[1:-1].strip()
-    return text[:_MOST_LETTERS]
 
 
 def plain_words(text: str) -> str:

@@ -251,8 +251,11 @@ def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, J
     known: dict[str, Json] = {name: ended.thoughts[text] for name, text in texts.items() if text in ended.thoughts}
     known |= {name: draft.more[name] for name in ("generator",) if name in draft.more}
     known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
+    # Beside two answers to choose from the messages are a `prompt`, as trainers ask.
+    is_pair = all(is_conversation(draft.more.get(name)) for name in ("chosen", "rejected"))
+    column = "prompt" if is_pair and "prompt" not in draft.more else "messages"
     return {
-        draft.column(): [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
+        column: [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
         **facts, **licence, **known,
     }  # fmt: skip

@@ -70,11 +70,6 @@ class Draft:
     more: Mapping[str, Json] = field(default_factory=dict)
     earlier: Sequence[Answer] = ()  #: answers to programs before its own that it is made of
 
-    def column(self) -> str:
-        """What the row calls its messages: beside two answers to choose from they are a `prompt`, as trainers ask."""
-        is_pair = all(is_conversation(self.more.get(name)) for name in ("chosen", "rejected"))
-        return "prompt" if is_pair and "prompt" not in self.more else "messages"
-
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
