@@ -1,6 +1,7 @@
 """Clusters unit vectors by spherical k-means, and groups similar pairs.
 
-Clusters overlap; the same vectors and seed give the same ones. Shape letters: N vectors, K clusters, D width of a vector.
+Clusters overlap; the same vectors and seed give the same ones.
+Shape letters: N vectors, K clusters, D width of a vector.
 """
 
 from collections.abc import Iterable, Sequence
