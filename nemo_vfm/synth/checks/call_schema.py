@@ -67,7 +67,16 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     if not isinstance(name := function.get("name"), str) or name not in known:
         return [f"call.name: there is no function {_short(name)}; there are {', '.join(sorted(known))}"]
     arguments, mistake = _parsed(function.get("arguments"))
-    return [mistake] if mistake else _misfits(arguments, known[name].get("parameters"))
+    if mistake:
+        return [mistake]
+    if (schema := known[name].get("parameters")) is None:
+        return [f"call.arguments.{each}: the function has no arguments" for each in sorted(arguments)][:_MOST_SHOWN]
+    # An argument that the schema does not name is a mistake, unless it says that there may be more.
+    open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
+    closed = schema if open_ended else {**schema, "additionalProperties": False}
+    errors = _first(_jsonschema().Draft202012Validator(closed).iter_errors(arguments))
+    texts = [f"{text[:297]}..." if len(text := str(error.message)) > 300 else text for error in errors]
+    return [f"call.arguments{_path(error)}: {text}" for error, text in zip(errors, texts, strict=True)]
 
 
 def _wrong_tool(place: str, tool: object) -> Iterator[str]:
@@ -171,17 +180,6 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]!r} is given twice")
     return found
-
-
-def _misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
-    """An argument that the schema does not name is a mistake, unless it says that there may be more."""
-    if schema is None:
-        return [f"call.arguments.{name}: the function has no arguments" for name in sorted(arguments)][:_MOST_SHOWN]
-    open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
-    closed = schema if open_ended else {**schema, "additionalProperties": False}
-    errors = _first(_jsonschema().Draft202012Validator(closed).iter_errors(arguments))
-    texts = [f"{text[:297]}..." if len(text := str(error.message)) > 300 else text for error in errors]
-    return [f"call.arguments{_path(error)}: {text}" for error, text in zip(errors, texts, strict=True)]
 
 
 def _first(errors: Iterator[Any]) -> list[Any]:
