@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.files import opened, sha256_text, unpacked
+from nemo_vfm.core.storage.files import opened, sha256_text
 from nemo_vfm.core.storage.folder_walk import files_below
 from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE, index_tar
+from nemo_vfm.data.sources.unpacked_file import unpacked
 
 #: Ending -> how a file is read
 KINDS = {

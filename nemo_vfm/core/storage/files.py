@@ -1,18 +1,15 @@
 """Writes files that are either whole or absent: temporary name, fsync, rename, marker last."""
 
-import bz2
 import errno
-import gzip
 import hashlib
-import io
 import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_native_id
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 #: What is read whole. The largest of ours, the index of a shard folder, has some 200 bytes a clip.
 MOST_BYTES = 4 << 30
@@ -103,23 +100,6 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file
-
-
-def unpacked(name: str, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
-    """A file's bytes as they were before they were packed, which its name says.
-
-    Of a file that breaks off, a buffer's worth is lost at most.
-    """
-    match Path(name.lower()).suffix:
-        case ".gz":
-            return cast(IO[bytes], gzip.open(file, "rb"))
-        case ".bz2":
-            return bz2.open(file, "rb")
-        case ".zst":
-            import pyarrow
-
-            return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 1 << 16)
-    return nullcontext(file)
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
