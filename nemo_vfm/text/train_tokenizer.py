@@ -41,12 +41,7 @@ class TrainTokenizer:
     def run(self, run: Run) -> Outcome:
         """Learn, measure, and rename the folder into place; the manifest is written last."""
         target = run.folder / "tokenizer"
-        made_of: Json = {
-            "documents": self.documents.state(), "column": self.documents.column,
-            "max_document_mb": self.documents.max_document_mb, "share": self.share,
-            "seed": run.seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
-            "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
-        }  # fmt: skip
+        made_of = self._made_of(run.seed)
         if (known := _manifest(target)) is not None and known.get("made_of") == made_of:
             return _outcome(known, did_nothing=True)
         working = run.folder / ".tokenizer.tmp"
@@ -69,6 +64,14 @@ class TrainTokenizer:
         working.rename(target)
         sync(run.folder)
         return _outcome(manifest, did_nothing=False)
+
+    def _made_of(self, seed: int) -> Json:
+        return {
+            "documents": self.documents.state(), "column": self.documents.column,
+            "max_document_mb": self.documents.max_document_mb, "share": self.share,
+            "seed": seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
+            "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
+        }  # fmt: skip
 
     def _texts(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):
