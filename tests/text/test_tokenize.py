@@ -22,7 +22,7 @@ from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens.token_manifest import TokenFolder
 from nemo_vfm.text.document_lines import Span, files_of, lines, portions
-from nemo_vfm.text.tokenize import TokenizeText, _Tokenizing
+from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.repository import ROOT
 
 
@@ -312,7 +312,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.text.document_lines import lines
 from nemo_vfm.text.document_lines import Span
-from nemo_vfm.text.tokenize import TokenizeText, _Tokenizing
+from nemo_vfm.text.tokenize import TokenizeText
 if __name__ == "__main__":
     job = TokenizeText(path=Path(sys.argv[1]), tokenizer=ByteTokenizer(), portion_mb=0.02, processes=2)
     job.run(Run(Path(sys.argv[2])))
@@ -337,15 +337,17 @@ def kill_after(source: Path, out: Path, script: Path, records: int) -> None:
 
 
 def test_what_a_worker_of_a_killed_run_begins_after_the_next_run_has_swept_is_gone_in_the_end(tmp_path, monkeypatch):
+    from nemo_vfm.text import tokenize
+
     source = jsonl(tmp_path / "in.jsonl", documents(50))
     tokenised(source, tmp_path / "alone")
-    begin = _Tokenizing.begin
+    begin = tokenize._Tokenizing.begin
 
     def late(work, before, plan):
         begin(work, before, plan)
         (work.out / ".shard-000033.9286.tmp.tokens").touch()
 
-    monkeypatch.setattr(_Tokenizing, "begin", late)
+    monkeypatch.setattr(tokenize._Tokenizing, "begin", late)
     tokenised(source, tmp_path / "two")
     assert contents(tmp_path / "two") == contents(tmp_path / "alone")
 
