@@ -7,6 +7,7 @@ spread.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -152,6 +153,7 @@ class StepRunner:
         self._updaters: list[Updater] = [*self.others, self.weights]
         self._num_ranks = self.parts.plan.world
         self._alike = self._num_ranks / self.parts.plan.data  # ranks that count the same samples
+        self._device, self._autocast = device(), self.parts.precision.autocast()
 
     def set_lr(self, lr_factor: float) -> None:
         """Set all learning rates of the coming steps to `lr_factor` times the recipe's."""
@@ -170,7 +172,7 @@ class StepRunner:
         shapes: list[Shapes] = []
         for one in self._updaters:
             one.begin()
-        with under(self.layout):
+        with under(self.layout) if self._num_ranks > 1 else nullcontext():
             of_batches = [self._backward(batch, shapes) for batch in microbatches]
         own_loss, own_weight = (sum(column) for column in zip(*of_batches, strict=True))
         for one in self._updaters:
@@ -179,13 +181,15 @@ class StepRunner:
         sums = [own_loss / self._alike, own_weight / self._alike, samples / self._alike]
         sums += [one.squared_norm() for one in self._updaters]
         if self._num_ranks > 1:
-            everyone = torch.tensor(sums, dtype=torch.float64, device=device())
+            everyone = torch.tensor(sums, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(everyone)
             sums = everyone.tolist()
         loss, weight, samples, *squares = sums
         weight = max(weight, 1e-12)
         norm = math.sqrt(sum(squares)) / weight
-        if not self.nonfinite.may_update(own_loss, norm, microbatches):
+        if math.isfinite(loss) and math.isfinite(norm):  # sums over all ranks, so each of them finds the same
+            self.nonfinite.in_a_row = 0
+        elif not self.nonfinite.may_update(own_loss, norm, microbatches):
             for one in self._updaters:
                 one.discard()
             return StepResult(loss / weight, norm, 0.0, round(samples), shapes)
@@ -216,11 +220,11 @@ class StepRunner:
         return loss, sum(float(one.weight_B.sum()) for one in prepared)
 
     def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
-        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+        return self.parts.task.prepare(batch.to(self._device), seed=self.parts.seed, training=training)
 
     def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
         prepared = self._prepared(batch, training=training)
-        with self.parts.precision.autocast():
+        with self._autocast:
             output = self.model(**prepared.inputs)
         if isinstance(self.parts.task, ScoresSamples) and not (training and self.on_scores is None):
             prepared.tags.update(self.parts.task.scores(output.detach().float(), prepared))
