@@ -4,10 +4,9 @@ If a rank dies or hangs, a call raises `LostRank`, which names it, within the gr
 own watchdog ends the process.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,10 +14,6 @@ from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup, Work
 
 from nemo_vfm.core.errors import LostRank
-
-
-class _Into(Protocol):
-    def __call__(self, output: Tensor, own: Tensor, /, *, group: ProcessGroup) -> object: ...
 
 
 @dataclass
@@ -132,9 +127,9 @@ def reduce_scatter(team: Team, parts: Tensor) -> Tensor:
     return found[0]
 
 
-def _torch(name: str, before: str) -> _Into:
+def _torch(name: str, before: str) -> Callable[..., object]:
     """One of torch's collectives by its new name where it has one: since 2.13 the old ones warn."""
-    found: _Into = getattr(dist, name, None) or getattr(dist, before)
+    found: Callable[..., object] = getattr(dist, name, None) or getattr(dist, before)
     return found
 
 

@@ -196,7 +196,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     plan = mesh.plan
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
-    sums = TensorSums(model, plan)
+    sums = summed_over_tensor(model, plan)
     repeated = set(matching(how.every if how else (), modules))
     found = []
     for name, parameter in model.named_parameters():
@@ -212,25 +212,19 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     return found
 
 
-class TensorSums:
+def summed_over_tensor(model: nn.Module, plan: ParallelPlan) -> set[str]:
     """Names of parameters whose gradient is a part of a sum over the tensor ranks, if these hold them whole.
 
     Each rank has seen only some tokens, or some heads.
     """
-
-    def __init__(self, model: nn.Module, plan: ParallelPlan) -> None:
-        how = model.plan() if isinstance(model, Divisible) else None
-        modules = dict(model.named_modules())
-        self._plan = plan
-        self._of_heads = set(matching(how.per_head if how else (), modules))
-        complete = set(matching(how.whole_gradient if how else (), modules))
-        marked = {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
-        self._complete = complete | marked
-
-    def __contains__(self, name: str) -> bool:
-        """Whether it is one of them."""
-        own = self._plan.tensor > 1 and not _below(name, self._complete)
-        return own and (self._plan.sequence or _below(name, self._of_heads))
+    if plan.tensor == 1:
+        return set()
+    how, modules = model.plan() if isinstance(model, Divisible) else None, dict(model.named_modules())
+    of_heads = set(matching(how.per_head if how else (), modules))
+    complete = set(matching(how.whole_gradient if how else (), modules))
+    complete |= {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
+    names = [name for name, _ in model.named_parameters() if not _below(name, complete)]
+    return {name for name in names if plan.sequence or _below(name, of_heads)}
 
 
 def _below(name: str, modules: set[str]) -> bool:

@@ -240,12 +240,14 @@ class DataParallel:
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
         self._groups = groups
-        self._partial = partial_over_tensor(model, mesh.plan)
+        # The whole parameters of which each tensor rank has a part of the gradient.
+        named, dims = dict(model.named_parameters()), split_parameters(model)
+        sums = weight_updater.summed_over_tensor(model, mesh.plan) - dims.keys()
+        self._partial = [one for name, one in named.items() if name in sums and one.requires_grad]
         self._repeated = [parameter for parameter in learning if parameter in everywhere]
         # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
         counted_elsewhere = everywhere if mesh.at.pipeline else set()
-        dims = split_parameters(model)
-        for name, parameter in model.named_parameters():
+        for name, parameter in named.items():
             marked: Any = parameter
             marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
             marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
@@ -269,16 +271,6 @@ def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
         grad_reduce_in_fp32=True, use_distributed_optimizer=shared,
         num_distributed_optimizer_instances=plan.replicate if shared else 1,
     )  # fmt: skip
-
-
-def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:
-    """The whole parameters of which each tensor rank has a part of the gradient."""
-    split, sums = split_parameters(model), weight_updater.TensorSums(model, plan)
-    return [
-        parameter
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and name not in split and name in sums
-    ]
 
 
 def _main_grad(parameter: nn.Parameter) -> Tensor:

@@ -1,7 +1,7 @@
 """Gathers bytes from every rank of a group: the one collective that data loading needs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -9,10 +9,6 @@ from nemo_vfm.core.errors import LostRank
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-
-class _Collective(Protocol):
-    def __call__(self, output: torch.Tensor, own: torch.Tensor, /, group: "ProcessGroup") -> object: ...
 
 
 class Gather(Protocol):
@@ -88,9 +84,7 @@ class GroupGather:
         own, everyone = bytearray(longest), bytearray(longest * self.num_ranks())
         own[: len(data)] = data
         # By its new name where torch has one: since 2.13 the old one warns.
-        collective: _Collective = getattr(
-            torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor
-        )
+        collective: Any = getattr(torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor)
         collective(
             torch.frombuffer(everyone, dtype=torch.uint8), torch.frombuffer(own, dtype=torch.uint8), group=self._group
         )

@@ -213,8 +213,3 @@ def wake(model: nn.Module, seed: int) -> None:
         moved = torch.empty_like(parts[name])
         copy_own(moved, _MOVED * torch.randn(parts[name].shape, generator=generator(seed, "awake", name)))
         parts[name].add_(moved)
-
-
-def at(rehearsal: TinyTraining, precision: Precision) -> TinyTraining:
-    """The same in another precision."""
-    return replace(rehearsal, precision=precision)

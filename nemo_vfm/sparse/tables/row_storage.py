@@ -74,7 +74,7 @@ class RowStorage:
         self._blocks = _blocks(self.tables, _rows_of_a_block(self.rows_RD))
         self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
         self.forget()
-        salts = [counter_hash.signed_salt(counter_hash.name_salt(self._seed, name)) for name in self.tables]
+        salts = [counter_hash.name_salt(self._seed, name) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
 
@@ -132,7 +132,11 @@ class RowStorage:
                 for part in parts:
                     norms_U = torch.linalg.vector_norm(part.sums_UD / global_weight, dim=1)
                     total += norms_U.double().square().sum()
-                self._touched[block] = touched.with_sums(parts)
+                # With weights nothing is kept: a kernel may round their products in another way than `parts`.
+                if touched.weights_N is None:
+                    places = torch.arange(len(touched.rows_U) + 1, device=touched.rows_U.device)
+                    sums_UD = _cat([part.sums_UD for part in parts])
+                    self._touched[block] = TouchedRows(touched.rows_U, places, places[:-1], None, sums_UD)
         return total
 
     def apply(
@@ -262,16 +266,6 @@ class TouchedRows:
                 yield RowSums(slice(first, last + 1), self._sums(bounds, filled))
             else:
                 yield RowSums(self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0]))
-
-    def with_sums(self, parts: Sequence[RowSums]) -> "TouchedRows":
-        """The same rows with one gradient each, the sum that `parts` found.
-
-        With weights nothing is kept: a kernel may round their products in another way than `parts`.
-        """
-        if self.weights_N is not None:
-            return self
-        places = torch.arange(len(self.rows_U) + 1, device=self.rows_U.device)
-        return TouchedRows(self.rows_U, places, places[:-1], None, _cat([part.sums_UD for part in parts]))
 
     def _sums(self, bounds: Tensor, offsets: Tensor) -> Tensor:
         """Of the values between the first and the last of `bounds`; `offsets` count from the first."""
