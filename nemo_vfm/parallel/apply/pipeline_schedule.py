@@ -155,24 +155,14 @@ class Pipeline:
 
 
 def require_even(batch: Batch, microbatches: int) -> None:
-    """Refuse samples that cannot be cut into equal parts.
+    """Refuse samples of one shape that cannot be cut into equal parts.
 
     Raises:
         UserError: with the numbers.
     """
-    if not isinstance(batch, PackedBatch):
-        require_divided(len(batch), microbatches)
-
-
-def require_divided(samples: int, microbatches: int) -> None:
-    """See `require_even`, for samples of one shape.
-
-    Raises:
-        UserError: with the numbers.
-    """
-    if samples % microbatches:
+    if not isinstance(batch, PackedBatch) and len(batch) % microbatches:
         raise UserError(
-            f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided by "
+            f"A pipeline needs microbatches of equal size: {len(batch)} samples of each data rank cannot be divided by "
             f"parallel.microbatches = {microbatches}. Change one of them."
         )
 

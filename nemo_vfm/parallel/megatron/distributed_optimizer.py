@@ -69,8 +69,8 @@ class MegatronUpdater(DenseUpdater):
         self, model: nn.Module, factory: OptimizerFactory, config: TransformerConfig, groups: ProcessGroupCollection,
         mesh: Mesh,
     ) -> None:  # fmt: skip
-        self._data = DataParallel(model, config, groups, mesh)
-        wrapped = self._data.wrapped
+        wrapped, self._partial, self._repeated = data_parallel(model, config, groups, mesh)
+        self._wrapped, self._groups = wrapped, groups
         self._mesh, self._dims, self._group = mesh, split_parameters(model), groups.intra_dp_cp
         self._is_shared = bool(wrapped.ddp_config.use_distributed_optimizer)
         arguments = adam_arguments(factory)
@@ -102,11 +102,14 @@ class MegatronUpdater(DenseUpdater):
     def begin(self) -> None:
         """See `Updater`. What is left in `grad` would be added to the buffer that it is a view of."""
         self._chained.zero_grad()
-        self._data.forget()
+        self._wrapped.zero_grad_buffer()
 
     def reduce(self) -> None:
-        """See `Updater`."""
-        self._data.finish()
+        """Sum what tensor ranks have parts of, then what each stage has a part of, then over data and context ranks."""
+        weight_updater.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
+        # Before DDP's sum: after it each rank has its own run of numbers, which differs from stage to stage.
+        weight_updater.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
+        self._wrapped.finish_grad_sync()
 
     def squared_norm(self) -> float:
         """See `Updater`; Megatron-Core's norm is that of all ranks."""
@@ -231,38 +234,26 @@ def _is_among(ids: set[int], parameter: nn.Parameter) -> bool:
     return id(parameter) in ids
 
 
-class DataParallel:
-    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients."""
+def data_parallel(
+    model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh
+) -> tuple[DistributedDataParallel, list[nn.Parameter], list[nn.Parameter]]:
+    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients, and what DDP alone does not sum.
 
-    def __init__(
-        self, model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh
-    ) -> None:  # fmt: skip
-        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
-        self._groups = groups
-        # The whole parameters of which each tensor rank has a part of the gradient.
-        named, dims = dict(model.named_parameters()), split_parameters(model)
-        sums = weight_updater.summed_over_tensor(model, mesh.plan) - dims.keys()
-        self._partial = [one for name, one in named.items() if name in sums and one.requires_grad]
-        self._repeated = [parameter for parameter in learning if parameter in everywhere]
-        # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
-        counted_elsewhere = everywhere if mesh.at.pipeline else set()
-        for name, parameter in named.items():
-            marked: Any = parameter
-            marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
-            marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
-        self.wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
-
-    def forget(self) -> None:
-        """Set the gradients to zero."""
-        self.wrapped.zero_grad_buffer()
-
-    def finish(self) -> None:
-        """Sum what tensor ranks have parts of, then what each stage has a part of, then over data and context ranks."""
-        weight_updater.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
-        # Before DDP's sum: after it each rank has its own run of numbers, which differs from stage to stage.
-        weight_updater.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
-        self.wrapped.finish_grad_sync()
+    That is the whole parameters of which each tensor rank has a part of the gradient, and those of every stage.
+    """
+    everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
+    named, dims = dict(model.named_parameters()), split_parameters(model)
+    sums = weight_updater.summed_over_tensor(model, mesh.plan) - dims.keys()
+    partial_ones = [one for name, one in named.items() if name in sums and one.requires_grad]
+    repeated_ones = [one for one in named.values() if one in everywhere and one.requires_grad]
+    # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
+    counted_elsewhere = everywhere if mesh.at.pipeline else set()
+    for name, parameter in named.items():
+        marked: Any = parameter
+        marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
+        marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
+    wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
+    return wrapped, partial_ones, repeated_ones
 
 
 def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:

@@ -40,7 +40,7 @@ class GatherGroup(Protocol):
 
 
 class GroupGather:
-    """Exchanges bytes over a process group that lies on the CPU (gloo).
+    """Exchanges bytes over a process group that lies on the CPU (gloo); a process without one is alone.
 
     The group should be its own: a collective of another thread on the same group would come between. A rank that dies
     or hangs is noticed by the group's timeout, which is given where the group is made; it should be longer than the
@@ -50,16 +50,16 @@ class GroupGather:
         group: such as `torch.distributed.new_group(ranks, backend="gloo", timeout=...)` gave.
     """
 
-    def __init__(self, group: "ProcessGroup") -> None:
+    def __init__(self, group: "ProcessGroup | None" = None) -> None:
         self._group = group
 
     def rank(self) -> int:
         """See `Gather.rank`."""
-        return self._group.rank()
+        return 0 if self._group is None else self._group.rank()
 
     def num_ranks(self) -> int:
         """See `Gather.num_ranks`."""
-        return self._group.size()
+        return 1 if self._group is None else self._group.size()
 
     def all_gather(self, data: bytes) -> list[memoryview]:
         """See `Gather.all_gather`: the lengths first, then the bytes, filled up to the longest.
@@ -67,6 +67,8 @@ class GroupGather:
         Raises:
             LostRank: another rank died, hangs, or is not in the same call.
         """
+        if self._group is None:
+            return [memoryview(data)]
         try:
             lengths = [int.from_bytes(row, "little") for row in self._gathered(len(data).to_bytes(8, "little"), 8)]
             rows = self._gathered(data, max(lengths))
