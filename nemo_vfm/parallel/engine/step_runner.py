@@ -113,6 +113,11 @@ class DenseUpdater(Updater, Protocol):
 
     optimizer: torch.optim.Optimizer
 
+    def set_lr(self, lr_factor: float) -> None:
+        """See `Updater`; each group's initial rate is where torch's schedulers look for it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", float(group["lr"])) * lr_factor
+
     def gradients(self) -> dict[str, Tensor]:
         """Those of the last step by parameter, this rank's part where others have more; every rank must call it."""
         ...

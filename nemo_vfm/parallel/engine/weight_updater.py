@@ -62,7 +62,6 @@ class WeightUpdater(DenseUpdater):
         #: What is updated beside the model's own parameters: local parts of them, or copies in host memory.
         self._parts = [(own, learning[name]) for name, own in self._own.items() if own is not learning[name]]
         self.optimizer = factory(list(self._own.items()))
-        keep_initial_lrs(self.optimizer)
         #: FSDP gives means where sums are wanted: over so many ranks.
         self._averaged = 1 if mesh is None or mesh.sharding is None else mesh.sharding.size()
         self._stale = True
@@ -85,10 +84,6 @@ class WeightUpdater(DenseUpdater):
             if own.numel()
         ]
         return (float(torch.stack(squares).sum()) if squares else 0.0) * self._averaged**2
-
-    def set_lr(self, lr_factor: float) -> None:
-        """See `Updater`."""
-        scale_lrs(self.optimizer, lr_factor)
 
     def _own_gradients(self) -> list[tuple["ParamOwnership", Tensor]]:
         """This rank's parts of those that there are."""
@@ -163,18 +158,6 @@ def _require_elementwise(factory: OptimizerFactory) -> None:
             f"{name} needs whole matrices, but this plan shards them, so the result would depend on the layout. Use "
             f"an element-wise optimizer such as AdamW, or parallel.shard=1 and tensor=1."
         )
-
-
-def keep_initial_lrs(optimizer: torch.optim.Optimizer) -> None:
-    """Note each group's learning rate where torch's schedulers look for it."""
-    for group in optimizer.param_groups:
-        group["initial_lr"] = float(group["lr"])
-
-
-def scale_lrs(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set each group's learning rate to `factor` times its initial one."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from nemo_vfm.parallel.apply.pipeline_stage import repeated
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
-from nemo_vfm.parallel.engine.weight_updater import keep_initial_lrs, scale_lrs
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, own_numbers
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
@@ -95,7 +94,6 @@ class MegatronUpdater(DenseUpdater):
         if self._own.is_stub_optimizer:
             raise UserError("This rank has no trainable weights. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
-        keep_initial_lrs(self.optimizer)
         learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]
         self._shards = [self._shard(name, parameter) for name, parameter in learning]
 
@@ -115,10 +113,6 @@ class MegatronUpdater(DenseUpdater):
         """See `Updater`; Megatron-Core's norm is that of all ranks."""
         self._chained.prepare_grads()
         return float(self._chained.get_grad_norm()) ** 2 / self._mesh.plan.world
-
-    def set_lr(self, lr_factor: float) -> None:
-        """See `Updater`."""
-        scale_lrs(self.optimizer, lr_factor)
 
     def apply(self, divisor: float, clip_factor: float) -> None:
         """See `Updater`."""
