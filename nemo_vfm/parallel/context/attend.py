@@ -21,16 +21,9 @@ from nemo_vfm.parallel.context.ulysses import to_heads, to_tokens
 
 
 def attend(
-    q_BHSD: Tensor,
-    k_BKSD: Tensor,
-    v_BKSD: Tensor,
-    *,
-    group: ProcessGroup | None,
-    scheme: Scheme,
-    causal: bool = False,
-    segments: Sequence[int] | None = None,
-    kernel: Kernel | None = None,
-) -> Tensor:
+    q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, *, group: ProcessGroup | None, scheme: Scheme, causal: bool = False,
+    segments: Sequence[int] | None = None, kernel: Kernel | None = None,
+) -> Tensor:  # fmt: skip
     """Softmax attention scaled by 1/sqrt(D), with exact gradients, each rank's for its own tokens.
 
     Args:

@@ -69,11 +69,8 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
         raise UserError(f"{error}.") from error
     rank, at = dist.get_rank(), plan.coordinate(dist.get_rank())
     merged = (plan.pipeline, plan.replicate, plan.shard * plan.context, plan.tensor)
-    devices = DeviceMesh(
-        device.type,
-        torch.arange(plan.world).reshape(merged),
-        mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
-    )
+    names = ("pipeline", "replicate", "shard", "tensor")
+    devices = DeviceMesh(device.type, torch.arange(plan.world).reshape(merged), mesh_dim_names=names)
     world = dist.group.WORLD
     assert world is not None
     return Mesh(

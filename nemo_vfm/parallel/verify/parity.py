@@ -186,7 +186,7 @@ def _alone(rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> _See
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
     In FP8 the samples of a pass share a scale: one device then passes as many together as a rank of the layout does.
-    An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.
+    Where a step is not finite an engine asks all ranks that there are, so either all compute them now or none.
     """
     is_fp8, plan = rehearsal.precision.fp8 is not None, layout.plan()
     parts = plan.data * plan.microbatches if is_fp8 else 1

@@ -69,12 +69,9 @@ class FusedTables(nn.Module):
     """
 
     def __init__(
-        self,
-        tables: Mapping[str, TableSpec],
-        optimizer: RowOptimizer,
-        seed: int = 0,
+        self, tables: Mapping[str, TableSpec], optimizer: RowOptimizer, seed: int = 0,
         device: torch.device | str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
@@ -284,13 +281,9 @@ def count_rows(model: nn.Module) -> tuple[int, int]:
 class _Lookup(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        anchor: Tensor,
-        storage: RowStorage,
-        wanted: Sequence[FeatureLookup],
-        order: CallOrder,
+        ctx: Any, anchor: Tensor, storage: RowStorage, wanted: Sequence[FeatureLookup], order: CallOrder,
         *weights: Tensor | None,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         ctx.storage, ctx.wanted, ctx.order = storage, wanted, order
         ctx.save_for_backward(*weights)
         ctx.set_materialize_grads(False)

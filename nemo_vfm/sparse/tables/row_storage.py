@@ -140,13 +140,9 @@ class RowStorage:
         return total
 
     def apply(
-        self,
-        optimizer: RowOptimizer,
-        global_weight: float | Tensor,
-        clip_factor: float | Tensor | None,
-        step: int,
+        self, optimizer: RowOptimizer, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int,
         lr_factor: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
         triton = row_kernels.triton_usable(self.rows_RD) and self.width <= MOST_TRITON_COLUMNS
         compiled = self.rows_RD.dtype == torch.float32 and (triton or row_kernels.numba_usable(self.rows_RD))
