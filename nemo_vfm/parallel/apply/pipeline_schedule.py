@@ -7,6 +7,7 @@ less work than sending them and their gradients. Gradients are sums: the schedul
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.pipeline_stage import Later, Stage, put_off
+from nemo_vfm.parallel.apply.pipeline_stage import Stage, put_off, taken
 from nemo_vfm.parallel.plan.mesh import Mesh
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -48,7 +49,7 @@ class Pipeline:
         model.forward = self.forward
         if mesh.plan.schedule == "zero_bubble":
             for stage in stages:
-                stage.later = Later()
+                stage.later = []
                 put_off(stage.blocks(), stage.later)
 
     @torch.no_grad()
@@ -199,7 +200,7 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
     flowing = between.requires_grad_()
     stages = [
         Numbered(stage, index, plan.stages, device(), group=pipeline.group, input_args=(flowing,) if index else (),
-                 output_args=(flowing,), dw_builder=stage.later.taken if stage.later else None)
+                 output_args=(flowing,), dw_builder=None if stage.later is None else partial(taken, stage.later))
         for index, stage in pipeline.stages.items()
     ]  # fmt: skip
     options: dict[str, Any] = {"loss_fn": pipeline.loss, "scale_grads": False}

@@ -126,11 +126,6 @@ class FusedTables(nn.Module):
                 out |= {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
         return {feature: out[feature] for feature in features}
 
-    @property
-    def pending(self) -> int:
-        """How many gradients of lookups wait for `update` or `forget`; 0 after either."""
-        return sum(storage.pending for storage in self._storages)
-
     def exchange(self, gather: Callable[[PackedGradients], Sequence[PackedGradients]]) -> None:
         """Take the gradients of every rank's lookups in place of this one's, so that all ranks update alike.
 

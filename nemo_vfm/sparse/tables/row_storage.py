@@ -78,11 +78,6 @@ class RowStorage:
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
 
-    @property
-    def pending(self) -> int:
-        """How many gradients of a feature's lookup wait for the end of the step."""
-        return sum(map(len, self._pending))
-
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
         block = self._block_of[self._table_of[gradient.feature]]
