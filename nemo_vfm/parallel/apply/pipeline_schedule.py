@@ -67,7 +67,7 @@ class Pipeline:
                     dist.send(x.contiguous(), group=self.group, group_dst=to)
         holder = plan.pipeline - 1  # of the last stage, whose output all ranks get
         mine = me == holder
-        header = _header(x) if mine else _no_header()
+        header = _header(x if mine else None)
         dist.broadcast(header, group=self.group, group_src=holder)
         output = x.contiguous() if mine else _as_told(header)
         dist.broadcast(output, group=self.group, group_src=holder)
@@ -92,7 +92,7 @@ class Pipeline:
             stage.part.training = self.model.training
 
     def _received(self, source: int) -> Tensor:
-        header = _no_header()
+        header = _header(None)
         dist.recv(header, group=self.group, group_src=source)
         x = _as_told(header)
         dist.recv(x, group=self.group, group_src=source)
@@ -215,13 +215,10 @@ def _named(inputs: "dict[str, Tensor]") -> Inputs:
     return tuple(sorted((name, tuple(tensor.shape)) for name, tensor in inputs.items() if name not in LAID))
 
 
-def _header(x: Tensor) -> Tensor:
-    numbers = [_DTYPES.index(x.dtype), x.dim(), *x.shape]
+def _header(x: Tensor | None) -> Tensor:
+    """What tells the others a tensor's dtype and shape; of None, room for it."""
+    numbers = [] if x is None else [_DTYPES.index(x.dtype), x.dim(), *x.shape]
     return torch.tensor(numbers + [0] * (2 + _MOST_DIMS - len(numbers)), device=device())
-
-
-def _no_header() -> Tensor:
-    return torch.zeros(2 + _MOST_DIMS, dtype=torch.int64, device=device())
 
 
 def _as_told(header: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup, Work
@@ -150,8 +149,3 @@ def _named(team: Team, peer: str) -> Iterator[None]:
             f"ranks: {' '.join(str(error).split())[:200]}. {peer[0].upper()}{peer[1:]} has stopped, hangs, or is "
             f"waiting itself; the log of the rank that ended first has the reason"
         ) from error
-
-
-def empty_like(tensor: Tensor) -> Tensor:
-    """Room for a message of the same kind, as one run of memory whatever the strides of its model."""
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from nemo_vfm.parallel.context.collectives import Pending, Team, all_gather, empty_like, exchange, reduce_scatter
+from nemo_vfm.parallel.context.collectives import Pending, Team, all_gather, exchange, reduce_scatter
 from nemo_vfm.parallel.context.kernel import Gradients, Kernel, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import Spans, Tile, held, tiles
 from nemo_vfm.parallel.context.token_order import taken, unshard
@@ -102,7 +102,7 @@ def _visits(call: Call, own: Tensor) -> Iterator[tuple[int, Tensor]]:
     for turn in range(call.ranks):
         pending, incoming = None, held
         if call.team and turn < call.ranks - 1:
-            incoming = empty_like(held)
+            incoming = torch.empty_like(held, memory_format=torch.contiguous_format)
             following, preceding = _neighbours(call)
             pending = exchange(call.team, {following: held}, {preceding: incoming})
         yield (call.index - turn) % call.ranks, held
@@ -131,7 +131,7 @@ class _Travelling:
             return
         share = self._received(share)
         following, preceding = _neighbours(self._call)
-        self._arriving = empty_like(share)
+        self._arriving = torch.empty_like(share, memory_format=torch.contiguous_format)
         self._pending = exchange(self._call.team, {following: share}, {preceding: self._arriving})
 
     def home(self) -> Tensor:

@@ -108,7 +108,8 @@ def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, au
     """
     layout = layout_of(mesh, model)
     contexts: list[Callable[[], AbstractContextManager[object]]] = [] if mesh is None else [partial(under, layout)]
-    if contexts or autocast:
-        call_within(model, *contexts, *([parts.precision.autocast] if autocast else []))  # in previews, too
+    contexts += [parts.precision.autocast] if autocast else []
+    if contexts:
+        call_within(model, *contexts)  # in previews, too
     model.train()
     return layout

@@ -17,6 +17,10 @@ class _Moments:
 
     betas: tuple[float, float]
     eps: float
+    weight_decay_mode: WeightDecayMode = "decoupled"
+
+    def __post_init__(self) -> None:
+        require_decay_and_eps(self.eps, self.weight_decay_mode)
 
     def state_shapes(self, rows: int, width: int) -> dict[str, tuple[int, ...]]:
         """Both moments of each number."""
@@ -56,9 +60,6 @@ class RowAdam(_Moments):
     weight_decay: float = 0.0
     weight_decay_mode: WeightDecayMode = "decoupled"
 
-    def __post_init__(self) -> None:
-        require_decay_and_eps(self.eps, self.weight_decay_mode)
-
     def update(
         self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
     ) -> None:
@@ -85,9 +86,6 @@ class RowLamb(_Moments):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_decay_and_eps(self.eps, "decoupled")
 
     def update(
         self, rows_UD: Tensor, grads_UD: Tensor, state: Mapping[str, Tensor], step: int, lr_factor: float
