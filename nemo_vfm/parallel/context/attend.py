@@ -54,7 +54,7 @@ def attend(
     _, ulysses = scheme.degrees(ranks)
     scheme.check_heads(ranks, q.shape[1], k.shape[1])
     lengths = checked_segments(segments, q.shape[2] * ranks)
-    kernel = kernel or chosen(q)
+    kernel = kernel or chosen(q.device, q.dtype, q.shape[-1])
     if group is None or ulysses == 1:
         call = Call(everyone(group) if group else None, q.shape[2], lengths, causal, kernel)
         return gathered(q, k, v, call) if scheme.kind == "all_gather" and group else ring(q, k, v, call)

@@ -22,11 +22,6 @@ class Traffic:
     sent: int = 0
     by_call: dict[str, int] = field(default_factory=dict)
 
-    def add(self, call: str, sent: int) -> None:
-        """Count one call."""
-        self.sent += sent
-        self.by_call[call] = self.by_call.get(call, 0) + sent
-
 
 _COUNTING: list[Traffic] = []
 
@@ -134,7 +129,8 @@ def _torch(name: str, before: str) -> Callable[..., object]:
 
 def _count(call: str, sent: int) -> None:
     for traffic in _COUNTING:
-        traffic.add(call, sent)
+        traffic.sent += sent
+        traffic.by_call[call] = traffic.by_call.get(call, 0) + sent
 
 
 @contextmanager
