@@ -183,22 +183,20 @@ class MegatronUpdater(DenseUpdater):
         found = restored(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()
         for shard in self._shards:
-            if shard.main is not None and shard.name in found:
-                self.optimizer.state[shard.main] = self._state(shard, found[shard.name])
+            if shard.main is None or shard.name not in found:
+                continue
+            # Its own run of the moments, and a step count of its own: a shared one would advance once per parameter.
+            values, begin = found[shard.name], shard.start - shard.rows[0] * shard.row_size
+            run = slice(begin, begin + shard.end - shard.start)
+            moments = {key: values[key].flatten()[run].view(shard.main.shape) for key in _MOMENTS}
+            state = {key: value.to(shard.main.device).clone() for key, value in moments.items()}
+            if any("step" in group for group in self.optimizer.param_groups):
+                for group in self.optimizer.param_groups:
+                    group["step"] = int(float(values["step"]))
+            else:
+                state = {"step": torch.tensor(float(values["step"]), dtype=torch.float32), **state}
+            self.optimizer.state[shard.main] = state
         self._chained.reload_model_params()
-
-    def _state(self, shard: _Shard, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its own run of the moments, and a step count of its own: a shared one would advance once per parameter."""
-        assert shard.main is not None
-        step, begin = float(values["step"]), shard.start - shard.rows[0] * shard.row_size
-        run = slice(begin, begin + shard.end - shard.start)
-        moments = {key: values[key].flatten()[run].view(shard.main.shape) for key in _MOMENTS}
-        state = {key: value.to(shard.main.device).clone() for key, value in moments.items()}
-        if any("step" in group for group in self.optimizer.param_groups):
-            for group in self.optimizer.param_groups:
-                group["step"] = int(step)
-            return state
-        return {"step": torch.tensor(step, dtype=torch.float32), **state}
 
     def _shard(self, name: str, parameter: nn.Parameter) -> _Shard:
         if not self._is_shared:
