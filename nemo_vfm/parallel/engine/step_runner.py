@@ -177,7 +177,7 @@ class StepRunner:
         shapes: list[Shapes] = []
         for one in self._updaters:
             one.begin()
-        with under(self.layout) if self._num_ranks > 1 else nullcontext():
+        with under(self.layout) if self._num_ranks > 1 else nullcontext():  # alone there is nothing to tell
             of_batches = [self._backward(batch, shapes) for batch in microbatches]
         own_loss, own_weight = (sum(column) for column in zip(*of_batches, strict=True))
         for one in self._updaters:
