@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
+from nemo_vfm.core.types.sample_batches import LAID
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, put_off, taken
 from nemo_vfm.parallel.plan.mesh import Mesh
@@ -155,15 +154,15 @@ class Pipeline:
         return (self._losses(output.float(), prepared) * prepared.weight_B).sum()
 
 
-def require_even(batch: Batch, microbatches: int) -> None:
+def require_even(samples: int, microbatches: int) -> None:
     """Refuse samples of one shape that cannot be cut into equal parts.
 
     Raises:
         UserError: with the numbers.
     """
-    if not isinstance(batch, PackedBatch) and len(batch) % microbatches:
+    if samples % microbatches:
         raise UserError(
-            f"A pipeline needs microbatches of equal size: {len(batch)} samples of each data rank cannot be divided by "
+            f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided by "
             f"parallel.microbatches = {microbatches}. Change one of them."
         )
 

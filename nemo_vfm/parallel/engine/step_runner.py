@@ -18,6 +18,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.sample_batches import PackedBatch
 from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, Task
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
@@ -218,7 +219,8 @@ class StepRunner:
             return self.backward(forwards(), len(pieces))
         from nemo_vfm.parallel.apply.pipeline_schedule import require_even
 
-        require_even(batch, self.parts.plan.microbatches)
+        if not isinstance(batch, PackedBatch):
+            require_even(len(batch), self.parts.plan.microbatches)
         prepared = [self._prepared(piece, training=True) for piece in pieces]
         shapes.extend(one.shapes() for one in prepared)
         loss = self.pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
