@@ -20,7 +20,6 @@ from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import Pipe, get_context, parent_process
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,7 +61,7 @@ class Pool:
 
     def __init__(self, most: int, first: OnRank | None = None) -> None:
         self.most, self._first = most, first
-        self._members: list[tuple[BaseProcess, Connection]] = []
+        self._members: list[tuple[Any, Connection]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -98,19 +97,23 @@ class Pool:
             process.join(10)
         self._members.clear()
 
-    def _started(self, count: int) -> list[tuple[BaseProcess, Connection]]:
+    def _started(self, count: int) -> list[tuple[Any, Connection]]:
         if any(not process.is_alive() for process, _ in self._members):
             self.stop()
         while len(self._members) < count:
             ours, theirs = Pipe()
-            process = get_context("spawn").Process(target=_serve, args=(theirs, self._first), daemon=True)
-            process.start()
-            self._members.append((process, ours))
+            self._members.append((self._begun(theirs), ours))
             theirs.close()
         return self._members
 
+    def _begun(self, pipe: Connection) -> Any:
+        """A process, or what has its `exitcode`, `is_alive`, `kill` and `join`."""
+        process = get_context("spawn").Process(target=_serve, args=(pipe, self._first), daemon=True)
+        process.start()
+        return process
 
-def _answers(members: Sequence[tuple[BaseProcess, Connection]], deadline: float) -> list[tuple[bool, Any]]:
+
+def _answers(members: Sequence[tuple[Any, Connection]], deadline: float) -> list[tuple[bool, Any]]:
     """One for each rank: whether it went well, and the value or the traceback."""
     found: dict[int, tuple[bool, Any]] = {}
     while len(found) < len(members) and time.monotonic() < deadline:
