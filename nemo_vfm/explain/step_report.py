@@ -177,7 +177,7 @@ def _with_samples(
     samples = [
         SampleReport(
             place, place // each, key, captions[place], fps[place], counts[place],
-            key in job.skip.samples or job.skip.has(report.step),
+            key in job.skip.samples or report.step in job.skip.steps,
             {name: values[place] for name, values in numbers.items()},
             None if losses is None else losses[place],
             None if losses is None or not whole else counts[place] * losses[place] / whole,

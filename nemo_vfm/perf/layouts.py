@@ -14,7 +14,7 @@ from torch import nn
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
-from nemo_vfm.parallel.apply.pipeline_schedule import require_divided as require_even
+from nemo_vfm.parallel.apply.pipeline_schedule import require_even
 from nemo_vfm.parallel.context.token_order import own_spans
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
 from nemo_vfm.parallel.layers.temporal_all_to_all import places_of, require_frames

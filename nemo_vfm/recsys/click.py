@@ -16,7 +16,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Contribution, ModelInputs, ValidationMetrics
 from nemo_vfm.metrics.ranking import ScoreCounts, expected_calibration_error
-from nemo_vfm.models.recommenders.feature_vectors import feature_rows
+from nemo_vfm.models.recommenders.feature_input import feature_rows
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 
 

@@ -53,6 +53,7 @@ from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
+from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
 
 _MOST_BYTES = 1 << 16
@@ -124,10 +125,10 @@ class Sample:
         folder.mkdir(parents=True, exist_ok=True)
         # Rank 0's list counts, since ranks may see a shared disk differently but must agree.
         own = [i for i in range(len(prompts)) if not self._file(folder, i).is_file()]
-        missing: list[int] = json.loads(ranks.everyone_says(json.dumps(own))[0])
+        missing: list[int] = json.loads(everyone_says(json.dumps(own))[0])
         if missing:
             self._sample([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
-        ranks.everyone_says("sampled")
+        everyone_says("sampled")
         if ranks.rank == 0:
             self._write_lists(run, prompts, folder)
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"

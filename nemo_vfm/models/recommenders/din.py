@@ -19,11 +19,13 @@ from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
     Shared,
+    Stage,
     dense_size,
     other_features,
     require_shareable,
+    require_stages,
+    sum_rows,
 )
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages, sum_rows
 from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, features_of, require_bottom
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
+from nemo_vfm.models.recommenders.feature_input import (
+    FeatureInput,
+    Missing,
+    Stage,
+    dense_size,
+    features_of,
+    require_bottom,
+    require_stages,
+)
 from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.sparse.feature_batch import FeatureBatch

@@ -17,11 +17,12 @@ from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
     Shared,
+    Stage,
     dense_size,
     other_features,
     require_shareable,
+    require_stages,
 )
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.ranker_layers import (
     DropoutPlaces,
     Perceptron,

@@ -17,7 +17,7 @@ from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
-from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, signed_salt, uniform
+from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, uniform
 
 
 class Perceptron(nn.Module):
@@ -88,7 +88,7 @@ class SampleDropout(nn.Module):
         super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {p}")
-        self.p, self.salt = p, signed_salt(name_salt(torch.initial_seed(), f"dropout/{name}"))
+        self.p, self.salt = p, name_salt(torch.initial_seed(), f"dropout/{name}")
 
     def forward(self, x: Tensor, places: DropoutPlaces) -> Tensor:
         """(R, ...), of the same shape."""

@@ -4,7 +4,7 @@ Every engine gives the numbers of a single device.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
@@ -107,7 +107,9 @@ def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, au
             gathered in it, frozen ones are stored in it, and both take their inputs in no other.
     """
     layout = layout_of(mesh, model)
-    arithmetic: Callable[[], AbstractContextManager[object]] = parts.precision.autocast if autocast else nullcontext
-    call_within(model, partial(under, layout), arithmetic)  # in previews, too
+    contexts: list[Callable[[], AbstractContextManager[object]]] = [] if mesh is None else [partial(under, layout)]
+    contexts += [parts.precision.autocast] if autocast else []
+    if contexts:
+        call_within(model, *contexts)  # in previews, too
     model.train()
     return layout

@@ -18,7 +18,7 @@ from nemo_vfm.recsys.log_import.hashed_ids import IdMap
 from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, trainable
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
-from nemo_vfm.sparse.tables.counter_hash import name_salt, signed_salt
+from nemo_vfm.sparse.tables.counter_hash import name_salt
 
 #: A block in which so many rows are bad and none is good stops the import: the file is of another kind.
 MOST_BAD = 100
@@ -111,7 +111,7 @@ class RowSampling:
         return chunk.select(stays_B.nonzero().squeeze(1))
 
     def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
-        mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, what))).numpy().view(np.uint64)
+        mixed_B = mix64_(numbers_B + name_salt(self.seed, what)).numpy().view(np.uint64)
         return torch.from_numpy(mixed_B / 2.0**64 < share)
 
 
