@@ -119,7 +119,6 @@ class SelfProjections(nn.Module):
         self.out = Linear(width, width, bias=bias)
 
     def fused_rows(self) -> dict[str, dict[str, int]]:
-        """See `HasFusedLinears`."""
         return {"qkv": dict.fromkeys("qkv", self.head_dim)}
 
 
@@ -159,7 +158,6 @@ class CrossAttention(nn.Module):
         self.out = Linear(width, width, bias=bias)
 
     def fused_rows(self) -> dict[str, dict[str, int]]:
-        """See `HasFusedLinears`."""
         return dict.fromkeys(("kv", "image_kv"), dict.fromkeys("kv", self.head_dim))
 
     def forward(
@@ -309,14 +307,12 @@ class DiT(nn.Module):
         """Add a subclass's own modules, before all weights are initialised."""
 
     def block(self) -> nn.Module:
-        """One of the blocks."""
         return Block(
             width=self.width, heads=self.heads, text_dim=self.context_dim, mlp_hidden=self.mlp_hidden,
             modulation_rank=self.modulation_rank, gelu=self.gelu, norm_eps=self.qk_norm_eps,
         )  # fmt: skip
 
     def last_modulation(self) -> nn.Module:
-        """The modulation of the output."""
         if self.modulation_rank is None:
             return Modulation(width=self.width, num_chunks=2)
         return LowRankModulation(width=self.width, rank=self.modulation_rank, parts=1, chunks_each=2)
@@ -445,7 +441,6 @@ class DiT(nn.Module):
         return x_BSD
 
     def use_block_loop(self, loop: BlockLoop | None) -> None:
-        """See `HasBlockLoop`."""
         self._block_loop = loop
 
     def output(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
@@ -473,7 +468,6 @@ class DiT(nn.Module):
         return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
     def plan(self) -> Declared:
-        """How an engine may cut this model."""
         return Declared(
             column=(
                 "blocks.*.self_attention.qkv",

@@ -105,7 +105,6 @@ class GPT(nn.Module):
                     parameter.copy_(self.initial_weight(name, parameter.shape, seed))
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter: normal, zeros, or ones."""
         if name.endswith("bias"):
             return torch.zeros(shape)
         if name.endswith("norm.weight"):
@@ -194,7 +193,6 @@ class GPT(nn.Module):
         return found
 
     def plan(self) -> Declared:
-        """How an engine may cut this model."""
         gate = ("blocks.*.mlp.gate",) if self.sizes.activation in GATES else ()
         return Declared(
             column=("blocks.*.attention.qkv", "blocks.*.mlp.up", *gate, "head"),

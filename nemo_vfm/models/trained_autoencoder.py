@@ -109,13 +109,11 @@ class TrainedAutoencoder:
             return _LOADED[key].to(device)
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
 
     def held_weights(self) -> HeldWeights:
-        """See `HoldsWeights`."""
         count = sum(parameter.numel() for parameter in self._shape().parameters())
         return HeldWeights(f"autoencoder {self.trained}", 4 * count)
 

@@ -294,7 +294,6 @@ class TransformersTextEncoder:
         return self._placed(text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device()))
 
     def num_cut(self, captions: Sequence[str]) -> int:
-        """See `CutsTexts`."""
         most = self.max_tokens + self.drop_tokens
         with _folder_errors(self.folder), _ONE_AT_A_TIME:
             # Whole texts, marks of their beginning and end included.
@@ -305,12 +304,10 @@ class TransformersTextEncoder:
         return [self.template.replace("{caption}", caption) for caption in captions]
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         if load.cache_info().currsize:
             load(self.folder, self.tokenizer, Precision(self.precision)).to(torch.device("cpu"))
 
     def held_weights(self) -> HeldWeights:
-        """See `HoldsWeights`."""
         width = 4 if self.precision == "fp32" else 2
         return HeldWeights(f"text encoder {self.folder} in {width} bytes", width * text_parameters(self.folder))
 

@@ -44,12 +44,10 @@ class Gpu:
 
     @property
     def flops_per_s(self) -> float:
-        """The bf16 peak."""
         return self.bf16_tflops * 1e12
 
     @property
     def bytes_per_s(self) -> float:
-        """The peak of its memory."""
         return self.memory_gb_per_s * 1e9
 
 
@@ -87,23 +85,18 @@ class Kernels(Protocol):
 
     def linear(self, rows: float, inputs: float, outputs: float) -> float:
         """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
-        ...
 
     def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
         """The same of a product in FP8, as a share of the FP8 peak; casts apart."""
-        ...
 
     def attention(self, length: float) -> float:
         """The share of the peak of attention to so many keys."""
-        ...
 
     def moved(self, numbers: float) -> float:
         """Times that so many numbers between linears pass the GPU's memory in a forward pass, over their bytes."""
-        ...
 
     def launched_s(self) -> float:
         """The least that a block's forward pass takes, however small it is."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +122,18 @@ class Published:
     launch_s: float = 3e-4  #: seconds that starting the kernels of a block takes, at least
 
     def linear(self, rows: float, inputs: float, outputs: float) -> float:
-        """See `Kernels`."""
         side = min(rows, inputs, outputs)
         return self.most_linear * side / (side + self.half_linear)
 
     def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
-        """See `Kernels`."""
         side = min(rows, inputs, outputs)
         return self.most_fp8 * side / (side + self.half_fp8)
 
     def attention(self, length: float) -> float:
-        """See `Kernels`."""
         return self.most_attention * length / (length + self.half_attention)
 
     def moved(self, numbers: float) -> float:
-        """See `Kernels`."""
         return self.passes * numbers
 
     def launched_s(self) -> float:
-        """See `Kernels`."""
         return self.launch_s

@@ -45,7 +45,6 @@ class Degrees:
 
     @property
     def gpus(self) -> int:
-        """The product of all."""
         return self.pipeline * self.data * self.context * self.tensor
 
 

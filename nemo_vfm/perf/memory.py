@@ -40,7 +40,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """At the fullest moment."""
         standing = self.parameters + self.gradients + self.optimizer + self.average + self.beside + self.workspaces
         return standing + self.activations
 

@@ -65,7 +65,6 @@ class Question:
         return replace(own, beside=self.beside, workspaces=self.machine.gpu.workspaces)
 
     def fits(self, needed: Memory) -> bool:
-        """Whether the GPU has so much."""
         return needed.total <= self.machine.gpu.usable_bytes
 
 

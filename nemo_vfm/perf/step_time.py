@@ -55,7 +55,6 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """The whole step."""
         return self.compute + self.tensor + self.context + self.weights + self.sends + self.waits + self.update
 
 

@@ -43,7 +43,6 @@ class LocalChat:
         self._times: Counter[str] = Counter()
 
     def ready(self) -> None:
-        """Load the model."""
         self._engine.loaded()
 
     def say(self, messages: Sequence[Json]) -> Said:
@@ -93,7 +92,6 @@ class LocalChat:
         return self.max_tokens
 
     def close(self) -> None:
-        """Give the memory back; the next question loads the model again."""
         self._engine.close()
 
     def _load(self) -> ServedModel:

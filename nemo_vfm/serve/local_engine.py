@@ -39,7 +39,6 @@ class LocalEngine:
             return self._loaded
 
     def close(self) -> None:
-        """Give the memory back; the next use loads the model again."""
         with self._lock:
             if self._loaded is not None:
                 self._loaded[1].close()

@@ -25,11 +25,9 @@ class ChatTokens(Protocol):
         variables: Mapping[str, Json] | None = None,
     ) -> list[int]:  # fmt: skip
         """The prompt after which the model answers; DataError where the messages do not fit the format."""
-        ...
 
     def stop_tokens(self) -> frozenset[int]:
         """Tokens that end an answer."""
-        ...
 
 
 @runtime_checkable
@@ -38,7 +36,6 @@ class GivesDecoder(Protocol):
 
     def decoder(self) -> Callable[[Sequence[int]], str]:
         """Its `decode`, as it is now."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,6 @@ class MLP(nn.Module):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape as x."""
         y: Tensor = self.down(F.gelu(self.up(x), approximate=self.approximate))
         return y
 

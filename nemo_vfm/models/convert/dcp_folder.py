@@ -244,11 +244,9 @@ class DcpFolder:
             file.close()
 
     def keys(self) -> list[str]:
-        """Names of its tensors."""
         return list(self._tensors)
 
     def get_slice(self, name: str) -> TensorHeader:
-        """The shape and the dtype of a tensor, without reading it."""
         return TensorHeader(self._tensors[name].dtype, self._tensors[name].shape)
 
     def get_tensor(self, name: str) -> Tensor:

@@ -43,7 +43,6 @@ class SourceFolder(Mapping[str, Tensor]):
         self._stack.close()
 
     def __getitem__(self, name: str) -> Tensor:
-        """One parameter."""
         found = self._map_of(name)
         return found.join([self._files[source].get_tensor(source) for source in found.names])
 
@@ -52,7 +51,6 @@ class SourceFolder(Mapping[str, Tensor]):
         return iter(self._maps)
 
     def __len__(self) -> int:
-        """How many."""
         return len(self._maps)
 
     def __contains__(self, name: object) -> bool:

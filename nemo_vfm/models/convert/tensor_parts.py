@@ -40,18 +40,15 @@ class TensorParts:
             self._parts[name] = _Part(name, tuple((0, length) for length in shape), False)
 
     def keys(self) -> list[str]:
-        """Names."""
         return list(self._parts)
 
     def get_slice(self, name: str) -> TensorHeader:
-        """The shape and the dtype of a tensor, without reading it."""
         part = self._parts[name]
         header = self._source.get_slice(part.tensor)
         dtype = tensor_file.DTYPES[kind] if (kind := header.get_dtype()) in tensor_file.DTYPES else header.dtype
         return TensorHeader(dtype, tuple(stop - start for start, stop in part.inner))
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor."""
         part = self._parts[name]
         if isinstance(self._source, DcpFolder):
             found = self._source.get_box(part.tensor, part.box)

@@ -43,11 +43,9 @@ class Window(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
         return True
 
     def tell(self) -> int:

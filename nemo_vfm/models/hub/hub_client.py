@@ -184,7 +184,6 @@ class HubClient:
         raise AssertionError("pause raises after the last attempt")
 
     def pause(self, number: int, error: RetryableError, what: str) -> None:
-        """Wait before the next attempt."""
         if number + 1 >= self.tries:
             raise HubError(f"{one_line(what)} failed after {self.tries} attempts; last error: {error}; run the same "
                            "command again to resume")  # fmt: skip

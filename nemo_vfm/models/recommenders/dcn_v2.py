@@ -66,7 +66,6 @@ class DCNv2(nn.Module):
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
@@ -78,7 +77,6 @@ class DCNv2(nn.Module):
         return logits_of(self.top(self.cross(x_BX)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass."""
         samples = inputs["dense_BF"][0]
         return [
             *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
@@ -105,5 +103,4 @@ class CrossLayers(nn.Module):
         return x_BX
 
     def flops(self, rows: float) -> float:
-        """Of its products, forward, on so many samples."""
         return 4.0 * rows * self.size * self.rank * len(self.down)

@@ -84,7 +84,6 @@ class DIN(nn.Module):
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
@@ -96,7 +95,6 @@ class DIN(nn.Module):
         return logits_of(self.top(torch.cat([*read.rest, candidate, interest], dim=1)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass."""
         activation = Op("linear", self.attention.flops(self.input.attended(inputs)[1]), "local activation")
         return [*self.input.ops(self.tables, inputs, self.top), activation]
 
@@ -145,5 +143,4 @@ class LocalActivation(nn.Module):
         return sum_rows(items_ND * weights_N1.to(items_ND.dtype), history.lengths_B)
 
     def flops(self, items: float) -> float:
-        """Of its products, forward, on so many items."""
         return 2.0 * items * sum(a * b for a, b in pairwise(self.sizes))

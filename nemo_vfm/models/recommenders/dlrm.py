@@ -63,7 +63,6 @@ class DLRM(nn.Module):
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:

@@ -46,7 +46,6 @@ class Perceptron(nn.Module):
         return x
 
     def flops(self, rows: float) -> float:
-        """Of its products, forward, on so many rows."""
         return 2.0 * rows * sum(a * b for a, b in pairwise(self.sizes))
 
 

@@ -95,7 +95,6 @@ class KeyValueRoom:
         return self.spans.places
 
     def num_bytes(self) -> int:
-        """Of the tensor."""
         return self.pool.numel() * self.pool.element_size()
 
 

@@ -68,7 +68,6 @@ class LeadingPasses(ModelPasses):
         self._together(["rest"], lambda: None)
 
     def close(self) -> None:
-        """The last order."""
         self._together(None, lambda: None)
 
     def _together(self, order: Json, work: Callable[[], Result]) -> Result:

@@ -28,7 +28,6 @@ class LocalReward:
         self._engine = LocalEngine(self._load, room_gb, at_once)
 
     def ready(self) -> None:
-        """Load the model."""
         self._engine.loaded()
 
     def say(self, messages: Sequence[Json]) -> Said:
@@ -60,7 +59,6 @@ class LocalReward:
         return 0
 
     def close(self) -> None:
-        """Give the memory back; the next question loads the model again."""
         self._engine.close()
 
     def _load(self) -> ServedModel:

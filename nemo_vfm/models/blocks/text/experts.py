@@ -31,7 +31,6 @@ class Perceptron(nn.Module):
         self.down = Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape as x."""
         hidden = self.up(x)
         if self.gate is None:
             hidden = ACTIVATIONS[self.activation](hidden)
@@ -115,7 +114,6 @@ class MixtureOfExperts(nn.Module):
 
     @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
-        """Same shape as x."""
         x_TD = x.flatten(0, -2)
         probabilities_TX = self.router(x_TD).float().softmax(-1)
         weights_TK, chosen_TK = probabilities_TX.topk(self.per_token, dim=-1)

@@ -123,7 +123,6 @@ class ScaledTensors:
         return TensorHeader(torch.float32, tuple(header.get_shape())) if wide else header
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor."""
         found = self._files[name].get_tensor(name)
         if (scale := self.scales.get(name)) is None:
             return found.float() if found.dtype in _FP8 else found
