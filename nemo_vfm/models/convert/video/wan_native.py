@@ -16,13 +16,13 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_folder
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_source import TensorHeader, TensorSource
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
 from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened
-from nemo_vfm.models.pretrained import read_mapping
+from nemo_vfm.models.pretrained import read_mapping, told_mapping
 from nemo_vfm.models.wan import Wan
 
 COMFYUI = "model.diffusion_model."
@@ -60,20 +60,17 @@ class WanWeights(SourceFolder):
         self, path: Path, files: Mapping[str, TensorSource], others: Collection[str] = (), *, key: str | None = None,
         heads: int | None = None,
     ) -> None:  # fmt: skip
-        self.folder, self._stack, self._others = path, ExitStack(), list(others)
+        self.folder, self._stack = path, ExitStack()
         prefix = _chosen(prefixes_of(files), key)
         scaled = ScaledTensors(files)
         self.num_scaled = len(scaled.scales)
         self._files = dict.fromkeys([name for name in scaled.keys() if name.startswith(prefix)], scaled)  # noqa: SIM118
-        self._others += sorted(set(files) - set(self._files) - set(scaled.scales.values()))
+        # Other networks, marks, scales of activations.
+        self._others = [*others, *(set(files) - set(self._files) - set(scaled.scales.values()))]
         names = {name.removeprefix(prefix) for name in self._files}
         self.config = config_of(names, lambda name: tuple(scaled.get_slice(prefix + name).get_shape()), heads)
         self.arguments = wan_family.arguments_of(self.config)
-        try:
-            with torch.device("meta"):
-                self.model = Wan(**self.arguments)
-        except ValueError as error:
-            raise DataError(f"{path.name} describes an impossible model: {error}") from error
+        self.model = without_memory(Wan, self.arguments, f"{path.name} describes")
         self._maps = wan_maps(self.model, prefix)
         self._require_all_used()
         self._require_shapes()
@@ -87,16 +84,9 @@ class WanWeights(SourceFolder):
             found._stack = stack.pop_all()
         return found
 
-    def left(self) -> list[str]:
-        """What is not read: other networks, marks, scales of activations."""
-        return sorted({*super().left(), *self._others})
-
     def fingerprint(self) -> str:
         """The hash of the file, or of all files of the folder."""
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
-
-    def require_same_function(self, model: torch.nn.Module) -> None:
-        """Nothing: such files are converted, together with the model that they mean."""
 
 
 class ScaledTensors:
@@ -139,11 +129,7 @@ def is_wan(names: Collection[str]) -> bool:
 
 def is_wan_folder(folder: Path) -> bool:
     """Whether Wan's own programs wrote a folder."""
-    path = folder / "config.json"
-    try:
-        return path.is_file() and read_mapping(path).get("_class_name") == "WanModel"
-    except DataError:
-        return False
+    return told_mapping(folder / "config.json").get("_class_name") == "WanModel"
 
 
 def prefixes_of(names: Collection[str]) -> list[str]:
