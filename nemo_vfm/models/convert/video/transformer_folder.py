@@ -154,7 +154,7 @@ def write_transformer(
         raise UserError(f"{folder} is not empty; give the model its own folder")
     folder.mkdir(parents=True, exist_ok=True)
     maps = family.tensors_of(model)
-    write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype, names=DIFFUSERS)
+    write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype, stem=DIFFUSERS)
     write_json(folder / "config.json", config)  # last: without it nobody takes the folder for a model
 
 
