@@ -14,7 +14,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf import memory_remedies
-from nemo_vfm.perf.fp8_time import Casts, fp8_pays_from, fp8_speedup
+from nemo_vfm.perf.fp8_time import cast_bytes, fp8_pays_from, fp8_speedup
 from nemo_vfm.perf.gpu_specs import GPUS, gpu_named
 from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.measured import measured_step
@@ -43,12 +43,12 @@ def seconds(size: str, plan: ParallelPlan, rows: int, fp8: Fp8 | None, *, recomp
 
 
 def test_a_linear_casts_three_operands_and_its_weight_twice():
-    found = Casts("current").linear(1000, 10, 1)
+    found = cast_bytes("current", 1000, 10, 1)
     assert found.forward == 6 * 10_000 + 5 * 10  # of the input, both copies
     assert found.backward == 6 * 1000 + 5 * 10
-    frozen = Casts("current").linear(1000, 10, 1, learns=False)
+    frozen = cast_bytes("current", 1000, 10, 1, learns=False)
     assert (frozen.forward, frozen.backward) == (5 * 10_010, 5 * 1010)
-    assert Casts("block").linear(1000, 10, 1).forward == 4 * 10_000 + 3 * 10
+    assert cast_bytes("block", 1000, 10, 1).forward == 4 * 10_000 + 3 * 10
 
 
 def test_from_the_width_that_is_told_fp8_pays_and_below_it_does_not():

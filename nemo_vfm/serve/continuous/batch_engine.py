@@ -102,7 +102,15 @@ class BatchEngine:
         groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
         budget = self.piece
         if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
-            budget -= self._read_and_decode(groups.pop(0))
+            # One pass for a piece of a prompt and the next token of each text that runs.
+            group, (text, tokens) = groups.pop(0), self._next_piece()
+            assert text.span is not None, "a text is read after it was admitted"
+            spans = [(one.span, one.done) for one in group if one.span is not None]
+            new = [one.next_token for one in group]
+            scores_NV, x_SD = self.passes.joint(spans, new, text.span, text.done, tokens)
+            self._advance(group, scores_NV)
+            self._take_piece(text, tokens, x_SD)
+            budget -= len(tokens)
         while self._reading and budget > 0:  # a text that has been read runs from the next step
             text, tokens = self._next_piece()
             assert text.span is not None, "a text is read after it was admitted"
@@ -122,16 +130,6 @@ class BatchEngine:
         """End every text as failed."""
         for text in (*self._waiting, *self._reading, *self._running):
             self.cancel(text, "failed")
-
-    def _read_and_decode(self, group: list[ServedText]) -> int:
-        """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
-        text, tokens = self._next_piece()
-        assert text.span is not None, "a text is read after it was admitted"
-        spans = [(one.span, one.done) for one in group if one.span is not None]
-        scores_NV, x_SD = self.passes.joint(spans, [one.next_token for one in group], text.span, text.done, tokens)
-        self._advance(group, scores_NV)
-        self._take_piece(text, tokens, x_SD)
-        return len(tokens)
 
     def _next_piece(self) -> tuple[ServedText, tuple[int, ...]]:
         text = self._reading[0]
