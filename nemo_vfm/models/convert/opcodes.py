@@ -130,11 +130,7 @@ class _Name:
     text: str
 
 
-class _Mark:
-    """Where the arguments of an instruction begin."""
-
-
-_MARK: Final = _Mark()
+_MARK: Final = object()  # where the arguments of an instruction begin
 
 
 def read_pickle(

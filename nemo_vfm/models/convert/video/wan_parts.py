@@ -89,7 +89,15 @@ def _vae_name(name: str) -> str:
         if match := re.fullmatch(r"middle\.1\.(norm|to_qkv|proj)", inside):
             return f"{side}.mid_block.attentions.0.{match[1]}.{kind}"
         if match := re.fullmatch(r"(?:down|up)samples\.(\d+)\.(?:(?:down|up)samples\.(\d+)\.)?(.+)", inside):
-            return f"{side}.{_place(side, int(match[1]), match[2], _inside(match[3], name))}.{kind}"
+            number, inner, inside = int(match[1]), match[2], _inside(match[3], name)
+            moves = inside in ("resample.1", "time_conv")
+            blocks, move = ("down_blocks", "downsampler") if side == "encoder" else ("up_blocks", "upsampler")
+            if inner is not None:  # 2.2 counts a layer within its stage, 2.1 through all stages
+                return f"{side}.{blocks}.{number}.{move if moves else f'resnets.{inner}'}.{inside}.{kind}"
+            if side == "encoder":
+                return f"{side}.{blocks}.{number}.{inside}.{kind}"
+            stage, layer = divmod(number, 4)
+            return f"{side}.{blocks}.{stage}.{'upsamplers.0' if moves else f'resnets.{layer}'}.{inside}.{kind}"
     raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
 
 
@@ -99,19 +107,6 @@ def _inside(words: str, name: str) -> str:
     if words in ("resample.1", "time_conv"):
         return words
     raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
-
-
-def _place(side: str, number: int, inner: str | None, inside: str) -> str:
-    """Where diffusers has a layer: in 2.1 it is counted through all stages, in 2.2 within its stage."""
-    resnets = 2 if side == "encoder" else 3
-    moves = inside in ("resample.1", "time_conv")
-    if inner is not None:
-        blocks, last = ("down_blocks", "downsampler") if side == "encoder" else ("up_blocks", "upsampler")
-        return f"{blocks}.{number}.{last if moves else f'resnets.{inner}'}.{inside}"
-    if side == "encoder":
-        return f"down_blocks.{number}.{inside}"
-    stage, layer = divmod(number, resnets + 1)
-    return f"up_blocks.{stage}.{'upsamplers.0' if moves else f'resnets.{layer}'}.{inside}"
 
 
 def _vae_config(names: Collection[str], sizes: Callable[[str, int], Shape]) -> dict[str, Json]:
