@@ -68,16 +68,6 @@ def read_config(folder: Path) -> TextConfig:
     return TextConfig(str(config.model_type), int(text.hidden_size), int(text.num_hidden_layers), most)
 
 
-def text_parameters(folder: Path) -> int:
-    """How many numbers the text part has, without its weights."""
-    config, transformers = _config(folder), require("transformers", purpose="A text encoder from a folder")
-    kind = _kind(transformers, config)
-    with _folder_errors(folder):
-        kind._model_mapping[type(config)]  # imported here: tensors that a module makes on the meta device stay there
-        model = on_meta(lambda: kind.from_config(config))
-        return sum(parameter.numel() for parameter in _text_part(model).parameters())
-
-
 def _kind(transformers: Json, config: Json) -> Json:
     """The class that loads it; of encoder-decoders one that loads the encoder alone."""
     kind = transformers.AutoModelForTextEncoding
@@ -308,8 +298,12 @@ class TransformersTextEncoder:
             load(self.folder, self.tokenizer, Precision(self.precision)).to(torch.device("cpu"))
 
     def held_weights(self) -> HeldWeights:
-        width = 4 if self.precision == "fp32" else 2
-        return HeldWeights(f"text encoder {self.folder} in {width} bytes", width * text_parameters(self.folder))
+        width, config = 4 if self.precision == "fp32" else 2, _config(self.folder)
+        kind = _kind(require("transformers", purpose="A text encoder from a folder"), config)
+        with _folder_errors(self.folder):
+            kind._model_mapping[type(config)]  # imports it: tensors that a module makes on the meta device stay there
+            count = sum(one.numel() for one in _text_part(on_meta(lambda: kind.from_config(config))).parameters())
+        return HeldWeights(f"text encoder {self.folder} in {width} bytes", width * count)
 
     def _placed(self, text_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if self.pooling != "none":

@@ -190,7 +190,6 @@ def _sum(device: _Device, plan: ParallelPlan, size: Callable[[Where, int], int])
 def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> StageMemory:
     """What of the model is here, in bytes."""
     width = 2 if cut.narrow else 4
-
     here: list[Where] = ["every"]
     here += ["first"] if device.first else []
     here += ["last"] if device.last else []

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, features_of, require_bottom
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -61,7 +62,7 @@ class DCNv2(nn.Module):
         self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
         self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)
         self.top = Perceptron(self.cross.size, top, num_labels)
-        draw_weights(self, torch.initial_seed())
+        draw_weights(self, first_weight, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
 

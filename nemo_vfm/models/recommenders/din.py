@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
@@ -24,7 +25,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_shareable,
 )
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages, sum_rows
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -79,7 +80,7 @@ class DIN(nn.Module):
         vectors = len(other_features(specs, history)) + 2 * len(history)
         self.top = Perceptron(dense_size(dense, missing) + vectors * width, top, num_labels)
         require_shareable(self.attention, self.input.deduplicated, allow)
-        draw_weights(self, torch.initial_seed())
+        draw_weights(self, first_weight, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
 

@@ -54,14 +54,6 @@ def logits_of(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def draw_weights(model: nn.Module, seed: int) -> None:
-    """Draw every parameter from (seed, its name), so that no layout of devices changes it; nothing on meta."""
-    for name, parameter in model.named_parameters():
-        if not parameter.is_meta:
-            with torch.no_grad():
-                parameter.copy_(first_weight(name, parameter.shape, seed))
-
-
 def first_weight(name: str, shape: torch.Size, seed: int) -> Tensor:
     """Matrices normal with variance 2 / (inputs + outputs), as DLRM's; norms 1, slopes 1/4, other vectors 0."""
     if ".slopes." in name:

@@ -155,7 +155,15 @@ def window_of(
     is_on = told["sliding_window"] is not None
     if "switched" in family.window:
         is_on &= flag(config, "use_sliding_window", False)
-    layers = _usual_layers(config, family, depth) if is_on or family.window == "by layer" else []
+    # Blocks with a window where `layer_types` is missing.
+    layers = list(range(depth)) if is_on else []
+    if family.window == "by layer":
+        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
+        layers = [layer for layer in range(depth) if (layer + 1) % every]
+    elif family.window == "switched by layer" and is_on:
+        first = config.get("max_window_layers", 28)
+        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
+        layers = layers[first:]
     if (types := config.get("layer_types")) is not None:
         is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
         usual = None if is_free else layers
@@ -174,18 +182,6 @@ def window_of(
         raise DataError(f"config.json of a {family.architecture} says sliding_window: {tokens}, and transformers has "
                         f"no such window there; set it to null")  # fmt: skip
     return SlidingWindow(tokens, None if len(layers) == depth else tuple(layers), near) if layers else None
-
-
-def _usual_layers(config: Mapping[str, Json], family: Family, depth: int) -> list[int]:
-    """Blocks with a window where `layer_types` is missing."""
-    if family.window == "by layer":
-        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
-        return [layer for layer in range(depth) if (layer + 1) % every]
-    if family.window == "switched by layer":
-        first = config.get("max_window_layers", 28)
-        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
-        return list(range(first, depth))
-    return list(range(depth))
 
 
 def window_told(model: GPT, family: Family) -> dict[str, Json]:
