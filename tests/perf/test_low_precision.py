@@ -17,7 +17,6 @@ from nemo_vfm.perf import memory_remedies
 from nemo_vfm.perf.fp8_time import cast_bytes, fp8_pays_from, fp8_speedup
 from nemo_vfm.perf.gpu_specs import GPUS, gpu_named
 from nemo_vfm.perf.layouts import Subject
-from nemo_vfm.perf.measured import measured_step
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.model_work import Work, work_of
@@ -25,6 +24,7 @@ from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Planner, Question
 from nemo_vfm.perf.step_time import Clock, Machine
 from nemo_vfm.perf.traced import Cut
+from tests.support.measured_step import measured_step
 
 LLAMA = {"8b": (4096, 32, 32, 14_336), "70b": (8192, 80, 64, 28_672)}
 H100 = Machine(gpu_named("h100"), ingredient("network", "dgx_h100", Network))

@@ -126,7 +126,8 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
             lfs = entry.get("lfs")
             source = lfs if isinstance(lfs, Mapping) else entry
             bytes_, oid, shape = source.get("size"), source.get("oid"), _SHA256 if source is lfs else _SHA1
-            if not _is_size(bytes_) or bytes_ != entry.get("size") or not shape.fullmatch(str(oid)):
+            has_hash = isinstance(oid, str) and shape.fullmatch(oid)
+            if not _is_size(bytes_) or bytes_ != entry.get("size") or not has_hash:
                 raise DataError(f"the hub's listing gives {printable(repr(path), 120)} no size or no hash that can be "
                                 "one")  # fmt: skip
             count += 1
