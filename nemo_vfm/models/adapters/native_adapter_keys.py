@@ -80,8 +80,19 @@ def read_native(
         modules.setdefault(name, {})[_KINDS[kind]] = tensor
     changes = {f"{name}.{kind}": given[kind] for name, given in modules.items() for kind in ("weight", "bias")
                if kind in given}  # fmt: skip
-    pairs = {name: given for name, given in modules.items() if given.keys() - {"weight", "bias"}}
-    return {name: _matrices(file, name, given) for name, given in pairs.items()}, changes
+    found: dict[str, Matrices] = {}
+    for name, given in modules.items():
+        if not given.keys() - {"weight", "bias"}:
+            continue
+        if missing := {"a", "b"} - given.keys():
+            raise DataError(f"{file} has no {'lora_down' if 'a' in missing else 'lora_up'} for {name}")
+        if given["a"].ndim != 2 or ("alpha" in given and given["alpha"].numel() != 1):
+            raise DataError(f"{file} has lora_down of {name} with shape {tuple(given['a'].shape)}, or an alpha that is "
+                            f"not a scalar; expected two dimensions and a single number")  # fmt: skip
+        magnitude = given["magnitude"].flatten() if "magnitude" in given else None
+        alpha = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
+        found[name] = Matrices(given["a"], given["b"], alpha, magnitude)
+    return found, changes
 
 
 def write_native(
@@ -99,14 +110,3 @@ def write_native(
         module, _, kind = tensor.rpartition(".")
         found[f"{PREFIX}{translated(names, module)}.{'diff' if kind == 'weight' else 'diff_b'}"] = change
     return found
-
-
-def _matrices(file: str, linear: str, given: Mapping[str, Tensor]) -> Matrices:
-    if missing := {"a", "b"} - given.keys():
-        raise DataError(f"{file} has no {'lora_down' if 'a' in missing else 'lora_up'} for {linear}")
-    if given["a"].ndim != 2 or ("alpha" in given and given["alpha"].numel() != 1):
-        raise DataError(f"{file} has lora_down of {linear} with shape {tuple(given['a'].shape)}, or an alpha that is "
-                        f"not a scalar; expected two dimensions and a single number")  # fmt: skip
-    magnitude = given["magnitude"].flatten() if "magnitude" in given else None
-    alpha = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
-    return Matrices(given["a"], given["b"], alpha, magnitude)

@@ -40,12 +40,8 @@ class Perceptron(nn.Module):
         return y
 
 
-def _squared_relu(x: Tensor) -> Tensor:
-    """So et al. 2021 (arXiv 2109.08668): max(0, x)^2."""
-    return F.relu(x).square()
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
+#: The first is max(0, x)^2 of So et al. 2021 (arXiv 2109.08668).
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": lambda x: F.relu(x).square(), "gelu": F.gelu}
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": partial(F.gelu, approximate="tanh")}
 _MOST_EXPERTS = 4096
 

@@ -27,7 +27,14 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     """What GPT is to be built with."""
     family = family_of(config)
     _require_known(config, family)
-    sizes = _sizes(config, family)
+    # What may be missing or null follows from the others: null always in the same way, missing by the family.
+    given: dict[str, Json] = {"num_key_value_heads": family.groups, "head_dim": family.head_dim, **config}
+    if given["num_key_value_heads"] is None:
+        given["num_key_value_heads"] = given.get("num_attention_heads")
+    if given["head_dim"] is None:
+        width, heads = (whole(given, *SIZES[name]) for name in ("width", "heads"))
+        given["head_dim"] = width // heads
+    sizes = {name: whole(given, *key) for name, key in SIZES.items()}
     rope, near = ropes_of(config, family)
     if MOST_TOKENS[0] in config:
         whole(config, *MOST_TOKENS)
@@ -79,17 +86,6 @@ def _require_known(config: Mapping[str, Json], family: Family) -> None:
     if unknown := [f"{shown(key)}: {shown(config[key])}" for key in config if key not in known]:
         raise DataError(f"config.json of a {family.architecture} says {', '.join(unknown)}, which is unknown and may "
                         f"change what the model computes; delete what does not")  # fmt: skip
-
-
-def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
-    """What may be missing or null follows from the others: null always in the same way, missing by the family."""
-    told: dict[str, Json] = {"num_key_value_heads": family.groups, "head_dim": family.head_dim, **config}
-    if told["num_key_value_heads"] is None:
-        told["num_key_value_heads"] = told.get("num_attention_heads")
-    if told["head_dim"] is None:
-        width, heads = (whole(told, *SIZES[name]) for name in ("width", "heads"))
-        told["head_dim"] = width // heads
-    return {name: whole(told, *key) for name, key in SIZES.items()}
 
 
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:

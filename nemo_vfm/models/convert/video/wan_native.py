@@ -61,7 +61,11 @@ class WanWeights(SourceFolder):
         heads: int | None = None,
     ) -> None:  # fmt: skip
         self.folder, self._stack = path, ExitStack()
-        prefix = _chosen(prefixes_of(files), key)
+        called = {found.rstrip("."): found for found in prefixes_of(files)}
+        if key not in called and (key is not None or len(called) != 1):
+            raise UserError(f"it has the networks {', '.join(name or '(without a name)' for name in called)}; name one "
+                            "of them by --key")  # fmt: skip
+        prefix = next(iter(called.values())) if key is None else called[key]
         scaled = ScaledTensors(files)
         self.num_scaled = len(scaled.scales)
         self._files = dict.fromkeys([name for name in scaled.keys() if name.startswith(prefix)], scaled)  # noqa: SIM118
@@ -176,13 +180,3 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
         "image_dim": sizes("img_emb.proj.0.weight", 1)[0] if image else None,
         "added_kv_proj_dim": width if image else None, "pos_embed_seq_len": positions,
     }  # fmt: skip
-
-
-def _chosen(found: list[str], key: str | None) -> str:
-    if key is None and len(found) == 1:
-        return found[0]
-    called = {prefix.rstrip("."): prefix for prefix in found}
-    if key is None or key not in called:
-        raise UserError(f"it has the networks {', '.join(name or '(without a name)' for name in called)}; name one of "
-                        "them by --key")  # fmt: skip
-    return called[key]
