@@ -96,13 +96,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
             return value
         if (before := outer.get(id(value))) is not None:  # an operation in place gives its operand back
             return before
-        if self._counting and (key := _storage(value)) not in self._sizes and key not in self._known:
-            storage = value.untyped_storage()
-            self._sizes[key] = storage.nbytes()
-            self.now += storage.nbytes()
-            self._grown.append(self.now)
-            weakref.finalize(storage, self._gone, key)
+        if self._counting:
+            self._born(value)
         return ShapeTensor(value)
+
+    def _born(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key: int = storage._cdata
+        if key in self._sizes or key in self._known:
+            return
+        self._sizes[key] = storage.nbytes()
+        self.now += storage.nbytes()
+        self._grown.append(self.now)
+        weakref.finalize(storage, self._gone, key)
 
     def _gone(self, key: int) -> None:
         self.now -= self._sizes.pop(key)

@@ -139,7 +139,15 @@ class BatchEngine:
         """Go on after a piece whose vectors are there."""
         request = text.request
         if request.score_prompt:
-            self._score_prompt(text, x_SD, tokens)
+            # Each row predicts the token after it; the prompt's last row predicts none of the prompt.
+            following = request.tokens[text.done + 1 : text.done + len(tokens) + 1]
+            results = [TokenResult(tokens[0])] if text.done == 0 else []
+            scores = self.passes.scores(x_SD[: len(following)]) if following else None
+            if scores is not None and not all(finite_rows(scores)):
+                self._fail(text)
+            else:
+                results += [] if scores is None else token_results(scores, following, request.num_top or 0)
+                text.listener.prompt(results)
         text.done += len(tokens)
         self.num_tokens += len(tokens)
         if text.done == len(request.tokens) and not text.ended:  # the prompt's last vector says what is after it
@@ -155,18 +163,6 @@ class BatchEngine:
         if text.ended or text.done == len(request.tokens):
             self._reading.popleft()
             self._running += [] if text.ended else [text]
-
-    def _score_prompt(self, text: ServedText, x_SD: Tensor, tokens: Sequence[int]) -> None:
-        """Each row predicts the token after it; the prompt's last row predicts none of the prompt."""
-        following = text.request.tokens[text.done + 1 : text.done + len(tokens) + 1]
-        results = [TokenResult(tokens[0])] if text.done == 0 else []
-        if following:
-            scores = self.passes.scores(x_SD[: len(following)])
-            if not all(finite_rows(scores)):
-                return self._fail(text)
-            results += token_results(scores, following, text.request.num_top or 0)
-        text.listener.prompt(results)
-        return None
 
     def _advance(self, texts: list[ServedText], scores_NV: Tensor) -> None:
         for text in texts:
