@@ -108,6 +108,7 @@ class NativeWeights(SourceFolder):
             or name.startswith("optim")
         ]  # fmt: skip
         self._require_all_used(beside)
+        self._require_shapes()
 
     def fingerprint(self) -> str:
         """The hash of the file, or of all files of the folder."""
