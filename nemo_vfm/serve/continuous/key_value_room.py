@@ -90,9 +90,6 @@ class KeyValueRoom:
         """Tokens of all texts that fit."""
         return self.spans.places
 
-    def num_bytes(self) -> int:
-        return self.pool.numel() * self.pool.element_size()
-
 
 def bytes_per_token(model: GPT) -> int:
     """Bytes that one token's keys and values take in all layers."""
