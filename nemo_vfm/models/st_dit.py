@@ -156,17 +156,22 @@ class SpaceTimeBlock(nn.Module):
         context = space_time.context
         chunks = iter(context.levels.by_token(self.modulation(context.conditioning_NA)))
         x = x_BSD if context.places_SD is None else x_BSD + context.places_SD
-        for reach, attends in self.attentions.items():
+        for reach in self.attentions:
             shift, scale, gate = next(chunks), next(chunks), next(chunks)
-            seen = modulate(self.norm(x), shift, scale)
-            if reach == "temporal":
-                lines = to_lines(seen, frames=context.grid[0])
-                update = from_lines(attends(lines, *space_time.along_time), batch=len(seen))
-            else:
-                update = attends(seen, *(context.rope if reach == "full" else space_time.across_frame))
-            x = gated(x, gate, update)
+            x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), space_time))
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
         text = self.cross_attention(modulate(self.norm(x), shift, scale), context.text_BLD, context.mask_B11L)
         x = gated(x, gate, text)
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
         return gated(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
+
+    def _attended(self, reach: str, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
+        module = self.attentions[reach]
+        if reach == "full":
+            update: Tensor = module(x_BSD, *space_time.context.rope)
+        elif reach == "spatial":
+            update = module(x_BSD, *space_time.across_frame)
+        else:
+            lines = to_lines(x_BSD, frames=space_time.context.grid[0])
+            update = from_lines(module(lines, *space_time.along_time), batch=len(x_BSD))
+        return update
