@@ -45,7 +45,6 @@ class Degrees:
 
     @property
     def gpus(self) -> int:
-        """The product of all."""
         return self.pipeline * self.data * self.context * self.tensor
 
 
@@ -73,14 +72,11 @@ class Subject:
     splits_weights_apart: bool = True
 
 
-def degrees(gpus: int) -> Iterator[Degrees]:
-    """Every way to write a number of GPUs as a product of the five degrees."""
-    for at in shared_by_all(gpus):
-        yield from shared(at)
-
-
 def shared_by_all(gpus: int) -> Iterator[Degrees]:
-    """Those where all data ranks share weights: what the engine refuses does not depend on how they do."""
+    """Every way to write a number of GPUs as a product of the other degrees, all data ranks sharing weights.
+
+    What the engine refuses does not depend on how they do.
+    """
     for pipeline in divisors(gpus):
         for tensor in divisors(gpus // pipeline):
             for context in divisors(gpus // pipeline // tensor):

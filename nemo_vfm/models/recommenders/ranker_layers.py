@@ -46,21 +46,12 @@ class Perceptron(nn.Module):
         return x
 
     def flops(self, rows: float) -> float:
-        """Of its products, forward, on so many rows."""
         return 2.0 * rows * sum(a * b for a, b in pairwise(self.sizes))
 
 
 def logits_of(x: Tensor) -> Tensor:
     """In fp32, but for fp64, which stays."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def draw_weights(model: nn.Module, seed: int) -> None:
-    """Draw every parameter from (seed, its name), so that no layout of devices changes it; nothing on meta."""
-    for name, parameter in model.named_parameters():
-        if not parameter.is_meta:
-            with torch.no_grad():
-                parameter.copy_(first_weight(name, parameter.shape, seed))
 
 
 def first_weight(name: str, shape: torch.Size, seed: int) -> Tensor:
