@@ -55,7 +55,7 @@ class Upsampler(Pipeline):
                              f"most_caption_words {most_caption_words}, must increase from at least 1")  # fmt: skip
         if not 0 < most_share <= 1 or most_new_words < 0:
             raise ValueError(f"most_share {most_share:g} must be above 0 and at most 1, most_new_words "
-                             "{most_new_words} at least 0")  # fmt: skip
+                             f"{most_new_words} at least 0")  # fmt: skip
         self.rows, self.column, self.licence = rows, column, licence
         self.least_caption_words, self.most_caption_words = least_caption_words, most_caption_words
         self.prompt_words, self.most_share, self.most_new_words = (least, most), most_share, most_new_words
