@@ -89,6 +89,8 @@ class TableSampleReader:
         ahead: whether the next window is read while one is used.
     """
 
+    is_light = True  # threads read ahead, since batches are cut of what is in memory
+
     def __init__(self, reader: WindowReader, rows: TrainedRows, order: RowOrder | TimeOrder, *, ahead: bool) -> None:
         self.reader, self.rows, self._order = reader, rows, order
         self._windows = WindowCache(self._read, order.following if ahead else None)
@@ -105,10 +107,6 @@ class TableSampleReader:
         values = sum(manifest.values[name].plain for name in self.reader.features) / manifest.num_rows
         columns = 3 + len(self.reader.dense) + len(self.reader.labels) + len(self.reader.features)
         return round(8 * (values + columns) * len(samples))
-
-    def is_light(self) -> bool:
-        """See `SampleReader.is_light`: threads read ahead, since batches are cut of what is in memory."""
-        return True
 
     def _read(self, window: WindowId) -> TableWindow:
         if isinstance(self._order, TimeOrder):

@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
+from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Spanned, Traffic
@@ -113,8 +114,8 @@ class UniqueBatches:
     """
 
     def __init__(
-        self, dataset: ByNumber, entries: Callable[[int], Sequence[Entry]], samples: HeldSamples, exchange: Exchange, *,
-        first: int, num_workers: int, faults: Faults, max_ahead_bytes: int = 4 << 30,
+        self, dataset: ScheduledBatches[Any], entries: Callable[[int], Sequence[Entry]], samples: HeldSamples,
+        exchange: Exchange, *, first: int, num_workers: int, faults: Faults, max_ahead_bytes: int = 4 << 30,
     ) -> None:  # fmt: skip
         self._dataset, self._entries, self._samples, self._exchange = dataset, entries, samples, exchange
         self._first = first

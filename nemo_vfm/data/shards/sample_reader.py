@@ -92,6 +92,8 @@ class _Files(Protocol):
 class Loading(Protocol):
     """Knows one kind of shard: which samples may share a batch, and how one is read."""
 
+    is_light: bool  #: see `SampleReader.is_light`
+
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
         """The group's name, or None and the reason why the entry cannot be trained on."""
         ...
@@ -112,10 +114,6 @@ class Loading(Protocol):
         """
         ...
 
-    def is_light(self) -> bool:
-        """Whether reading is mostly waiting and copying, so that threads do; decoding wants processes."""
-        ...
-
 
 class CachedLatents:
     """Latents and, where all samples have them, text embeddings, as curation's encode step left them.
@@ -124,6 +122,8 @@ class CachedLatents:
         shards: the opened folder.
         buckets: where a bucket's own batch size is looked up; None takes the data module's for all.
     """
+
+    is_light = True
 
     def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
         self._shards, self._buckets = shards, buckets
@@ -174,10 +174,6 @@ class CachedLatents:
             found = {name: stored for data in contents for name, stored in stored_tensors(data).items()}
         return Sample(found, caption_of(self._shards, entry), float(fps))
 
-    def is_light(self) -> bool:
-        """True."""
-        return True
-
     def _shape_of(self, entry: Entry) -> tuple[int, ...]:
         known = entry.index.get("latent_shape")
         if isinstance(known, list) and len(known) == 4 and all(type(n) is int and n > 0 for n in known):
@@ -202,6 +198,8 @@ class CachedLatents:
 
 class Media:
     """Video and image files, decoded and cut to their bucket on the way; and their text embeddings, if any."""
+
+    is_light = False
 
     def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
         self._shards, self._buckets, self._decoder = shards, buckets, decoder
@@ -244,10 +242,6 @@ class Media:
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
         return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
-
-    def is_light(self) -> bool:
-        """False."""
-        return False
 
     def _bucket_of(self, entry: Entry) -> Bucket:
         name, reason = self.group_of(entry)
