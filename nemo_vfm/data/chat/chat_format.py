@@ -271,7 +271,7 @@ class ChatFormat:
             raise DataError("a message holds lists in lists that are nested too deep") from None
         return written.template.rendered(
             marked, tools=None if tools is None else written.control.marked(list(tools)),
-            add_generation_prompt=prompt, special=self.tokenizer.special_names(), variables=told,
+            add_generation_prompt=prompt, special=self.tokenizer.placed_tokens().special_names, variables=told,
         )  # fmt: skip
 
     def stop_tokens(self) -> frozenset[int]:

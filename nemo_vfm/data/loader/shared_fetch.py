@@ -18,7 +18,6 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches
 from nemo_vfm.data.batching.faults import Faults
@@ -34,22 +33,10 @@ class HeldSamples:
 
     def __init__(self, inner: Spanned, traffic: Traffic) -> None:
         self.inner, self._traffic, self._here = inner, traffic, threading.local()
+        self.entries, self.folder = inner.entries, inner.folder
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"inner": self.inner, "_traffic": self._traffic}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _here=threading.local())
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """See `Samples.entries`."""
-        return self.inner.entries
-
-    @property
-    def folder(self) -> Place | str:
-        """See `Samples.folder`."""
-        return self.inner.folder
+    def __reduce__(self) -> tuple[type["HeldSamples"], tuple[Spanned, Traffic]]:
+        return HeldSamples, (self.inner, self._traffic)
 
     def hold(self, held: FetchedBytes | None) -> None:
         """From here on this thread reads from `held`; other threads read from theirs."""

@@ -5,7 +5,6 @@ Shape letters: B rows, S tokens of a row.
 
 import itertools
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,14 +110,6 @@ Numbers = NDArray[np.int64]
 Documents = tuple[tuple[int, ...], ...]
 
 
-class Rows(Protocol):
-    """Rows of equal length, each by its number."""
-
-    def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
-        """Fill the arrays; the lengths of each row's documents, or nothing where all that is in a row is seen."""
-        ...
-
-
 class StreamRows:
     """Documents one after another, cut into rows wherever a row ends; a document sees those before it in its row."""
 
@@ -127,7 +118,7 @@ class StreamRows:
         self._spans = Spans(stream.num_tokens, size, seed=seed, shuffle=shuffle)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
-        """See `Rows.read`; the last label of a row is the first token of the stream's next row."""
+        """Fill the arrays, say nothing of documents; the last label of a row is the first token of the next row."""
         self._stream.gather_with_next(self._spans.starts(numbers), tokens_BS, labels_BS)
         return ()
 
@@ -210,6 +201,11 @@ class HeldOutRows:
         start = window * WINDOW * self._size
         stop = min(start + WINDOW * self._size, self._stream.num_tokens)
         return planned(self._stream.pieces(start, stop), self._size, np.arange(-(-(stop - start) // self._size)))
+
+
+#: Rows of equal length, each by its number. `read` fills arrays of tokens and labels, and gives the lengths of each
+#: row's documents, or nothing where all that is in a row is seen.
+Rows = StreamRows | DocumentRows | HeldOutRows
 
 
 @dataclass(frozen=True, slots=True)
