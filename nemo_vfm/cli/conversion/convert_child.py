@@ -26,17 +26,16 @@ def limit(size: int) -> None:
 
     RLIMIT_DATA and not RLIMIT_AS: torch maps gigabytes of libraries that take no memory.
     """
-    gigabytes = size // GB + 1
-    _at_most(resource.RLIMIT_DATA, 4 * GB + 12 * size)  # the file, its tensors one by one, and their copies
-    _at_most(resource.RLIMIT_CPU, 60 + 60 * gigabytes)
-    _at_most(resource.RLIMIT_FSIZE, 5 * size + (64 << 20))
-    _at_most(resource.RLIMIT_CORE, 0)
-
-
-def _at_most(kind: int, value: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (bound, bound))
+    limits = {
+        resource.RLIMIT_DATA: 4 * GB + 12 * size,  # the file, its tensors one by one, and their copies
+        resource.RLIMIT_CPU: 60 + 60 * (size // GB + 1),
+        resource.RLIMIT_FSIZE: 5 * size + (64 << 20),
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, value in limits.items():
+        _, hard = resource.getrlimit(kind)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound, bound))
 
 
 def convert(
