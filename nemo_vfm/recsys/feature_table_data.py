@@ -342,19 +342,11 @@ class OrderedBatches:
 
     def __init__(self, reader: WindowReader, chosen: Callable[[int], Tensor], batch_size: int) -> None:
         self._reader, self._chosen, self._batch_size = reader, chosen, batch_size
+        self.digest = reader.table.digest
+        self.dense = reader.dense  #: what the columns of `dense_BF` are
         sizes = (int(chosen(number).sum()) for number in range(len(reader.table.row_groups) - 1))
         self._ends = list(itertools.accumulate(sizes))
         self._of_row_group = functools.lru_cache(maxsize=2)(self._read)
-
-    @property
-    def digest(self) -> str:
-        """Of the table."""
-        return self._reader.table.digest
-
-    @property
-    def dense(self) -> Sequence[str]:
-        """What the columns of `dense_BF` are."""
-        return self._reader.dense
 
     def __len__(self) -> int:
         return -(-(self._ends or [0])[-1] // self._batch_size)

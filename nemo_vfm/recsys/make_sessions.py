@@ -118,27 +118,23 @@ class LogStatistics:
 
         d is None where no session has two samples. A side is left out where an AUC has no meaning.
         """
-        pairs = self._samples - self._sessions
-        unchanged = {group: 1 - changes / pairs if pairs else None for group, changes in self._changes.items()}
-        return {
-            "samples": self._samples, "sessions": self._sessions,
-            "samples_per_session": self._samples / self._sessions, "unchanged": unchanged, "teacher": self._sides(),
-        }  # fmt: skip
-
-    def _sides(self) -> dict[str, Json]:
-        if not self._labels:
-            return {}
-        teacher_B, click_B, is_held_out_B = map(torch.cat, zip(*self._labels, strict=True))
-        sides = {"all": torch.ones_like(is_held_out_B)}
-        if bool(is_held_out_B.any()):
-            sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
-        found = {}
+        sides, teacher = dict[str, Tensor](), dict[str, Json]()
+        if self._labels:
+            teacher_B, click_B, is_held_out_B = map(torch.cat, zip(*self._labels, strict=True))
+            sides["all"] = torch.ones_like(is_held_out_B)
+            if bool(is_held_out_B.any()):
+                sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
         for name, of in sides.items():
             if (samples := int(of.sum())) > 1:
                 auc = ScoreRanks(teacher_B[of]).expected_auc(teacher_B[of])
                 rate, click_rate = float(teacher_B[of].double().mean()), float(click_B[of].double().mean())
-                found[name] = {"samples": samples, "auc": auc, "rate": rate, "click_rate": click_rate}
-        return found
+                teacher[name] = {"samples": samples, "auc": auc, "rate": rate, "click_rate": click_rate}
+        pairs = self._samples - self._sessions
+        unchanged = {group: 1 - changes / pairs if pairs else None for group, changes in self._changes.items()}
+        return {
+            "samples": self._samples, "sessions": self._sessions,
+            "samples_per_session": self._samples / self._sessions, "unchanged": unchanged, "teacher": teacher,
+        }  # fmt: skip
 
 
 class _Making:
