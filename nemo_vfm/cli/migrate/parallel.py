@@ -35,10 +35,7 @@ def parallel(draft: Draft) -> None:
         return
     draft.put("parallel._target_", "nemo_vfm.parallel.plan.plan.ParallelPlan")
     for axis in _AXES:
-        if draft.whole(axis):
-            draft.carry(axis, f"parallel.{axis}", values[axis])
-        else:
-            draft.leave(axis, "leave the key out for none")
+        draft.carry_or_leave(axis, f"parallel.{axis}", draft.whole(axis), "leave the key out for none")
     if sequence or draft.get("sequence") is False:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
