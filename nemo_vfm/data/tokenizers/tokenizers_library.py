@@ -19,14 +19,10 @@ _MOST_BYTES = 1 << 30
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
-def _alphabet() -> dict[str, int]:
-    """GPT-2's letters for bytes: those that can be seen are themselves, and the others follow from 256 on."""
-    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [byte for byte in range(256) if byte not in seen]
-    return {chr(byte): byte for byte in seen} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTES = _alphabet()
+#: GPT-2's letters for bytes: those that can be seen are themselves, and the others follow from 256 on.
+_SEEN = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_OTHERS = sorted(set(range(256)) - _SEEN)
+_BYTES = {chr(byte): byte for byte in _SEEN} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
 
 
 class HuggingFace:

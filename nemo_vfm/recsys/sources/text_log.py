@@ -129,7 +129,8 @@ class TextRows:
     ) -> list[T]:
         """Of each row its value, and the default of rows that have none or are refused."""
         cells = self.columns[name]
-        known = {text: self._of_text(text, convert) for text in {one for one in cells if isinstance(one, str)}}
+        texts = {one: one.strip(" \t") for one in cells if isinstance(one, str)}
+        known = {one: _MISSING if text in self.missing else convert(text) for one, text in texts.items()}
         found = [
             known[cell] if isinstance(cell, str) else _MISSING if cell is None else convert(cell) for cell in cells
         ]
@@ -138,10 +139,6 @@ class TextRows:
             if rows and (required or value is None):
                 self.rows.refuse(np.array(rows), f"{name} {reason}")
         return [default if one is None or isinstance(one, _Missing) else one for one in found]
-
-    def _of_text(self, text: str, convert: Callable[[Json], T | None]) -> "T | _Missing | None":
-        text = text.strip(" \t")
-        return _MISSING if text in self.missing else convert(text)
 
 
 class _Missing:
