@@ -43,17 +43,10 @@ class PipedTars(StreamedTars):
         decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
-            tars=[Path(f"{number}.tar") for number in range(len(commands))],
-            batch_size=batch_size,
-            bucket=bucket,
-            num_workers=num_workers,
-            shuffle_buffer=shuffle_buffer,
-            counts=counts,
-            max_bad_in_a_row=max_bad_in_a_row,
-            max_ahead_gb=max_ahead_gb,
-            max_member_mb=max_member_mb,
-            decoder=decoder,
-        )
+            tars=[Path(f"{number}.tar") for number in range(len(commands))], batch_size=batch_size, bucket=bucket,
+            num_workers=num_workers, shuffle_buffer=shuffle_buffer, counts=counts, max_bad_in_a_row=max_bad_in_a_row,
+            max_ahead_gb=max_ahead_gb, max_member_mb=max_member_mb, decoder=decoder,
+        )  # fmt: skip
         self.commands = tuple(commands)
 
     def _listed(self) -> list[Tar]:

@@ -15,10 +15,9 @@ Shape letters: T frames, H height, W width.
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -42,7 +41,7 @@ _inherited: list[Any] = []
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
 
 
-class VideoReader(AbstractContextManager["VideoReader"], Protocol):
+class VideoReader(Protocol):
     """An open video. Not for two threads at once; after a fork each process opens its own."""
 
     def info(self) -> VideoInfo:
@@ -70,6 +69,14 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
     def close(self) -> None:
         """Let go of the file."""
         ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
@@ -112,7 +119,7 @@ def read_all(source: Path | bytes) -> Frames:
         return reader.read(range(reader.info().num_frames))
 
 
-class LibraryReader:
+class LibraryReader(VideoReader):
     """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's."""
 
     def __init__(self, source: Path | bytes, base: VideoReader, library: Library) -> None:
@@ -121,14 +128,6 @@ class LibraryReader:
         self._reader: Any = None
         self._turns = 0
         self._process = 0
-
-    def __enter__(self) -> "LibraryReader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the file."""
