@@ -77,13 +77,16 @@ class MakeSessions:
     def run(self, run: Run) -> Outcome:
         """Write what is missing; the second time it does nothing."""
         work = _Making(self, self.log.seeded(run.seed), run)
-        plan = work.plan()
+        plan = {**_settings(self), "log": _settings(work.log), "seed": run.seed}  # all that the result follows from
         before = _read_or_none(run.folder / _PLAN)
         if before == plan and (result := _read_or_none(run.folder / _RESULT)) is not None:
             return _outcome(result, did_nothing=True)
         if before not in (None, plan):
             warn(f"{run.folder} holds a log made with other settings; it is made again")
-            work.clear()
+            for name in ("table", "shards"):
+                shutil.rmtree(run.folder / name, ignore_errors=True)
+            for name in (_RESULT, _LOGISTIC, "ledger.json"):
+                (run.folder / name).unlink(missing_ok=True)
         write_json(run.folder / _PLAN, plan)
         return _outcome(work.finish(plan), did_nothing=False)
 
@@ -142,17 +145,6 @@ class _Making:
 
     def __init__(self, job: MakeSessions, log: SessionLog, run: Run) -> None:
         self.job, self.log, self.folder, self.seed = job, log, run.folder, run.seed
-
-    def plan(self) -> Json:
-        """All that the result follows from."""
-        return {**_settings(self.job), "log": _settings(self.log), "seed": self.seed}
-
-    def clear(self) -> None:
-        """Take away what other settings gave."""
-        for name in ("table", "shards"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        for name in (_RESULT, _LOGISTIC, "ledger.json"):
-            (self.folder / name).unlink(missing_ok=True)
 
     def finish(self, plan: Json) -> Json:
         """Write everything, and `sessions.json` last."""
@@ -231,11 +223,11 @@ class _Making:
                 scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
         teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
         of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
-
-        def auc_by_side(score_B: Tensor) -> dict[str, float]:
-            return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
-
-        return {ridge: auc_by_side(torch.cat(found)) for ridge, found in scores.items()}
+        score_B = {ridge: torch.cat(found) for ridge, found in scores.items()}
+        return {
+            ridge: {side: ScoreRanks(one_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
+            for ridge, one_B in score_B.items()
+        }
 
     def _held_out(self, chunk: LogChunk) -> Tensor:
         return held_out(chunk.session_B, self.seed, self.job.val_fraction)
