@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from nemo_vfm.cli.conversion.model_folder import DTYPES
 from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from nemo_vfm.models.adapters.adapter_file import Style
 
 _LOADED = "file"
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 _FILE_BYTES = 4 << 30
 
 
@@ -127,7 +127,7 @@ def merge_adapter(
     load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
     weights = merged(model)
     with GptFolder(base) if is_language_model(base) else TransformerFolder(base) as stored:
-        kind = stored.dtype(next(iter(weights))) if dtype is None else getattr(torch, _DTYPES[dtype])
+        kind = stored.dtype(next(iter(weights))) if dtype is None else getattr(torch, DTYPES[dtype])
     if isinstance(model, DiT):
         write_transformer(model, weights, target, dtype=kind)
     else:
