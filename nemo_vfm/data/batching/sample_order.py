@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 
@@ -79,7 +79,7 @@ class Order:
         """Samples of a global batch, on average."""
         return sum(len(group.samples) for group in self.groups) / self.batches_per_epoch
 
-    def at(self, first: int, places: Mapping[str, int]) -> Self:
+    def at(self, first: int, places: Mapping[str, int]) -> "Order":
         """See `BatchSchedule.at`; its parts are the groups."""
         return self._how(first=first, places=places)
 
