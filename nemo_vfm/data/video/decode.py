@@ -15,9 +15,10 @@ Shape letters: T frames, H height, W width.
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -41,7 +42,7 @@ _inherited: list[Any] = []
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
 
 
-class VideoReader(Protocol):
+class VideoReader(AbstractContextManager["VideoReader"], Protocol):
     """An open video. Not for two threads at once; after a fork each process opens its own."""
 
     def info(self) -> VideoInfo:
@@ -69,14 +70,6 @@ class VideoReader(Protocol):
     def close(self) -> None:
         """Let go of the file."""
         ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
@@ -119,7 +112,7 @@ def read_all(source: Path | bytes) -> Frames:
         return reader.read(range(reader.info().num_frames))
 
 
-class LibraryReader(VideoReader):
+class LibraryReader:
     """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's."""
 
     def __init__(self, source: Path | bytes, base: VideoReader, library: Library) -> None:
@@ -128,6 +121,14 @@ class LibraryReader(VideoReader):
         self._reader: Any = None
         self._turns = 0
         self._process = 0
+
+    def __enter__(self) -> "LibraryReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let go of the file."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, pairwise
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import av
@@ -22,7 +23,6 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Frames, Transfer
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
-from nemo_vfm.data.video.decode import VideoReader
 from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.joined_recordings import (
     Recordings,
@@ -87,7 +87,7 @@ _LATEST: list[tuple[tuple[object, ...], PacketIndex]] = []
 
 
 @no_component
-class PyAVReader(VideoReader):
+class PyAVReader:
     """See `VideoReader`. `read` and `frames` share one decoder: use one of them at a time.
 
     Args:
@@ -115,6 +115,14 @@ class PyAVReader(VideoReader):
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
         self._opened()
+
+    def __enter__(self) -> "PyAVReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let go of the file."""
