@@ -6,17 +6,40 @@ Shape letters: L rows of the batch.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.log_reading import LogFiles, Sessions
+from nemo_vfm.recsys.sources.log_reading import LogFiles, LogRows, Sessions
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-if TYPE_CHECKING:
-    from nemo_vfm.recsys.sources.arrow_values import ArrowRows
-    from nemo_vfm.recsys.sources.text_log import TextRows
+
+class ColumnRows(Protocol):
+    """Some rows of a log. Columns are converted when asked for; rows that do not convert are refused."""
+
+    @property
+    def rows(self) -> LogRows:
+        """Which rows these are."""
+        ...
+
+    def keys(self, name: str) -> Tensor:
+        """Integers or hashes of texts: int64, (L,). A row without one is refused."""
+        ...
+
+    def times(self, name: str) -> Tensor:
+        """Integers, dates or times: int64, (L,). A row without one is refused."""
+        ...
+
+    def numbers(self, name: str, *, required: bool) -> Tensor:
+        """float32, (L,); NaN where there is none, which is refused where it is required."""
+        ...
+
+    def ids(self, name: str) -> Jagged:
+        """Of each row its ids, or none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +60,7 @@ class NamedColumns:
         single = [name for name in (self.session, self.time, self.weight) if name]
         return list(dict.fromkeys([*single, *self.labels, *self.features, *self.dense]))
 
-    def chunk(self, rows: "ArrowRows | TextRows") -> LogChunk:
+    def chunk(self, rows: ColumnRows) -> LogChunk:
         """The samples, refused rows included."""
         ids = torch.from_numpy(rows.rows.numbers_L)
         dense = {name: rows.numbers(name, required=False) for name in self.dense}
