@@ -21,7 +21,7 @@ from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.batching.sample_order import Alike, Group, Order
 from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.fetch_exchange import Exchange, Spanned, Traffic
-from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
 from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
@@ -37,10 +37,7 @@ class EntryReader:
 
     def __init__(self, loading: Loading, entries: Sequence[Entry]) -> None:
         self._loading, self._entries, self._sizes = loading, entries, dict[int, int]()
-
-    def is_light(self) -> bool:
-        """See `Loading.is_light`."""
-        return self._loading.is_light()
+        self.is_light = loading.is_light
 
     def read(self, index: int, samples: Alike) -> tuple[VideoBatch, list[Fault | None]]:
         """See `SampleReader.read`."""
@@ -162,13 +159,14 @@ class ListedData(ScheduledData[Alike]):
         if self._peers is None:
             return super().train_dataloader()
         batches, opened = self.by_number(), self._open()
+        schedule, rank, num_ranks = batches.schedule, batches.rank, batches.num_ranks
         if not isinstance(opened.samples, HeldSamples):
             raise UserError(
                 f"{opened.samples.folder} cannot be fetched in parts; ranks that share their data need shards"
             )
         return UniqueBatches(
             batches,
-            lambda index: opened.reader.entries(batches.samples(index).ids),
+            lambda index: opened.reader.entries(schedule.samples(index, rank, num_ranks).ids),
             opened.samples,
             Exchange(opened.samples.inner, self._peers, self.traffic),
             first=self._first_batch,
@@ -185,7 +183,7 @@ class ListedData(ScheduledData[Alike]):
             for group in opened.val
             for first in range(0, len(group.samples), group.batch_size)
         ]
-        return HeldOutBatches(opened.reader, slices, self.max_bad_in_a_row)
+        return self.read_in_order(opened.reader, slices)
 
     def _open(self) -> "_Opened":
         if self._opened is None:

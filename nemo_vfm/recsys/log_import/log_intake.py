@@ -58,7 +58,7 @@ class ImportCounts:
         }  # fmt: skip
 
     def json(self) -> dict[str, Json]:
-        """All of it, for `counts_of`."""
+        """All of it, for `state_of`."""
         listed: list[Json] = [asdict(row) for row in self.listed]
         return {"total": self.total, "dropped": dict(self.dropped), "failed": dict(self.failed), "listed": listed}
 
@@ -80,7 +80,10 @@ def state_of(content: Any) -> IntakeState:
     """What `IntakeState.json` gave; the beginning for None."""
     if content is None:
         return IntakeState()
-    return IntakeState(LogPosition(**content["position"]), counts_of(content["counts"]), content["share"])
+    saved = content["counts"]
+    listed = [BadRow(**row) for row in saved["listed"]]
+    counts = ImportCounts(saved["total"], Counter(saved["dropped"]), Counter(saved["failed"]), listed)
+    return IntakeState(LogPosition(**content["position"]), counts, content["share"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,10 @@ class LogIntake:
                     f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
                     f"{count:,} of them: {reason}. Is the file of another kind?"
                 )
-            counts = counts_of(state.counts.json())
-            counts.total += read.num_rows
+            old = state.counts
+            counts = ImportCounts(
+                old.total + read.num_rows, Counter(old.dropped), Counter(old.failed), [*old.listed]
+            )  # fmt: skip
             counts.fail(read.bad)
             chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
             state = IntakeState(read.end, counts, read.share)
@@ -149,9 +154,3 @@ class LogIntake:
                 }
                 chunk = replace(chunk, features={**chunk.features, **mapped})
             yield chunk, state
-
-
-def counts_of(content: Any) -> ImportCounts:
-    """The counts that `ImportCounts.json` gave, or a copy of them."""
-    listed = [BadRow(**row) for row in content["listed"]]
-    return ImportCounts(content["total"], Counter(content["dropped"]), Counter(content["failed"]), listed)
