@@ -14,8 +14,7 @@ from nemo_vfm.core.storage.uri import Place, places
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, by_kind, decide, nearest_pairs
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.rule import NEAREST_PAIRS, Rule, add_likeness, by_kind, decide, nearest_pairs
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings import Cache, fingerprint

@@ -15,25 +15,37 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, Balanced
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
 from nemo_vfm.curate.caption.caption_writer import write_captions
-from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, decide, nearest_pairs, rules_json, survival
 from nemo_vfm.curate.decide.rule import (
+    NEAREST_PAIRS,
     Known,
     Rule,
+    add_likeness,
     check_rules,
     comparisons,
+    decide,
     first_broken,
     label_columns,
+    nearest_pairs,
     reads_captions,
+    rules_json,
+    survival,
 )
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import Examine
-from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
 from nemo_vfm.curate.examine.findings import Findings, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
-from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing, say_what_codecs_lack, say_what_nvdec_leaves
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.media_pipeline import (
+    WorkContext,
+    encode_kept,
+    encode_missing,
+    examine_all,
+    probe_all,
+    say_what_codecs_lack,
+    say_what_nvdec_leaves,
+)
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
     remove_unfinished,
@@ -160,8 +172,9 @@ class Curate:
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
-        media = self._media(places)
-        encode_kept(files, records, self, media, hands)
+        encode = self._encode(places)
+        media = encode.media
+        encode_kept(files, records, encode, hands, decide=self.decide, ready=self.ready)
         caption_report = write_captions(records, self.captions, media.file_of, places.work / "captions")
         balanced = None if self.balance is None else self.balance.apply(records)
         # Rules that read captions come last; what went for being like a clip that they drop stays away.
@@ -209,8 +222,9 @@ class Curate:
             records = [clip for file in files for clip in file.clips]
             add_likeness(records, self.stages)
             self.decide(records)
-            media = self._media(places)
-            encode_missing(mine, self, media, hands)
+            encode = self._encode(places)
+            media = encode.media
+            encode_missing(mine, encode, hands, self.ready)
             there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
             write_captions(
                 there, self.captions, media.file_of, places.work / "captions", f"part-{part.number}-of-{part.count}"
@@ -228,8 +242,9 @@ class Curate:
         if self.copy_to is not None:
             upload_shards(shards, self.copy_to)
 
-    def _media(self, places: "_Places") -> Media:
-        return Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
+    def _encode(self, places: "_Places") -> Encode:
+        media = Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
+        return Encode(self.transcode, self.restore, media, self.decode)
 
     def _drop_copies(self, records: Sequence[ClipRecord], media: Media) -> None:
         if not self.keep_clips:

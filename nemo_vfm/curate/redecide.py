@@ -17,8 +17,17 @@ from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, wri
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import RULE, Balance, Balanced
-from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, above, drop_duplicates, nearest_pairs, survival
-from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken, reads_captions
+from nemo_vfm.curate.decide.rule import (
+    NEAREST_PAIRS,
+    Rule,
+    above,
+    check_columns,
+    drop_duplicates,
+    first_broken,
+    nearest_pairs,
+    reads_captions,
+    survival,
+)
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder

@@ -12,7 +12,8 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.curate.examine.sandbox import Child, ChildDied, Limits, MediaWork, Pulse, Reply, valid
-from nemo_vfm.curate.execute.work_units import Item, megapixels
+from nemo_vfm.curate.execute.work_units import Item
+from nemo_vfm.curate.media_pipeline import megapixels
 
 
 @dataclass(frozen=True)

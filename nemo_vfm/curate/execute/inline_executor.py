@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
-from nemo_vfm.curate.execute.work_units import Done, Item, Step, Throughput, Tick, Watch, Worker, present
+from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
+from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Worker
 
 
 class Inline:
@@ -57,3 +59,21 @@ def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[o
             yield part
         start = time.perf_counter()
     took.busy_s += time.perf_counter() - start
+
+
+@contextmanager
+def present(item: Item) -> Iterator[Lost | None]:
+    """What the item speaks of is present while the block runs; why not, where it cannot be had any more.
+
+    Raises:
+        StoreUnreachable: its store does not answer, so every other item would fail, too.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(item.here())
+        except StoreUnreachable:
+            raise
+        except (DataError, StoreDenied) as error:
+            yield Lost(str(error))
+        else:
+            yield None

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
-from nemo_vfm.curate.execute.inline_executor import timed
+from nemo_vfm.curate.execute.inline_executor import present, timed
 from nemo_vfm.curate.execute.ordered import finished, num_cores
-from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Watch, Worker, present
+from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Watch, Worker
 
 
 class Processes:

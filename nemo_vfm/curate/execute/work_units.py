@@ -5,11 +5,10 @@ video is decoded in one place and its clips are scored in another, and neither w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
 from nemo_vfm.core.types.json_value import Json
 
 
@@ -21,11 +20,6 @@ class Item:
     megapixels: float = 0.0  #: how much is to be worked on, which limits its processor time; see `megapixels`
     #: makes what the request speaks of present on this machine for the length of a block
     here: Callable[[], AbstractContextManager[object]] = nullcontext
-
-
-def megapixels(num_frames: int, width: int, height: int) -> float:
-    """The work that so many frames make, in 10^6 pixels; a smaller frame counts as so many, too."""
-    return num_frames * max(1.0, width * height / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +37,6 @@ class Lost:
 
 
 Done = tuple[int, list[object] | Lost]  # an item's number, and what came of it
-
-
-@contextmanager
-def present(item: Item) -> Iterator[Lost | None]:
-    """What the item speaks of is present while the block runs; why not, where it cannot be had any more.
-
-    Raises:
-        StoreUnreachable: its store does not answer, so every other item would fail, too.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(item.here())
-        except StoreUnreachable:
-            raise
-        except (DataError, StoreDenied) as error:
-            yield Lost(str(error))
-        else:
-            yield None
 
 
 class Worker(Protocol):

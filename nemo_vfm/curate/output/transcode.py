@@ -26,8 +26,8 @@ from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_j
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
+from nemo_vfm.curate.examine.examine_file import Unchanged, reason_of
 from nemo_vfm.curate.examine.findings import fingerprint, in_names
-from nemo_vfm.curate.examine.probe import Unchanged, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify

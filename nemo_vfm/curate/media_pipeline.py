@@ -1,4 +1,4 @@
-"""Probes and examines the source's files; yields a record of each, with its clips and all findings about them.
+"""Runs the passes over the media: probes and examines the source's files, then encodes the clips that are kept.
 
 Several workers examine a long video, each a stretch of it. The shots follow from all glances in order. A shot that a
 worker guessed wrong, since it began in the middle, is examined again. A video that cannot be read to its end is
@@ -6,28 +6,31 @@ examined again as a whole.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
 from nemo_vfm.core import progress
+from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.log import Bar, bar, warn
+from nemo_vfm.core.log import Bar, bar, info, warn, warn_once
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.examine.examine_file import Examine, finite
+from nemo_vfm.curate.examine.examine_file import Examine, Probe, finite, mark_exact_duplicates, read_probed, state_of
 from nemo_vfm.curate.examine.findings import Cache, Findings, Missing
-from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_probed, state_of
 from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
-from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker, megapixels
+from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import Learned, MediaInfo, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.stage import ClipRecord, Learned, MediaInfo, Ready, SourceFile, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
+from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 from nemo_vfm.data.video.image_file import said_of_deep
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
+SEGMENT_S, MOST_SEGMENTS = 30.0, 32  # of a film whose clips one worker encodes
 Replies = list[Reply] | Lost
 PROBED = 2  #: changed when a probe finds out something else about the same file
 #: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
@@ -306,3 +309,108 @@ def named(file: FileRecord, message: str) -> str:
     """The message with the file's name, once."""
     name = " ".join(file.found.name.split())  # as `reason_of` has it: a name must not begin a line of the log
     return message if name in message else f"{name}: {message}"
+
+
+def encode_kept(
+    files: Sequence[FileRecord],
+    records: Sequence[ClipRecord],
+    encode: Encode,
+    hands: WorkContext,
+    *,
+    decide: Callable[[Sequence[ClipRecord]], None],
+    ready: Callable[[], None],
+) -> None:
+    """Encode every clip that is kept, in `work/clips`, and record its size and sound.
+
+    A clip that cannot be encoded fails, so its duplicates may be kept instead: decide again until nothing changes.
+
+    Args:
+        decide: sets the fate of every clip that has not failed.
+        ready: called before anything is encoded; what it raises ends the run.
+    """
+    failed = -1
+    while failed != (failed := sum(record.message is not None for record in records)):
+        decide(records)
+        encode_missing(files, encode, hands, ready)
+    for record in records:
+        if record.decision == "kept":
+            fact = encode.media.fact_of(record)
+            record.width, record.height = fact["width"], fact["height"]
+            record.audio, record.audio_failure = fact["audio"], fact["audio_failure"]
+            record.scores |= fact["facts"]
+            record.restored = tuple(fact["restored"])
+
+
+def encode_missing(files: Sequence[FileRecord], encode: Encode, hands: WorkContext, ready: Callable[[], None]) -> None:
+    """Encode the kept clips of these files that are not encoded yet; one that cannot be encoded fails."""
+    work, items = [], []
+    for file in files:
+        absent = [clip for clip in file.clips if clip.decision == "kept" and encode.media.fact_of(clip) is None]
+        # One worker encodes the clips that begin in one stretch of the file, whatever else of it is encoded already. A
+        # long film has few stretches, since a container is read from end to end before its first frame is decoded.
+        info = file.info
+        stretch = max(SEGMENT_S * info.fps, info.num_frames / MOST_SEGMENTS) if info else float("inf")
+        by_stretch: dict[int, list[ClipRecord]] = {}
+        for clip in absent:
+            by_stretch.setdefault(int(clip.clip.first_frame / stretch), []).append(clip)
+        for missing in by_stretch.values():
+            clips = [
+                {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
+                for r in missing
+            ]
+            request = {
+                "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
+                "state": file.state, "clips": clips, "image": file.found.is_image,
+            }  # fmt: skip
+            pixels = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
+            items.append(Item(request, pixels, file.found.here))
+            work.append((file, missing))
+    if work:
+        ready()
+    on_gpu = encode.decode == "nvdec" or encode.transcode.encoder == "nvenc"
+    gpu_share = GPU_SLICE if on_gpu else 0.0
+    steps = [Step("transcode", MediaWork(encode, hands.limits, task="its encoding"), gpus=gpu_share)]
+    total = sum(record.clip.num_frames for _, missing in work for record in missing)
+    for number, replies in hands.work("transcode", total, steps, items):
+        _note(*work[number], replies, encode.media)
+
+
+def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:
+    """Write down why clips are not encoded: each its own reason, or the one that ended the work on the file."""
+    name = file.found.name
+    if isinstance(replies, Lost):
+        why, messages = replies.message, {}
+    else:
+        why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
+        messages = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+    for record in missing:
+        if media.fact_of(record) is None:
+            record.message = messages.get(record.clip.id) or (why if name in why else f"{name}: {why}")
+
+
+def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
+    """Say once what is slower than it could be."""
+    usable(transcode.encoder)
+    check_decoding(decode)
+    if gpus() and transcode.encoder == "x264":
+        reason = why_not("nvenc")
+        info(f"nvenc does not work ({reason}): {COSTS['nvenc']}" if reason else "encoder=nvenc would encode on the GPU")
+    if gpus() and decode == "cpu":
+        reason = nvdec_why_not()
+        info(f"nvdec does not work ({reason}): {COSTS['nvdec']}" if reason else "decode=nvdec would decode on the GPU")
+
+
+def say_what_nvdec_leaves(files: Sequence[FileRecord], decode: Decoding) -> None:
+    """Say once which of these files are decoded by the CPU although NVDEC was asked for."""
+    if decode == "cpu":
+        return
+    videos = [file.info for file in files if file.info is not None and not file.found.is_image]
+    left = [info.codec for info in videos if info.codec not in NVDEC_CODECS]
+    if left:
+        codecs = ", ".join(sorted(set(left)))
+        warn_once(f"NVDEC does not decode {codecs}: {len(left)} of {len(files)} files are decoded by the CPU")
+
+
+def megapixels(num_frames: int, width: int, height: int) -> float:
+    """The work that so many frames make, in 10^6 pixels; a smaller frame counts as so many, too."""
+    return num_frames * max(1.0, width * height / 1e6)
