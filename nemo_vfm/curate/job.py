@@ -185,23 +185,24 @@ class Curate:
                 record.rule = names[place]
         ledger = count(files)
         state = self._state(files, records)
-        if places.finished(state):
-            self._drop_copies(records, media)
-            self._copy(places.shards)
-            return _outcome(ledger, did_nothing=True)
-        write_json(places.folder / "captions.json", caption_report.to_json())
-        write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
-        self._write(files, records, ledger, media, places, balanced)
-        if not ledger.kept:
-            raise NothingKept(_why_nothing(ledger))
-        self._copy(places.shards)
-        write_json(places.done, state)
-        self._drop_copies(records, media)
-        return _outcome(ledger)
+        is_done = places.finished(state)
+        if not is_done:
+            write_json(places.folder / "captions.json", caption_report.to_json())
+            write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
+            self._write(files, records, ledger, media, places, balanced)
+            if not ledger.kept:
+                raise NothingKept(_why_nothing(ledger))
+        if self.copy_to is not None:
+            upload_shards(places.shards, self.copy_to)
+        if not is_done:
+            write_json(places.done, state)
+        if not self.keep_clips:
+            media.drop([record for record in records if record.decision == "kept"])
+        return _outcome(ledger, did_nothing=is_done)
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`; in two rounds: files are examined, all is decided on together, then clips are encoded."""
-        return Needs(rounds=2, ray=self.executor.needs_ray())
+        return Needs(rounds=2, ray=self.executor.needs_ray)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: first the scores of this part's files, then media and captions of what is kept of them.
@@ -238,17 +239,9 @@ class Curate:
             if isinstance(voice, Ready):
                 voice.ready()
 
-    def _copy(self, shards: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(shards, self.copy_to)
-
     def _encode(self, places: "_Places") -> Encode:
         media = Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
         return Encode(self.transcode, self.restore, media, self.decode)
-
-    def _drop_copies(self, records: Sequence[ClipRecord], media: Media) -> None:
-        if not self.keep_clips:
-            media.drop([record for record in records if record.decision == "kept"])
 
     def _examine(self, files: Sequence[FileRecord], hands: WorkContext, places: "_Places") -> None:
         thumbnails = (places.work / "thumbnails").absolute()

@@ -14,7 +14,7 @@ from pathlib import Path
 from nemo_vfm.core import progress
 from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.log import Bar, bar, info, warn, warn_once
+from nemo_vfm.core.log import bar, info, warn, warn_once
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
@@ -40,7 +40,7 @@ GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 
 @dataclass(frozen=True, slots=True)
 class JudgeWork:
-    """Settings of the second step of examination."""
+    """The second step of examination: the learned stages judge the frames that they asked for."""
 
     stages: Mapping[str, Learned]  #: the learned ones, by name
 
@@ -48,12 +48,7 @@ class JudgeWork:
         """Load every model; nothing here may crash, so nothing is isolated."""
         for stage in self.stages.values():
             stage.load()
-        return _Judge(self.stages)
-
-
-class _Judge:
-    def __init__(self, stages: Mapping[str, Learned]) -> None:
-        self._stages = stages
+        return self
 
     def do(self, item: object) -> Iterator[object]:
         """The same reply with the findings of the learned stages, and without their frames."""
@@ -63,7 +58,7 @@ class _Judge:
         found: dict[str, Json] = {}
         for name, frames_THWC in item.arrays.items():
             try:
-                (finding,) = self._stages[name].judge([frames_THWC])
+                (finding,) = self.stages[name].judge([frames_THWC])
                 vector = {} if finding.vector is None else {"vector": finding.vector}
                 found[name] = {"scores": finite(finding.scores), **vector}
             except NemoVfmError:
@@ -196,7 +191,17 @@ class WorkContext:
             return
         start = time.perf_counter()
         with bar(title, total or len(items), unit="frames" if total else "") as line:
-            watch = Watch(_Frames(title, total, line).advance) if total else Watch()
+            done = 0
+
+            def advance(frames: int) -> None:
+                nonlocal done
+                done += frames  # what is done again after a worker died counts once more
+                progress.frames(title, min(done, total), total)
+                line.advance(frames)
+
+            if total:
+                progress.frames(title, 0, total)
+            watch = Watch(advance) if total else Watch()
             for number, parts in self.executor.run(steps, items, watch):
                 yield number, parts if isinstance(parts, Lost) else valid(parts)
                 if not total:
@@ -204,20 +209,6 @@ class WorkContext:
         for step in watch.steps:
             step.wall_s = time.perf_counter() - start
         self.throughput.extend(watch.steps)
-
-
-class _Frames:
-    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more."""
-
-    def __init__(self, title: str, total: int, line: Bar) -> None:
-        self._title, self._total, self._line, self._done = title, total, line, 0
-        progress.frames(title, 0, total)
-
-    def advance(self, frames: int) -> None:
-        """So many more."""
-        self._done += frames
-        progress.frames(self._title, min(self._done, self._total), self._total)
-        self._line.advance(frames)
 
 
 def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:

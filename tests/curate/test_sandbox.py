@@ -134,7 +134,7 @@ def test_slow_frames_are_told_one_by_one_and_quick_ones_by_the_dozen():
     assert told == [1, 1, 1]
     for _ in range(50):
         pulse.tick(1)
-    pulse.flush()
+    pulse.tick(0, is_last=True)
     assert told == [1, 1, 1, 48, 2]
 
 

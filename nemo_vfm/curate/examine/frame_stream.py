@@ -14,7 +14,6 @@ import av
 import cv2
 import numpy as np
 from av.video.reformatter import VideoReformatter
-from numpy.typing import NDArray
 
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Span
@@ -60,7 +59,9 @@ class Walk:
         self._path, self._wants_vectors, self._max_held_bytes, self._tick = path, vectors, max_held_bytes, tick
         self._decode: Decoding = decode
         self._reader = PyAVReader(path, vectors=vectors, decode=decode)
-        self._small = _Small(self._reader, side_px)
+        self._side_px, self._turns = side_px, self._reader.info().rotation_deg // 90
+        self._small_sizes: dict[tuple[int, int], tuple[int, int]] = {}  # by stored size
+        self._scaler = VideoReformatter()  # keeps its tables from frame to frame
         self._sizes: list[tuple[int, tuple[int, int]]] = []  # of each run of frames, its first number and stored size
         codec, on_cpu = self._reader.info().codec, self._reader.decode == "cpu"
         self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
@@ -185,9 +186,21 @@ class Walk:
         self._first += 1
 
     def _remembered(self, frame: av.VideoFrame) -> "_Held":
+        """The frame made small, in RGB and upright, and its motion vectors."""
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
-        return _Held(self._small.of(frame), vectors)
+        # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
+        # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
+        stored = frame.width, frame.height
+        if stored not in self._small_sizes:
+            shown = self._reader.shown_size(*stored)
+            ratio = min(1.0, self._side_px / min(shown))
+            self._small_sizes[stored] = max(1, round(shown[0] * ratio)), max(1, round(shown[1] * ratio))
+        width, height = size = self._small_sizes[stored]
+        form = "rgb24" if stored == size else "gbrp"
+        small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
+        upright = np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
+        return _Held(upright, vectors)
 
 
 class _Held(NamedTuple):
@@ -198,30 +211,6 @@ class _Held(NamedTuple):
     def num_bytes(self) -> int:
         """Vectors count, too: those of a frame of 4K take several times its small picture."""
         return int(self.small.nbytes + self.vectors.blocks_B.nbytes)
-
-
-class _Small:
-    """Makes frames of one video small, RGB and upright."""
-
-    def __init__(self, reader: PyAVReader, side_px: int) -> None:
-        self._reader, self._side_px = reader, side_px
-        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # stored -> small
-        self._turns = reader.info().rotation_deg // 90
-        self._scaler = VideoReformatter()  # keeps its tables from frame to frame
-
-    def of(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
-        # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
-        stored = frame.width, frame.height
-        if stored not in self._sizes:
-            width, height = self._reader.shown_size(*stored)
-            ratio = min(1.0, self._side_px / min(width, height))
-            self._sizes[stored] = max(1, round(width * ratio)), max(1, round(height * ratio))
-        size = self._sizes[stored]
-        form = "rgb24" if stored == size else "gbrp"
-        width, height = size
-        small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
-        return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
 
 
 def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Span, str | None]:

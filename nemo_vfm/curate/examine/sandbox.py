@@ -273,7 +273,7 @@ def _answer(connection: Connection, operation: Operation, request: Json) -> None
             _send(connection, {"fact": reply.fact, "arrays": shapes})
             for array in reply.arrays.values():
                 connection.send_bytes(np.ascontiguousarray(array, dtype=np.uint8).data.cast("B"))
-        pulse.flush()
+        pulse.tick(0, is_last=True)
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except MemoryError:
@@ -296,20 +296,13 @@ class Pulse:
         self._say, self._clock = say, clock
         self._done, self._said_s = 0, clock()
 
-    def tick(self, count: int) -> None:
-        """So many frames more are done."""
+    def tick(self, count: int, *, is_last: bool = False) -> None:
+        """So many frames more are done; the last call passes on what is left."""
         self._done += count
-        if self._done >= _TICKS_EVERY or self._clock() - self._said_s >= _TICKS_EVERY_S:
-            self._pass_on()
-
-    def flush(self) -> None:
-        """Pass on what is left."""
-        if self._done:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        self._say(self._done)
-        self._done, self._said_s = 0, self._clock()
+        is_due = self._done >= _TICKS_EVERY or self._clock() - self._said_s >= _TICKS_EVERY_S
+        if self._done > 0 if is_last else is_due:
+            self._say(self._done)
+            self._done, self._said_s = 0, self._clock()
 
 
 def _send(connection: Connection, value: Json) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
 from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Worker
@@ -16,12 +16,10 @@ class Inline:
             where a debugger sees it and a damaged file can end the run.
     """
 
+    needs_ray = False
+
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated
-
-    def needs_ray(self) -> bool:
-        """See `Executor`."""
-        return False
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
@@ -38,12 +36,19 @@ class Inline:
                 worker.stop()
 
 
-def through(workers: Sequence[Worker], item: object, watch: Watch) -> Iterator[object]:
-    """An item's parts, each taken through all the steps; what each took is added to the watch."""
+def through(
+    workers: Sequence[Worker], item: object, watch: Watch, one_at_a_time: AbstractContextManager[object] = nullcontext()
+) -> Iterator[object]:
+    """An item's parts, each taken through all the steps; what each took is added to the watch.
+
+    Args:
+        one_at_a_time: held while a worker of a later step, which several threads may share, is at work.
+    """
     first, *rest = workers
     for part in timed(first.do(item), watch.steps[0], watch):
         for worker, took in zip(rest, watch.steps[1:], strict=True):
-            (part,) = timed(worker.do(part), took, watch)
+            with one_at_a_time:
+                (part,) = timed(worker.do(part), took, watch)
         yield part
 
 

@@ -126,6 +126,8 @@ class Ray:
         permissions: given by the program that composes the recipe, never by a recipe.
     """
 
+    needs_ray = True
+
     def __init__(
         self, *, address: str | None = None, cpus_per_actor: float = 1.0, max_actors: int = 256, attempts: int = 3,
         permissions: Permissions = NOTHING,
@@ -147,10 +149,6 @@ class Ray:
             return ()
         origin = "RAY_ADDRESS" if self.address is None else "allowed by you"
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
-
-    def needs_ray(self) -> bool:
-        """See `Executor`."""
-        return True
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""

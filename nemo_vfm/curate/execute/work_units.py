@@ -96,9 +96,7 @@ class Watch:
 class Executor(Protocol):
     """Does the steps of a pipeline for all items."""
 
-    def needs_ray(self) -> bool:
-        """Whether Ray must run on its machines."""
-        ...
+    needs_ray: bool  #: whether Ray must run on its machines
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """Of each item, as it is finished, its number and all its parts, or `Lost`; few more are held than are at work.

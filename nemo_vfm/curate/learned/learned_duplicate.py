@@ -10,13 +10,13 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, evenly
-from nemo_vfm.curate.record.stage import ClipRecord, Finding
-from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
+from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.score.semantic_duplicate import VectorDuplicates
 from nemo_vfm.dedup.semantic import as_text
 
 
 @needs_gpu()
-class LearnedDuplicate:
+class LearnedDuplicate(VectorDuplicates):
     """Finds clips that are much of the same kind, by CLIP or SigLIP features; see `score.semantic_duplicate`.
 
     A clip's vector is the mean of its frames' unit vectors, scaled to length 1.
@@ -66,11 +66,3 @@ class LearnedDuplicate:
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""
         return f"semantic/1 {self.bearer.fingerprint()} {self.num_frames}"
-
-    def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Cosine of each clip to the other clip most like it."""
-        return nearest(vectors, self.seed)
-
-    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
-        """`{position of a duplicate: position of the clip to keep}`."""
-        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)

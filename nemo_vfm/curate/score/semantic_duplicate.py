@@ -27,7 +27,31 @@ class Embedder(Protocol):
         ...
 
 
-class SemanticDuplicate:
+class VectorDuplicates:
+    """Compares clips by the cosine of their vectors, in overlapping clusters where there are many."""
+
+    quality: str  #: the score by which the better of two clips is chosen
+    seed: int  #: of the clusters
+
+    def likeness(self, vectors: Sequence[str]) -> list[float]:
+        """Cosine of each clip to the other clip most like it."""
+        return [max(0.0, float(value)) for value in _matched(tuple(vectors), self.seed).nearest_N] if vectors else []
+
+    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
+        """`{position of a duplicate: position of the clip to keep}`."""
+        if not clips:
+            return {}
+
+        def preference(place: int) -> tuple[float, float, float, str]:
+            clip = clips[place]
+            return float(clip.width * clip.height), number(clip, self.quality), clip.duration_s, clip.clip.id
+
+        order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
+        matches = _matched(tuple(vectors[place] for place in order), self.seed)
+        return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
+
+
+class SemanticDuplicate(VectorDuplicates):
     """Finds clips that are much of the same kind, though no frame is a copy; no weights (those: `learned`).
 
     Vectors are compared inside overlapping clusters. Of a group the clip of highest resolution stays, then the best,
@@ -49,35 +73,6 @@ class SemanticDuplicate:
     def remember(self, footage: ClipFrames) -> str:
         """The clip's vector, as text."""
         return as_text(self.embedder.embed(footage.frames(self.embedder.wanted(footage.num_frames))))
-
-    def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Cosine of each clip to the other clip most like it."""
-        return nearest(vectors, self.seed)
-
-    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
-        """`{position of a duplicate: position of the clip to keep}`."""
-        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
-
-
-def nearest(vectors: Sequence[str], seed: int) -> list[float]:
-    """See `SemanticDuplicate.likeness`."""
-    return [max(0.0, float(value)) for value in _matched(tuple(vectors), seed).nearest_N] if vectors else []
-
-
-def semantic_duplicates(
-    clips: Sequence[ClipRecord], vectors: Sequence[str], above: float, quality: str, seed: int
-) -> dict[int, int]:
-    """See `SemanticDuplicate.duplicates`."""
-    if not clips:
-        return {}
-
-    def preference(place: int) -> tuple[float, float, float, str]:
-        clip = clips[place]
-        return float(clip.width * clip.height), number(clip, quality), clip.duration_s, clip.clip.id
-
-    order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
-    matches = _matched(tuple(vectors[place] for place in order), seed)
-    return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
 
 
 @lru_cache(maxsize=2)

@@ -1,13 +1,10 @@
 """Splits shots at hard cuts by how far a change stands out, and at fades through black by brightness."""
 
-from collections.abc import Iterable, Iterator
-
-from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
-from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
 
-class AdaptiveSplit:
+class AdaptiveSplit(SplitsByGlances):
     """Cuts where a frame differs from the one before far more than its neighbours do from theirs.
 
     The rule of PySceneDetect's AdaptiveDetector, computed from fewer pixels; its settings here are the best of
@@ -48,15 +45,8 @@ class AdaptiveSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
-    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `min_length_s`, 1.5 s and `window` frames behind."""
-        yield from cut(frames, *self.plan(fps))
-
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
-        """See `SplitsByGlances`."""
-        lengths = Lengths.of(
-            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
-        )  # fmt: skip
+        """See `SplitsByGlances`; at most `min_length_s`, 1.5 s and `window` frames behind."""
+        lengths = self.lengths(fps, gradual=True)
         hard = Spaced(Peaks(self.ratio, self.window, self.min_content), lengths.min_frames)
         return Joined(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths

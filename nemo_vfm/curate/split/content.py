@@ -1,14 +1,11 @@
 """Splits shots where hue, saturation and value change by more than a threshold."""
 
-from collections.abc import Iterable, Iterator
-
-from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.finder import Above, Finder, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
 
-class ContentSplit:
+class ContentSplit(SplitsByGlances):
     """Cuts where the content score reaches a threshold, unless the picture comes back.
 
     The score is that of PySceneDetect's ContentDetector; the threshold is the best of its authors' sweep. Fast motion
@@ -47,16 +44,9 @@ class ContentSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
-    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `flash_s` behind."""
-        yield from cut(frames, *self.plan(fps))
-
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
-        """See `SplitsByGlances`."""
-        lengths = Lengths.of(
-            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s, trim_s=self.trim_s,
-        )  # fmt: skip
+        """See `SplitsByGlances`; at most `flash_s` behind."""
+        lengths = self.lengths(fps, gradual=False)
         finder: Finder = Above(self.threshold)
         if flash := round(self.flash_s * fps):
             finder = WithoutFlashes(finder, flash)

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.split.finder import Glance, Gradual
+from nemo_vfm.curate.split.finder import Finder, Glance, Gradual
 from nemo_vfm.curate.split.wipe import WipeLimits, sweep_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
@@ -42,7 +42,7 @@ class Limits:
     step: float = 0.5
 
 
-class Dissolves:
+class Dissolves(Finder):
     """Where the strangeness is least among frames near each other that pass all limits.
 
     Args:

@@ -8,7 +8,6 @@ Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colou
 
 import math
 from collections import deque
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -99,7 +98,27 @@ def pick(frame_HWC: Frame, samples: int) -> Frame:
     return np.asarray(cv2.resize(frame_HWC, size, interpolation=cv2.INTER_NEAREST), dtype=np.uint8)
 
 
-class Black:
+class Gradual(int):
+    """A cut in the middle of a transition that lasts: a dissolve, a fade or a wipe. A plain number is a hard cut."""
+
+
+class Finder:
+    """Finds cuts while frames come."""
+
+    def see(self, glance: Glance) -> list[int]:
+        """The cuts that have become certain with this frame."""
+        raise NotImplementedError
+
+    def end(self) -> list[int]:
+        """The cuts that are left when no more frames come."""
+        return []
+
+    def certain(self) -> int:
+        """All cuts before this frame have been given."""
+        raise NotImplementedError
+
+
+class Black(Finder):
     """A stretch of at least `min_frames` is a shot of its own; a shorter one inside the film is cut in its middle.
 
     Args:
@@ -127,37 +146,13 @@ class Black:
         long = self._count - self._start == self._min_frames
         return [Gradual(self._start)] if self._start > 0 and long else []
 
-    def end(self) -> list[int]:
-        """Nothing comes after a stretch that ends with the film."""
-        return []
-
     def certain(self) -> int:
         """See `Finder`."""
         undecided = self._start is not None and self._count - self._start < self._min_frames
         return self._start if undecided and self._start is not None else self._count
 
 
-class Gradual(int):
-    """A cut in the middle of a transition that lasts: a dissolve, a fade or a wipe. A plain number is a hard cut."""
-
-
-class Finder(Protocol):
-    """Finds cuts while frames come."""
-
-    def see(self, glance: Glance) -> list[int]:
-        """The cuts that have become certain with this frame."""
-        ...
-
-    def end(self) -> list[int]:
-        """The cuts that are left when no frame comes any more."""
-        ...
-
-    def certain(self) -> int:
-        """No cut before this frame will be given any more."""
-        ...
-
-
-class Spaced:
+class Spaced(Finder):
     """Another finder's cuts, but for those nearer than `min_frames` to the film's start or the cut before.
 
     Args:
@@ -188,7 +183,7 @@ class Spaced:
         return kept
 
 
-class Joined:
+class Joined(Finder):
     """All cuts of one finder, and those of another that are far enough from them and from each other.
 
     Args:
@@ -234,7 +229,7 @@ class Joined:
                 self._chosen.append(cut)
 
 
-class Peaks:
+class Peaks(Finder):
     """Frames whose content score is far above the mean of their neighbours', as PySceneDetect's AdaptiveDetector.
 
     Args:
@@ -247,7 +242,7 @@ class Peaks:
         self._count = 0
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`; `window` frames behind."""
+        """See `Finder`; `window` frames behind, so the last ones, which have too few neighbours, are no cuts."""
         self._scores.append(glance.content)
         self._count += 1
         if len(self._scores) <= 2 * self._window or (score := self._scores[self._window]) < self._min_content:
@@ -255,16 +250,12 @@ class Peaks:
         mean = (sum(self._scores) - score) / (2 * self._window)
         return [self._count - 1 - self._window] if score >= self._ratio * mean else []
 
-    def end(self) -> list[int]:
-        """The last `window` frames have too few neighbours."""
-        return []
-
     def certain(self) -> int:
         """See `Finder`."""
         return max(0, self._count - self._window)
 
 
-class Above:
+class Above(Finder):
     """Frames whose content score reaches a threshold, as PySceneDetect's ContentDetector."""
 
     def __init__(self, threshold: float) -> None:
@@ -274,10 +265,6 @@ class Above:
         """See `Finder`."""
         self._count += 1
         return [self._count - 1] if glance.content >= self._threshold else []
-
-    def end(self) -> list[int]:
-        """Nothing is left."""
-        return []
 
     def certain(self) -> int:
         """See `Finder`."""

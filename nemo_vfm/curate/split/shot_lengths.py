@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -191,13 +191,8 @@ class Pieces:
             self._start += self._longest
 
 
-def cut(frames: Iterable[Frame], finder: Finder, lengths: Lengths) -> Iterator[Span]:
-    """Spans between the finder's cuts, in pieces where they are too long."""
-    yield from cut_glances(map(Eye().look, frames), finder, lengths)
-
-
 def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> Iterator[Span]:
-    """The same of frames that were glanced at."""
+    """Spans between the finder's cuts, in pieces where they are too long."""
     pieces, count, trim = Pieces(lengths), 0, Trim(finder, lengths.margin, lengths.reach)
     for glance in glances:
         gaps = trim.see(glance)
@@ -207,13 +202,33 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
     yield from pieces.end(count)
 
 
-@runtime_checkable
-class SplitsByGlances(Protocol):
+class SplitsByGlances:
     """A splitter that needs nothing but glances, in order."""
+
+    min_length_s: float
+    max_length_s: float
+    short_tail: ShortTail
+    min_tail_s: float
+    trim_s: float | None
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """A new finder of cuts, and how long spans are."""
-        ...
+        raise NotImplementedError
+
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """See `Splitter.spans`; as many frames behind as the finder takes to be certain."""
+        yield from cut_glances(map(Eye().look, frames), *self.plan(fps))
+
+    def lengths(self, fps: float, *, gradual: bool) -> Lengths:
+        """How long spans are at this rate.
+
+        Args:
+            gradual: whether the finder gives cuts that are `Gradual`.
+        """
+        return Lengths.of(
+            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
+            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=gradual,
+        )  # fmt: skip
 
 
 class _Kept(Glance):

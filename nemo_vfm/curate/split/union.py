@@ -1,16 +1,13 @@
 """Splits frames at hard cuts that are not flashes, fades through black, dissolves and wipes."""
 
-from collections.abc import Iterable, Iterator
-
-from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.dissolve import APART_S, Dissolves, Limits
 from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 from nemo_vfm.curate.split.wipe import WipeLimits
 
 
-class UnionSplit:
+class UnionSplit(SplitsByGlances):
     """What several ways of seeing a cut find, each where the ones before it found nothing near.
 
     First frames that stand out as in `AdaptiveSplit`, unless the picture comes back within `flash_s`; then stretches of
@@ -63,16 +60,9 @@ class UnionSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
-    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most 5.5 seconds and `min_length_s` behind."""
-        yield from cut(frames, *self.plan(fps))
-
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
-        """See `SplitsByGlances`."""
-        lengths = Lengths.of(
-            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
-        )  # fmt: skip
+        """See `SplitsByGlances`; at most 5.5 seconds and `min_length_s` behind."""
+        lengths = self.lengths(fps, gradual=True)
         min_frames = lengths.min_frames
         peaks: Finder = Peaks(self.ratio, self.window, self.min_content)
         if flash := round(self.flash_s * fps):
