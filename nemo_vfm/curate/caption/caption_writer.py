@@ -147,7 +147,7 @@ def _caption_all(
     for name, voice in captioners.items():
         silent = [record for record in records if not record.caption]
         if isinstance(voice, Viewer):
-            _Seeing(name, voice, journal, report).all([r for r in silent if r.decision == "kept"], media_path)
+            _see(name, voice, [r for r in silent if r.decision == "kept"], media_path, journal, report)
         elif isinstance(voice, Captioner):
             _say(name, voice, silent, report)
     for name, voice in captioners.items():
@@ -183,55 +183,59 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
 
 
-class _Seeing:
-    """One viewer at work on the clips that nobody spoke of yet."""
+def _see(
+    name: str,
+    viewer: Viewer,
+    records: Sequence[ClipRecord],
+    media_path: Callable[[ClipRecord], Path],
+    journal: OpenJournal | None,
+    report: CaptionReport,
+) -> None:
+    """Show a viewer the clips that have no caption yet, and fill in what it says."""
+    if not records:
+        return
+    views = {}
+    for record in records:
+        clip_id, media = record.clip.id, media_path(record)
+        spans = [(0, 1)] if record.is_image else viewer.windows(record.clip.num_frames)
+        views[clip_id] = [View(f"{clip_id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
+    kept = KeptCaptions(journal, viewer.fingerprint())
+    known = {view.key: kept.get(view.key) for group in views.values() for view in group}
+    missing = [view for group in views.values() for view in group if known[view.key] is None]
+    answers = _answers(name, viewer.describe, missing, kept, report) if missing else {}
+    for record in records:
+        captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
+        _fill(record, captions, views[record.clip.id], name, report)
 
-    def __init__(self, name: str, viewer: Viewer, journal: OpenJournal | None, report: CaptionReport) -> None:
-        self._name, self._viewer, self._journal, self._report = name, viewer, journal, report
 
-    def all(self, records: Sequence[ClipRecord], media_path: Callable[[ClipRecord], Path]) -> None:
-        """Caption them, and fill in what was said."""
-        if not records:
-            return
-        views = {}
-        for record in records:
-            clip_id, media = record.clip.id, media_path(record)
-            spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
-            views[clip_id] = [View(f"{clip_id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
-        kept = KeptCaptions(self._journal, self._viewer.fingerprint())
-        known = {view.key: kept.get(view.key) for group in views.values() for view in group}
-        missing = [view for group in views.values() for view in group if known[view.key] is None]
-        answers = _answers(self._name, self._viewer.describe, missing, kept, self._report) if missing else {}
-        for record in records:
-            captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
-            self._fill(record, captions, views[record.clip.id])
-
-    def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
-        """All windows or none: half a caption would say less than the next captioner."""
-        bad = next((caption for caption in captions if not caption.spoken), None)
-        if bad is not None or not captions:
-            reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
-            failures = {**record.caption_facts.get("caption_failures", {}), self._name: reason}
-            status = bad.status if bad else "skipped"
-            record.caption_facts = {**record.caption_facts, "caption_status": status, "caption_failures": failures}
-            return
-        first = captions[0]
-        record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))
-        is_cut = is_cut or any(caption.status == "truncated" for caption in captions)
-        status = "truncated" if is_cut else "success"
-        record.caption_by = first.by or self._name
-        tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
-        self._report.tokens_in += tokens_in
-        self._report.tokens_out += tokens_out
-        windows = [
-            {"first_frame": v.span[0], "last_frame": v.span[1], "caption": c.text, "status": c.status}
-            for v, c in zip(views, captions, strict=True)
-        ]
-        record.caption_facts = {
-            **record.caption_facts, "caption_status": status, **_origin(first),
-            "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
-            "caption_windows": windows,
-        }  # fmt: skip
+def _fill(
+    record: ClipRecord, captions: Sequence[Caption], views: Sequence[View], name: str, report: CaptionReport
+) -> None:
+    """All windows or none: half a caption would say less than the next captioner."""
+    bad = next((caption for caption in captions if not caption.spoken), None)
+    if bad is not None or not captions:
+        reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
+        failures = {**record.caption_facts.get("caption_failures", {}), name: reason}
+        status = bad.status if bad else "skipped"
+        record.caption_facts = {**record.caption_facts, "caption_status": status, "caption_failures": failures}
+        return
+    first = captions[0]
+    record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))
+    is_cut = is_cut or any(caption.status == "truncated" for caption in captions)
+    status = "truncated" if is_cut else "success"
+    record.caption_by = first.by or name
+    tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
+    report.tokens_in += tokens_in
+    report.tokens_out += tokens_out
+    windows = [
+        {"first_frame": v.span[0], "last_frame": v.span[1], "caption": c.text, "status": c.status}
+        for v, c in zip(views, captions, strict=True)
+    ]
+    record.caption_facts = {
+        **record.caption_facts, "caption_status": status, **_origin(first),
+        "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
+        "caption_windows": windows,
+    }  # fmt: skip
 
 
 def _edit(

@@ -64,10 +64,6 @@ class Media:
         """Where a clip's mp4 lies, or will lie."""
         return self.folder / f"{clip_id}-{self.stamp}.mp4"
 
-    def image_path(self, clip_id: str, extension: str) -> Path:
-        """Where an image lies, or will lie; `.jpg` without `.image` is the picture of before and after."""
-        return self.folder / f"{clip_id}-{self.stamp}.image.{extension}"
-
     def file_of(self, record: ClipRecord) -> Path:
         """The file of a clip or an image that is encoded; one that only the shards hold is taken out of them."""
         clip_id, fact = record.clip.id, self.fact_of(record)
@@ -229,7 +225,8 @@ class Encode:
         if mended:
             picture = _side_by_side(image.picture_HWC, after_THWC[0])
             write_bytes(self.media.path(clip_id).with_suffix(".jpg"), picture)
-        write_bytes(self.media.image_path(clip_id, extension), data)
+        # `.jpg` without `.image` is the picture of before and after.
+        write_bytes(self.media.folder / f"{clip_id}-{self.media.stamp}.image.{extension}", data)
         height, width = after_THWC.shape[1:3]
         fact = {"width": width, "height": height, "audio": "", "audio_failure": None, "image": extension}
         fact |= {"restored": sorted(mended), "facts": _facts(mended)}

@@ -67,8 +67,8 @@ class Opened:
 def encodings(curation: Curation, clip: str) -> tuple[list[Encoding], list[Opened]]:
     """What each encode step of the run made of the clip, and all of its latents."""
     resolved, opened = [], []
-    for folder in curation.encodings():
-        report = read_plain(folder / "encode.json")
+    for file in sorted(curation.folder.parent.glob("*/encode.json")):
+        report, folder = read_plain(file), file.parent
         found = opened_in(folder / "shards", lambda entry: entry.index.get("clip") == clip)
         opened += found
         left = {} if found else _reasons(report, "unbinned") | _reasons(report, "failed")

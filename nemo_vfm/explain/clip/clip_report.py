@@ -124,13 +124,15 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         if isinstance(miss, dict) and miss.get("clip_id") == clip:
             bucket = f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
             break
+    scores = [_standing(curation, name, place) for name in curation.table.columns if name not in FACTS]
+    scores.sort(key=lambda one: one.value is None)  # what it has no score of comes last
     story = Story(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
         duration_s=curation.number("duration_s", place) or 0.0, fps=fps,
         width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
         decision=curation.texts("decision")[place], rule=curation.text("rule", place),
-        message=curation.text("message", place), scores=standings(curation, place), rules=verdicts(curation, place),
+        message=curation.text("message", place), scores=scores, rules=verdicts(curation, place),
         duplicate_of=_alike(curation, ids.index(keeper), place) if keeper in ids else None,
         duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
         restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
@@ -140,13 +142,6 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         bytes=opened.resolved() if opened else None, encodings=encoded,
     )  # fmt: skip
     return story, opened, latents
-
-
-def standings(curation: Curation, place: int) -> list[Standing]:
-    """Every score of the clip among those of all; what it has no score of comes last."""
-    names = [name for name in curation.table.columns if name not in FACTS]
-    found = [_standing(curation, name, place) for name in names]
-    return [one for one in found if one.value is not None] + [one for one in found if one.value is None]
 
 
 def _standing(curation: Curation, name: str, place: int) -> Standing:

@@ -5,7 +5,7 @@ import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -60,10 +60,6 @@ class Summary:
     caption_words: list[Bin] = field(default_factory=list)
     without_caption: int = 0  #: samples
     unknown: int = 0  #: samples whose size or rate nobody says
-
-    def to_json(self) -> Json:
-        """For machines."""
-        return asdict(self)
 
 
 def summarise(samples: Samples) -> Summary:
@@ -176,10 +172,6 @@ class One:
     tensors: list[Tensor] = field(default_factory=list)  #: of all safetensors and npy members
     films: dict[str, str] = field(default_factory=dict)  #: extension -> what it is, in words
     damaged: dict[str, str] = field(default_factory=dict)  #: extension -> why it cannot be read
-
-    def to_json(self) -> Json:
-        """For machines."""
-        return asdict(self)
 
 
 def entry_of(entries: Sequence[Entry], key: str) -> Entry:
