@@ -137,7 +137,7 @@ class Deduplicate:
         above: of each stage, the likeness above which a clip goes; null takes it from the histogram of likenesses
             (`similarity.json` says how).
         epsilon: 1 minus the threshold, for a histogram from which none can be read.
-        samples_per_shard: clips a shard.
+        samples_per_shard: clips per shard.
         workers: clips at once; None takes one a core. Results do not depend on it.
     """
 
@@ -164,7 +164,7 @@ class Deduplicate:
         self.epsilon, self.samples_per_shard, self.workers = epsilon, samples_per_shard, workers
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: a folder holds no shards.
@@ -219,7 +219,7 @@ class Deduplicate:
         return Outcome(summary, figures)
 
     def _state(self, clips: Sequence[ShardClip]) -> str:
-        """All that the outputs are made of."""
+        """A fingerprint of everything that the outputs depend on."""
         stamps = [fingerprint(stage) for stage in self.stages.values()]
         own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
         folders = list({id(clip.shards): clip.shards for clip in clips}.values())

@@ -33,8 +33,8 @@ STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for 
 SEGMENT_S, MOST_SEGMENTS = 30.0, 32  # of a film whose clips one worker encodes
 Replies = list[Reply] | Lost
 PROBED = 2  #: changed when a probe finds out something else about the same file
-#: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
-#: beside eight of them for the rest: a whole one would never be free.
+#: Ray hides GPUs from a worker that requests none. So each worker that decodes or encodes there requests a slice, and a
+#: model beside eight of them requests the rest: a whole GPU would never be free.
 GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 
 
@@ -51,7 +51,7 @@ class JudgeWork:
         return self
 
     def do(self, item: object) -> Iterator[object]:
-        """The same reply with the findings of the learned stages, and without their frames."""
+        """The same reply with the findings of the learned stages instead of their frames."""
         if not isinstance(item, Reply):
             yield item  # how far the decoding is
             return
@@ -76,9 +76,9 @@ class Film:
     """One file under examination."""
 
     file: FileRecord  #: of the ledger
-    missing: Missing  #: what is to be found out
+    missing: Missing  #: what has yet to be found out
     splitter: object  #: of the recipe
-    open_jobs: int = 0  #: pieces that are not done
+    open_jobs: int = 0  #: pieces that are not done yet
     glances: dict[int, str] = field(default_factory=dict)  #: of each stretch, by its first frame
     holes: Sequence[int] = ()  #: see `VideoInfo.holes`
     looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
@@ -87,7 +87,7 @@ class Film:
 
     @property
     def info(self) -> MediaInfo:
-        """What its container says."""
+        """What its container reports."""
         assert self.file.info is not None
         return self.file.info
 
@@ -177,7 +177,7 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
 
 @dataclass(frozen=True, slots=True)
 class WorkContext:
-    """Who works, within which limits, and what is written about it."""
+    """The executor, its limits, and the record of its throughput."""
 
     executor: Executor  #: does the steps
     limits: Limits  #: of children that touch media
@@ -186,7 +186,7 @@ class WorkContext:
     def work(
         self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False
     ) -> Iterator[tuple[int, list[Reply] | Lost]]:
-        """Of each item, as it is finished, its number and its replies; and a bar of frames, else of items."""
+        """Each item's number and replies, once it is finished; shows a bar of frames, or else of items."""
         if not items:
             return
         start = time.perf_counter()
@@ -249,7 +249,7 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
 def examine_all(
     files: Sequence[FileRecord], examine: Examine, findings: Findings, stages: Mapping[str, Stage], hands: WorkContext
 ) -> None:
-    """Split and score what is new, and fill in the clips of all readable files."""
+    """Split and score the files that need it, and fill in the clips of all readable files."""
     readable = [file for file in files if file.message is None and file.rule is None]
     work = [(file, missing) for file in readable if not (missing := findings.missing(file)).nothing]
     if any(missing.spans is None for _, missing in work) and isinstance(examine.splitter, Ready):
@@ -367,7 +367,7 @@ def encode_missing(files: Sequence[FileRecord], encode: Encode, hands: WorkConte
 
 
 def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:
-    """Write down why clips are not encoded: each its own reason, or the one that ended the work on the file."""
+    """Record why clips are not encoded: each clip's own reason, or the one that ended the work on the file."""
     name = file.found.name
     if isinstance(replies, Lost):
         why, messages = replies.message, {}
@@ -380,7 +380,7 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
 
 
 def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
-    """Say once what is slower than it could be."""
+    """Report once which codecs could be faster."""
     usable(transcode.encoder)
     check_decoding(decode)
     if gpus() and transcode.encoder == "x264":
@@ -392,7 +392,7 @@ def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
 
 
 def say_what_nvdec_leaves(files: Sequence[FileRecord], decode: Decoding) -> None:
-    """Say once which of these files are decoded by the CPU although NVDEC was asked for."""
+    """Report once which of these files the CPU decodes although NVDEC was requested."""
     if decode == "cpu":
         return
     videos = [file.info for file in files if file.info is not None and not file.found.is_image]
@@ -403,5 +403,5 @@ def say_what_nvdec_leaves(files: Sequence[FileRecord], decode: Decoding) -> None
 
 
 def megapixels(num_frames: int, width: int, height: int) -> float:
-    """The work that so many frames make, in 10^6 pixels; a smaller frame counts as so many, too."""
+    """The amount of work in this many frames, in 10^6 pixels; a frame below 10^6 pixels counts as 10^6."""
     return num_frames * max(1.0, width * height / 1e6)

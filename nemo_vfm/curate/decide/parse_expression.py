@@ -160,7 +160,7 @@ class _Parser:
         return part
 
     def _joined(self, word: str = "or") -> Truth | _Operand:
-        """What `or` joins, or what `and` does, which binds tighter."""
+        """Operands joined by `or`; those are joined by `and`, which binds tighter."""
         deeper = self._not if word == "and" else partial(self._joined, "and")
         first = deeper()
         parts = [first]
@@ -238,7 +238,7 @@ class _Parser:
         return part
 
     def _sum(self, signs: str = "+-") -> Truth | _Operand:
-        """A sum, or a product, which binds tighter."""
+        """A sum of products, which bind tighter."""
         deeper = self._sign if signs == "*/" else partial(self._sum, "*/")
         left = deeper()
         while sign := self._take(*signs):

@@ -97,26 +97,26 @@ class Rule:
         return list(uses(self.expression()))
 
     def complaint(self, at: int, message: str) -> ValueError:
-        """A mistake; in an expression, with a caret below it."""
+        """An error; in an expression, with a caret below the place."""
         return ValueError(message) if self.score is not None else complaint(self.text, at, message)
 
     def drops(self, table: Table) -> Flags:
-        """Of every clip whether it goes; what failed is not asked for."""
+        """For every clip, whether the rule drops it; failed clips do not count."""
         verdict = truth(self.expression(), table)
         if self.keep is None:
             return verdict.true
         return np.where(table.images, verdict.false, ~verdict.true)
 
     def limits(self, table: Table) -> list[Limit]:
-        """The thresholds each of which drops clips by itself, percentiles as the numbers that they are here."""
+        """The thresholds that each drop clips alone, with percentiles computed for this table."""
         return limits(self.expression(), table, keeps=self.keep is not None)
 
     def passes_without(self, limit: Limit, table: Table) -> Flags:
-        """Of every clip whether it would be kept if this limit let it through."""
+        """For every clip, whether it would be kept if this limit kept it."""
         return passes_without(self.expression(), limit, table, keeps=self.keep is not None)
 
     def to_json(self, table: Table | None = None) -> Json:
-        """As rules.json has it: score, op and threshold of the first limit, where there is one, and all of them."""
+        """For rules.json: score, op and threshold of the first limit, if there is one, and all limits."""
         if self.score is not None:
             return {"score": self.score, "op": "<" if self.below is not None else ">", "threshold": self._threshold()}
         form = {"keep": self.keep} if self.keep is not None else {"drop": self.drop}
@@ -125,7 +125,7 @@ class Rule:
 
 
 def first_broken(table: Table, rules: Mapping[str, Rule]) -> NDArray[np.int32]:
-    """Of every clip the place of the first rule that drops it; -1 where none does, or where it failed."""
+    """For every clip, the index of the first rule that drops it; -1 if none does, or it failed."""
     found = np.full(len(table), -1, np.int32)
     for place, rule in enumerate(rules.values()):
         found[rule.drops(table) & (found < 0) & table.alive] = place
@@ -138,10 +138,10 @@ Known = Mapping[str, Collection[str] | None]  # column -> the words that may sta
 def check_rules(
     stages: Mapping[str, Stage], rules: Mapping[str, Rule], of_source: Known | None = MappingProxyType({})
 ) -> None:
-    """Refuse rules on scores that nobody gives.
+    """Refuse rules on scores that no stage gives.
 
     Args:
-        of_source: the columns of the source; None where nobody knows them yet, so that any other may be one.
+        of_source: the columns of the source; None if they are not known yet, so that any name may be one.
 
     Raises:
         ValueError: such a rule, a score given twice, a word that no stage gives, words used as numbers, or a
@@ -168,7 +168,7 @@ def check_rules(
 
 
 def label_columns(stages: Mapping[str, Stage]) -> dict[str, Sequence[str]]:
-    """The columns that hold words, and which words those may be."""
+    """The columns that hold words, with the words they may hold."""
     labelling = [stage for stage in stages.values() if isinstance(stage, Labelling)]
     return {column: tuple(words) for stage in labelling for column, words in stage.labels().items()}
 
@@ -184,7 +184,7 @@ def reads_captions(rule: Rule) -> bool:
 
 
 def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = True) -> None:
-    """Refuse rules that read columns that are not there, or words as numbers; unless `is_all` there may be others."""
+    """Refuse rules that read missing columns, or words as numbers; unless `is_all`, there may be more columns."""
     for name, rule in rules.items():
         try:
             for use in rule.uses():
@@ -229,7 +229,7 @@ def _says_above(rule: Rule, column: str) -> bool:
 
 
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
-    """Give every clip that did not fail its score against all the others."""
+    """Give every clip that did not fail its similarity to the others."""
     for column, (name, stage) in comparisons(stages).items():
         for good in by_kind(record for record in records if name in record.vectors):
             for record, likeness in zip(good, stage.likeness([r.vectors[name] for r in good]), strict=True):
@@ -239,9 +239,9 @@ def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> 
 def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
     """Set `rule` and `duplicate_of` of every clip that has not failed.
 
-    The first rule broken, in the recipe's order, is the one that is named. Comparisons come last and only among
-    what the other rules keep: else a clip could go for being like one that went for being blurred. Rules that read
-    captions are left out: they are applied once there are captions.
+    The first rule broken, in the recipe's order, is the one that is recorded. Comparisons come last, among the clips
+    that the other rules keep: else a clip could be dropped as a duplicate of a blurred one that is dropped, too.
+    Rules that read captions are left out: they are applied once there are captions.
     """
     table, compared = table_of(records), comparisons(stages)
     rules = {name: rule for name, rule in rules.items() if not reads_captions(rule)}
@@ -255,13 +255,13 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
 
 
 def above(rule: Rule, table: Table) -> float:
-    """Of a rule on a comparison, the likeness above which clips are dropped; infinity where nothing was compared."""
+    """The similarity above which a rule on a comparison drops clips; infinity if nothing was compared."""
     found = rule.limits(table)
     return found[0].threshold if found else float("inf")
 
 
 def drop_duplicates(records: Sequence[ClipRecord], name: str, above: float, stage_name: str, stage: Compares) -> None:
-    """Drop all but one of the kept clips that are alike, under the rule's name."""
+    """Of kept clips that are alike, drop all but one under the rule's name."""
     standing = (record for record in records if record.decision == "kept" and stage_name in record.vectors)
     for kept in by_kind(standing):
         vectors = [record.vectors[stage_name] for record in kept]
@@ -276,7 +276,7 @@ def drop_duplicates(records: Sequence[ClipRecord], name: str, above: float, stag
 
 
 def by_kind(records: Iterable[ClipRecord]) -> list[list[ClipRecord]]:
-    """Videos' clips, and images, which are compared among themselves: a still must not take the place of a film."""
+    """Clips of videos, and images: compared separately, so that no still replaces a video."""
     listed = list(records)
     return [[record for record in listed if record.is_image is kind] for kind in (False, True)]
 
@@ -351,10 +351,10 @@ def _curve(table: Table, rule: Rule, limit: Limit, others: Flags) -> Json:
 def nearest_pairs(
     records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Mapping[str, Rule], table: Table
 ) -> dict[str, Json]:
-    """Of each comparing stage its column, the threshold of the rule on it, if any, and pairs, the most alike first.
+    """For each comparing stage its column, the threshold of its rule, if any, and pairs, the most similar first.
 
     Args:
-        records: those that are kept are looked at.
+        records: only kept clips are compared.
         stages: by name, as in the records' `vectors`.
         table: all clips, for percentiles in rules.
     """

@@ -35,14 +35,14 @@ _LATE_S = 0.5  # a table often goes by a container's word, which counts sound th
 
 @no_component
 class Walk:
-    """Goes over a video once and remembers, small, what nobody has taken as footage yet.
+    """Decodes a video once, and holds small frames until they are taken as footage.
 
     Args:
         side_px: frames are made so small that their short side is at most this.
-        vectors: motion vectors are remembered, too, where the codec has them.
-        max_held_bytes: what is remembered at most; footage of what had to be forgotten is decoded again.
+        vectors: whether motion vectors are held, too, if the codec has them.
+        max_held_bytes: limit of what is held; footage beyond it is decoded again.
         tick: called with the number of frames since the last call.
-        start: the first frame to walk over.
+        start: the first frame to decode.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Walk:
             stored = frame.width, frame.height
             if not self._sizes or self._sizes[-1][1] != stored:
                 self._sizes.append((number, stored))
-            if number != self._first + len(self._held):  # what was before a gap has been taken
+            if number != self._first + len(self._held):  # frames before a gap have been taken
                 while self._held:
                     self._forget()
                 self._first = number
@@ -131,23 +131,23 @@ class Walk:
             yield self._sizes[-1][0], held.small
 
     def has_one_size(self, span: Span) -> bool:
-        """Whether all frames of a span that was walked are of one size."""
+        """Whether all frames of a decoded span are of one size."""
         return not any(span[0] < first < span[1] for first, _ in self._sizes)
 
     def size(self, span: Span) -> tuple[int, int]:
-        """Width and height of a span that was walked, upright and in square pixels."""
+        """Width and height of a decoded span, upright and in square pixels."""
         stored = next(stored for first, stored in reversed(self._sizes) if first <= span[0])
         width, height = self._reader.shown_size(*stored)
         return (height, width) if self.info.rotation_deg % 180 else (width, height)
 
     def footage(self, span: Span) -> ClipFrames:
-        """A span that was walked, and not before the one asked for last: what lies before it is forgotten."""
+        """The footage of a decoded span, which must not precede the one requested last: earlier frames are released."""
         while self._held and self._first < span[0]:
             self._forget()
         if self._first > span[0]:
 
             def decode_again(numbers: Sequence[int]) -> list[_Held]:
-                """When it is asked for; by a second decoder, since the first is in the middle."""
+                """Decode on request, with a second decoder, since the first is in the middle of the video."""
                 with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                     wanted = [span[0] + number for number in numbers]
                     return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
@@ -157,9 +157,9 @@ class Walk:
         return self._footage(span, lambda numbers: [held[number] for number in numbers])
 
     def picture(self, span: Span) -> Picture:
-        """Where the picture is inside bars, in a span that was walked, and not before the one asked for last.
+        """The picture inside bars, in a decoded span that does not precede the one requested last.
 
-        A span of less than half a second may have no frame that was looked at: then nobody can tell.
+        Borders are measured every half second, so the result may be unknown for a shorter span.
         """
         while self._borders and self._borders[0][0] < span[0]:
             self._borders.popleft()
@@ -209,12 +209,12 @@ class _Held(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Vectors count, too: those of a frame of 4K take several times its small picture."""
+        """Vectors count, too: for a 4K frame they take several times as much as its small picture."""
         return int(self.small.nbytes + self.vectors.blocks_B.nbytes)
 
 
 def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Span, str | None]:
-    """The frames that begin in a span, and why they are not all there; None where they are.
+    """The frames that begin in a span, and why some are missing; None if none are.
 
     Seconds count from the first frame. A time is that of the frame that begins at most half a frame before it: so
     rounded seconds, such as 0.067 for frame 2 of 30 a second, mean the same frame. A span has at least one frame.

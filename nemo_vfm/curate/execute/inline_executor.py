@@ -9,7 +9,7 @@ from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughpu
 
 
 class Inline:
-    """One item at a time.
+    """Does one item at a time, in this process.
 
     Args:
         isolated: media are decoded in one limited child process beside this one. False does it in this very process,
@@ -53,7 +53,7 @@ def through(
 
 
 def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[object]:
-    """The parts of a step, without its ticks; its time counts while it is asked for more."""
+    """The parts of a step, without its ticks; only the time spent producing them is counted."""
     start = time.perf_counter()
     for part in parts:
         took.busy_s += time.perf_counter() - start
@@ -68,10 +68,10 @@ def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[o
 
 @contextmanager
 def present(item: Item) -> Iterator[Lost | None]:
-    """What the item speaks of is present while the block runs; why not, where it cannot be had any more.
+    """Make the item's file available while the block runs; yields why not if it cannot be had any more.
 
     Raises:
-        StoreUnreachable: its store does not answer, so every other item would fail, too.
+        StoreUnreachable: its store does not answer, so all other items would fail, too.
     """
     with ExitStack() as stack:
         try:

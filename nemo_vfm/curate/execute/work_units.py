@@ -17,21 +17,21 @@ class Item:
     """One piece of work."""
 
     request: Json  #: what is to be done, as plain JSON
-    megapixels: float = 0.0  #: how much is to be worked on, which limits its processor time; see `megapixels`
-    #: makes what the request speaks of present on this machine for the length of a block
+    megapixels: float = 0.0  #: the amount of work, which sets its limit of processor time; see `megapixels`
+    #: makes the requested file available on this machine while a block runs
     here: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """So many frames more are done; of interest to a progress bar only."""
+    """More frames are done; for the progress bar only."""
 
     frames: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What takes the place of an item's parts when its worker died, again and again."""
+    """Replaces an item's parts when its worker died on every attempt."""
 
     message: str  #: why, as a sentence for the ledger
 
@@ -40,25 +40,25 @@ Done = tuple[int, list[object] | Lost]  # an item's number, and what came of it
 
 
 class Worker(Protocol):
-    """Work that has begun: it may hold a child process, or a model on a GPU."""
+    """Started work, which may hold a child process or a model on a GPU."""
 
     def do(self, item: object) -> Iterator[object]:
-        """The parts that come of one item, with `Tick`s among them. What it raises stops the whole run."""
+        """The parts that one item yields, with `Tick`s among them. An exception stops the whole run."""
         ...
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
 class Work(Protocol):
-    """Settings of some work. They are sent to where it is done, so they hold nothing that is open."""
+    """The settings of some work. They are sent to other processes, so they hold no open files or handles."""
 
     def start(self, *, isolated: bool = True) -> Worker:
-        """Begin, in this process: models are loaded here, once a worker.
+        """Start in this process: models are loaded here, once per worker.
 
         Args:
-            isolated: what may crash is done in a child process, and not in this one.
+            isolated: whether work that may crash is done in a child process instead of this one.
         """
         ...
 
@@ -99,8 +99,8 @@ class Executor(Protocol):
     needs_ray: bool  #: whether Ray must run on its machines
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        """Of each item, as it is finished, its number and all its parts, or `Lost`; few more are held than are at work.
+        """Each item's number and parts, or `Lost`, once it is finished; few finished items are held back.
 
-        Parts do not depend on who executes, nor on how many workers there are; the order does.
+        The parts do not depend on the executor or the number of workers; their order does.
         """
         ...

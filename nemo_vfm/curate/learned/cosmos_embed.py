@@ -29,7 +29,7 @@ _LOADED: dict[str, tuple[Any, Any]] = {}
 @needs_gpu()
 @needs_packages("transformers")
 class CosmosEmbed(VectorDuplicates):
-    """Finds clips that are much of the same kind, by one vector a clip; see `score.semantic_duplicate`.
+    """Finds clips of similar content by one vector per clip; see `score.semantic_duplicate`.
 
     The folder's own code makes pictures ready and computes: `processor(videos=...)` and
     `model.get_video_embeddings(videos=...).visual_proj`, in float32. It is run with your rights.
@@ -82,7 +82,7 @@ class CosmosEmbed(VectorDuplicates):
             _LOADED[self.fingerprint()] = _loaded(self.folder)
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
-        """See `Learned.judge`; vectors are kept in float16. Each clip is asked about alone, so in any company alike."""
+        """See `Learned.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
         self.load()
         return [Finding(vector=as_text(self._vector(frames_THWC))) for frames_THWC in clips]
 

@@ -17,15 +17,15 @@ from nemo_vfm.dedup.semantic import as_text
 
 @needs_gpu()
 class LearnedDuplicate(VectorDuplicates):
-    """Finds clips that are much of the same kind, by CLIP or SigLIP features; see `score.semantic_duplicate`.
+    """Finds clips of similar content by CLIP or SigLIP features; see `score.semantic_duplicate`.
 
     A clip's vector is the mean of its frames' unit vectors, scaled to length 1.
 
     Args:
         model: builds the encoder, such as a `Scorer` with no outputs.
-        task: says what its output means, such as `Recognise`.
+        task: interprets its output, such as `Recognise`.
         trained: a checkpoint of a training of this encoder, or a folder of them; None takes the model's own weights.
-        num_frames: frames that are looked at, spread over the clip.
+        num_frames: frames that are used, spread over the clip.
         batch_size: frames at once.
         quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
@@ -54,7 +54,7 @@ class LearnedDuplicate(VectorDuplicates):
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
-        """See `Learned.judge`; vectors are kept in float16, beyond which company would show."""
+        """See `Learned.judge`; vectors are stored in float16, since further digits depend on the batch."""
         found = []
         for features_TD in self.bearer.say(clips):
             lengths_T1 = np.linalg.norm(features_TD, axis=1, keepdims=True)

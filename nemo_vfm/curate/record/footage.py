@@ -1,4 +1,4 @@
-"""Holds the small frames of one clip, and gives stages those they ask for, by number.
+"""Holds the small frames of one clip, and gives stages the frames that they request, by number.
 
 Shape letters: T frames, H height, W width, C colours (RGB), B blocks.
 """
@@ -21,7 +21,7 @@ def luma(frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class MotionVectors:
-    """What the encoder said of one frame's motion, as FFmpeg exports it."""
+    """The motion that the encoder stored for one frame, as FFmpeg exports it."""
 
     width: int  #: of the coded picture, in pixels
     height: int  #: of the coded picture, in pixels
@@ -32,11 +32,11 @@ class MotionVectors:
 
 @dataclass(frozen=True, slots=True)
 class DecoderReport:
-    """What decoding said of a clip's frames, mostly as shares of them."""
+    """What the decoder reported about a clip's frames, mostly as shares of them."""
 
     corrupt: float = 0.0  #: damaged, or predicted from one that is
     interlaced: float = 0.0  #: stored interlaced
-    repeated: float = 0.0  #: written once more than they are there, since the next one comes late
+    repeated: float = 0.0  #: repeated when the clip is written, since the next frame comes late
     transfer: Transfer = "sdr"  #: of the first frame of HDR, as it is stored; sdr where there is none
 
 
@@ -47,7 +47,7 @@ class ClipFrames:
         fps: frames per second of the source.
         read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where
-            nobody asked for them (see `stage.ReadsVectors`).
+            no stage needs them (see `stage.ReadsVectors`).
         told: what decoding said of the frames.
         is_image: it is a still image: it has no time, and a stage that measures motion gives it no score.
     """
@@ -93,7 +93,7 @@ class ClipFrames:
         return np.stack([self._luma[number] for number in numbers])
 
     def motion_vectors(self, numbers: Sequence[int]) -> list[MotionVectors] | None:
-        """What the codec says of these frames; None where it says nothing."""
+        """The motion vectors of these frames; None where the codec has none or no stage needs them."""
         return None if self._vectors is None else self._vectors(sorted(set(numbers)))
 
     def evenly(self, count: int) -> list[int]:

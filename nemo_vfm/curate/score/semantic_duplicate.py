@@ -1,4 +1,4 @@
-"""Embeds clips by what kind of picture they show, and finds clips of the same content by their vectors."""
+"""Embeds clips by the kind of picture they show, and finds clips of similar content by their vectors."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,7 +19,7 @@ class Embedder(Protocol):
     """Turns frames into a vector without weights."""
 
     def wanted(self, num_frames: int) -> list[int]:
-        """The numbers of the frames it wants of a clip of so many, ascending."""
+        """The numbers of the frames it needs from a clip of `num_frames`, ascending."""
         ...
 
     def embed(self, frames_THWC: Frames) -> NDArray[np.float32]:
@@ -52,13 +52,13 @@ class VectorDuplicates:
 
 
 class SemanticDuplicate(VectorDuplicates):
-    """Finds clips that are much of the same kind, though no frame is a copy; no weights (those: `learned`).
+    """Finds clips of similar content, though no frame is a copy; without weights (for those, see `learned`).
 
-    Vectors are compared inside overlapping clusters. Of a group the clip of highest resolution stays, then the best,
-    the longest, and the one of highest id; a clip is dropped only for one that stays.
+    Vectors are compared inside overlapping clusters. Of a group the clip with the highest resolution is kept, then the
+    best, the longest, and the one with the highest id; a clip is dropped only for one that is kept.
 
     Args:
-        embedder: makes the vectors; `Look` knows colours, profile and grain: a drive's clips are alike at 0.8.
+        embedder: makes the vectors; `Look` uses colours, profile and grain: clips of one drive are alike at 0.8.
         quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
@@ -77,5 +77,5 @@ class SemanticDuplicate(VectorDuplicates):
 
 @lru_cache(maxsize=2)
 def _matched(vectors: tuple[str, ...], seed: int) -> Matches:
-    """Kept, since the same clips are asked for again with other thresholds."""
+    """Cached, since other thresholds need the same matches."""
     return match(as_vectors(vectors), seed=seed)

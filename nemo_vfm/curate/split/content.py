@@ -6,22 +6,22 @@ from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlanc
 
 
 class ContentSplit(SplitsByGlances):
-    """Cuts where the content score reaches a threshold, unless the picture comes back.
+    """Cuts where the content score reaches a threshold, unless the picture returns soon after.
 
     The score is that of PySceneDetect's ContentDetector; the threshold is the best of its authors' sweep. Fast motion
     crosses it too: `AdaptiveSplit` takes the neighbours into account.
 
     Args:
         threshold: mean change of hue, saturation and value from one frame to the next, 0 to 255.
-        flash_s: a picture that is back after this time, in seconds, was lit by a flash; below `min_length_s`. 0 takes
-            every crossing for a cut.
-        min_length_s: two cuts are never nearer than this, in seconds.
+        flash_s: a picture that returns within this time, in seconds, was lit by a flash; below `min_length_s`. 0 makes
+            every crossing a cut.
+        min_length_s: the minimum distance of two cuts, in seconds.
         max_length_s: longer shots are cut into pieces of this length, in seconds.
-        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
-            it, or leave it.
+        short_tail: a remainder of a long shot that is shorter than `min_tail_s`: merge it into the previous piece,
+            or leave it.
         min_tail_s: in seconds.
-        trim_s: seconds cut off on each side of every cut, 0 to 10; the ledger counts them as dropped by
-            `transition`. None leaves every frame.
+        trim_s: seconds trimmed on each side of every cut, 0 to 10; the ledger counts them as dropped by
+            `transition`. None trims nothing.
     """
 
     def __init__(
