@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,29 +33,55 @@ _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Remembering:
-    """What is done to every clip."""
+class ClipReader:
+    """Decodes clips, and stores what the comparing stages need of each."""
 
     stages: Mapping[str, Compares]  #: compare clips, by name
-    work: Path  #: folder of what was remembered before
+    work: Path  #: folder of earlier results
     thumbnails: Path  #: folder for `<key>.jpg`
     workers: int | None  #: clips at once; None takes one a core
 
     def records(self, clips: Sequence[ShardClip]) -> tuple[list[ClipRecord], list[str]]:
-        """A record a clip and its media's sha256, in order. One that cannot be decoded has failed, with the reason."""
+        """A record of each clip and its media's sha256, in order. One that cannot be decoded fails, with the reason."""
         caches = {name: Cache(self.work / fingerprint(stage)) for name, stage in self.stages.items()}
         records, hashes = [], []
         with bar("look", len(clips), unit="clips") as line:
-            for clip, seen in zip(
-                clips, ordered(_See(self.stages, caches, self.thumbnails), clips, workers=self.workers), strict=True
-            ):
+            decoded = ordered(partial(self._decode, caches), clips, workers=self.workers)
+            for clip, seen in zip(clips, decoded, strict=True):
                 records.append(self._record(clip, seen, caches))
                 hashes.append(seen.key)
                 line.advance(note=clip.key)
         return records, hashes
 
+    def _decode(self, caches: Mapping[str, Cache], clip: ShardClip) -> "_Seen":
+        """What stages without weights store about a clip, and the frames that models need; run in threads."""
+        seen, picture = _Seen("", None, {}, {}), self.thumbnails / f"{clip.key}.jpg"
+        try:
+            data = clip.read()
+            seen.key = source_id(data)
+            known = {name: cache.get(seen.key) for name, cache in caches.items()}
+            if all(value is not None for value in known.values()) and picture.is_file():
+                seen.vectors = {name: value["vector"] for name, value in known.items()}
+                seen.facts = next(iter(known.values()))["facts"]
+                return seen
+            with footage_of(data, is_image(clip.media())) as (footage, seen.facts):
+                for name, stage in self.stages.items():
+                    if isinstance(stage, Comparison):
+                        seen.vectors[name] = stage.remember(footage)
+                        caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
+                    elif isinstance(stage, Learned):
+                        wanted = stage.wanted(footage.num_frames, footage.fps)
+                        seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
+                write_bytes(picture, thumbnail(footage))
+        except UserError:
+            raise  # a store that does not answer, or a missing package: no other clip would succeed
+        except (DataError, ValueError) as error:
+            seen.message = str(error)
+            warn(f"failed: {clip.entry.key} in {clip.entry.shard}: {error}")
+        return seen
+
     def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
-        """Models are asked here, in one thread."""
+        """The clip's record; models judge its frames here, in one thread."""
         facts = seen.facts
         if not facts:  # of a clip that could not be decoded, as far as its index tells them
             measured = {name: clip.entry.index[name] for name in _UNKNOWN if name in clip.entry.index}
@@ -83,45 +110,6 @@ class _Seen:
     vectors: dict[str, str]
     frames: dict[str, Frames]
     message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _See:
-    """Decodes a clip and asks the stages without weights; work for threads."""
-
-    stages: Mapping[str, Compares]
-    caches: Mapping[str, Cache]
-    thumbnails: Path
-
-    def __call__(self, clip: ShardClip) -> _Seen:
-        seen = _Seen("", None, {}, {})
-        try:
-            data = clip.read()
-            seen.key = source_id(data)
-            self._look(clip, data, seen)
-        except UserError:
-            raise  # a store that does not answer, a package that is missing: no other clip would fare better
-        except (DataError, ValueError) as error:
-            seen.message = str(error)
-            warn(f"failed: {clip.entry.key} in {clip.entry.shard}: {error}")
-        return seen
-
-    def _look(self, clip: ShardClip, data: bytes, seen: _Seen) -> None:
-        known = {name: cache.get(seen.key) for name, cache in self.caches.items()}
-        picture = self.thumbnails / f"{clip.key}.jpg"
-        if all(value is not None for value in known.values()) and picture.is_file():
-            seen.vectors = {name: value["vector"] for name, value in known.items()}
-            seen.facts = next(iter(known.values()))["facts"]
-            return
-        with footage_of(data, is_image(clip.media())) as (footage, seen.facts):
-            for name, stage in self.stages.items():
-                if isinstance(stage, Comparison):
-                    seen.vectors[name] = stage.remember(footage)
-                    self.caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
-                elif isinstance(stage, Learned):
-                    wanted = stage.wanted(footage.num_frames, footage.fps)
-                    seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
-            write_bytes(picture, thumbnail(footage))
 
 
 class Deduplicate:
@@ -183,7 +171,7 @@ class Deduplicate:
         done.unlink(missing_ok=True)
         exact = _first_of([clip.key for clip in clips])
         looked = [clip for place, clip in enumerate(clips) if place not in exact]
-        remembering = Remembering(self.stages, folder / "work", folder / "thumbnails", self.workers)
+        remembering = ClipReader(self.stages, folder / "work", folder / "thumbnails", self.workers)
         records, hashes = remembering.records(looked)
         # Copies of a clip that cannot be decoded have failed with it, and are nobody's duplicates.
         equal = {place: first for place, first in _first_of(hashes).items() if records[place].message is None}

@@ -217,7 +217,7 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
     keys, new = {}, []
     for file in files:
-        # A name for what was found out about this very state of a file; empty where its state cannot be told.
+        # The key of the results for this very state of a file; empty if its state is not known.
         state = file.found.identity or file.state
         key = sha256_text(f"{PROBED}\0{file.found.name}\0{state}\0{max_frames}")[:32] if state else ""
         keys[file.found.name], file.rule = key, file.found.passed_over

@@ -282,8 +282,8 @@ class Examine:
                     unchanged.check()
                     yield self._look(walk, span, request["source_id"], stages, tick)
             unchanged.check()
-            told = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
-            yield Reply(told | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
+            found = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
+            yield Reply(found | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a video if it began at this frame; every glance is kept."""

@@ -170,7 +170,7 @@ class Walk:
         numbers, info = range(*span), self.info
         corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
         hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
-        told = DecoderReport(
+        report = DecoderReport(
             sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
         )
         return ClipFrames(
@@ -178,7 +178,7 @@ class Walk:
             rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
             (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
-            told,
+            report,
         )
 
     def _forget(self) -> None:

@@ -96,11 +96,11 @@ class _Actor:
 
 
 def ray_module(*, own: bool = False) -> Any:
-    """Ray, told to report to nobody.
+    """Ray, with its usage reports turned off.
 
     Args:
         own: a cluster of this run alone will be begun: a token of its own keeps others away from it. Ray reads this
-            when it is imported; told later, its processes ask for a token that the caller does not send.
+            when it is imported; set later, its processes demand a token that the caller does not send.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if own and "ray" not in sys.modules:

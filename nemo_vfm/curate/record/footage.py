@@ -3,7 +3,7 @@
 Shape letters: T frames, H height, W width, C colours (RGB), B blocks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -48,7 +48,7 @@ class ClipFrames:
         read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where
             no stage needs them (see `stage.ReadsVectors`).
-        told: what decoding said of the frames.
+        decoder_report: what the decoder reported about the frames.
         is_image: it is a still image: it has no time, and a stage that measures motion gives it no score.
     """
 
@@ -58,12 +58,13 @@ class ClipFrames:
         fps: float,
         read: Callable[[Sequence[int]], Frames],
         vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
-        told: DecoderReport | None = None,
+        decoder_report: DecoderReport | None = None,
         *,
         is_image: bool = False,
     ) -> None:
         assert num_frames >= 1 and fps > 0
-        self.num_frames, self.fps, self.told, self.is_image = num_frames, fps, told or DecoderReport(), is_image
+        self.num_frames, self.fps, self.is_image = num_frames, fps, is_image
+        self.decoder_report = decoder_report or DecoderReport()
         self._read, self._vectors = read, vectors
         self._rgb: dict[int, Frames] = {}
         self._luma: dict[int, Frames] = {}
@@ -116,8 +117,3 @@ class ClipFrames:
         steps = self.num_frames - 1
         firsts = [(2 * k + 1) * steps // (2 * count) for k in range(count)]
         return [number for first in firsts for number in (first, min(first + 1, steps))]
-
-
-def by_number(kept: Mapping[int, Frames]) -> Callable[[Sequence[int]], Frames]:
-    """A `read` for `ClipFrames` from frames kept by their number."""
-    return lambda numbers: np.stack([kept[number] for number in numbers])

@@ -22,7 +22,7 @@ APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md)."""
+    """The criteria of a dissolve, chosen on 80 generated films (docs/how-to/video/splitting.md)."""
 
     jump: float = 15.0  #: mean difference of the pictures before and after, 0 to 255, at least
     strangeness: float = 0.3  #: the middle's distance from their mean as a part of the jump, plus `drift`, at most
