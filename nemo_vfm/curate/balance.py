@@ -123,7 +123,7 @@ class Balance:
             ]
             return [self.buckets.assign(*shape).bucket or "none" for shape in shapes]
         labels = table.labels(self.by)
-        words = [*labels.words, "none"]  # the last place stands for -1
+        words = [*labels.words, "none"]  # the last entry is for -1
         return [words[code] for code in labels.codes.tolist()]
 
     def weigh(self, groups: Sequence[str], ids: Sequence[str]) -> Balanced:

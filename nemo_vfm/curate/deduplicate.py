@@ -173,7 +173,7 @@ class Deduplicate:
         looked = [clip for place, clip in enumerate(clips) if place not in exact]
         remembering = ClipReader(self.stages, folder / "work", folder / "thumbnails", self.workers)
         records, hashes = remembering.records(looked)
-        # Copies of a clip that cannot be decoded have failed with it, and are nobody's duplicates.
+        # Copies of a clip that cannot be decoded have failed with it, and are no duplicates.
         equal = {place: first for place, first in _first_of(hashes).items() if records[place].message is None}
         single = [record for place, record in enumerate(records) if place not in equal]
         add_likeness(single, self.stages)
@@ -182,7 +182,7 @@ class Deduplicate:
             for name, stage in self.stages.items()
         }
         decide(single, self.stages, {name: choice.rule for name, choice in choices.items()})
-        for place, first in equal.items():  # its own first may have gone for being like another
+        for place, first in equal.items():  # the first one may itself be dropped as a duplicate of another
             records[place].rule = EXACT_DUPLICATE
             records[place].duplicate_of = records[first].duplicate_of or records[first].clip.id
         # What came in is counted by the shards, what went out by the records. A sample that is there twice counts as a
@@ -245,7 +245,7 @@ class Deduplicate:
 
         replace_folder(folder / "shards", fill)
         known = {f"{record.clip.id}.jpg" for record in records}
-        for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, looked at before
+        for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, from earlier runs
             if path.name not in known:
                 path.unlink()
         columns = sorted({column for record in records for column in record.scores})
@@ -259,13 +259,13 @@ class Deduplicate:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A stage's threshold as a rule, and what similarity.json says of it."""
+    """A stage's threshold as a rule, and its entry in similarity.json."""
 
     rule: Rule
     facts: Json
 
 
 def _first_of(names: Sequence[str]) -> dict[int, int]:
-    """`{place of a name: place where it came first}`, of names that came before. An empty name is nobody's."""
+    """`{index of a repeated name: index of its first occurrence}`; empty names are ignored."""
     first: dict[str, int] = {}
     return {place: first[name] for place, name in enumerate(names) if name and first.setdefault(name, place) != place}

@@ -179,7 +179,7 @@ class Curate:
         balanced = None if self.balance is None else self.balance.apply(records)
         # Rules that read captions come last; duplicates of a clip that they drop are not restored.
         chosen = {name: rule for name, rule in self.rules.items() if reads_captions(rule)}
-        names = [*chosen, None]  # the last place stands for -1
+        names = [*chosen, None]  # the last entry is for -1
         for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
             if record.decision == "kept":
                 record.rule = names[place]

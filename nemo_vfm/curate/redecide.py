@@ -103,7 +103,7 @@ def decide_again(
 
 def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
     """For every clip, the first of these rules that drops it."""
-    names = [*rules, None]  # the last place stands for -1
+    names = [*rules, None]  # the last entry is for -1
     return [names[place] for place in first_broken(table, rules).tolist()]
 
 

@@ -14,7 +14,7 @@ ROWS, _ANSWERS = "rows.jsonl", "answers.jsonl"
 
 
 def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
-    """Print what is known of a row."""
+    """Print what is known about a row."""
     found = next((line for line in _lines(run / ROWS) if line.get("id") == row), None)
     if found is None:
         ids = [str(line.get("id")) for line in _lines(run / ROWS)]

@@ -50,7 +50,7 @@ class SampleReport:
     fps: float  #: frames a second; 0 where it is no video
     weight: float  #: what its loss counts; 0 where it could not be read, or is left out
     left_out: bool  #: whether it, or the step, is among the recipe's `skip`
-    numbers: dict[str, float]  #: what the task says of it, such as the noise level
+    numbers: dict[str, float]  #: values from the task, such as the noise level
     loss: float | None = None  #: computed anew; None where it was not asked for
     share: float | None = None  #: of the step's loss, weighted
 
@@ -71,7 +71,7 @@ class StepReport:
 
 
 def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
-    """All that is known of a step.
+    """Report all that is known about a step.
 
     Args:
         run: a run folder, or the folder of a workflow's step.

@@ -29,12 +29,12 @@ _NUMBERS = ("tokens_in", "tokens_out")
 
 @dataclass(slots=True)
 class CaptionReport:
-    """How captioning went."""
+    """The outcome of captioning."""
 
-    by: Counter[str] = field(default_factory=Counter)  #: clips by who wrote their caption; `nobody` for those without
-    truncated: int = 0  #: clips whose caption was cut, by a model's limit of tokens or by ours of characters
+    by: Counter[str] = field(default_factory=Counter)  #: clips by the author of their caption; `nobody` without one
+    truncated: int = 0  #: clips whose caption was truncated by a model's limit of tokens or our limit of characters
     failures: dict[str, Counter[str]] = field(default_factory=dict)  #: `{captioner: {reason: windows}}`
-    asked: int = 0  #: windows and texts that models were given; what was kept from an earlier run is not among them
+    asked: int = 0  #: windows and texts given to models, without those answered in an earlier run
     tokens_in: int = 0  #: tokens of all questions of the captions in use, also of those kept from earlier runs
     tokens_out: int = 0  #: tokens of their answers
 
@@ -48,10 +48,10 @@ class CaptionReport:
 
 
 class KeptCaptions:
-    """What one captioner said.
+    """The stored captions of one captioner.
 
     Args:
-        journal: of all captioners; going back to an earlier one costs nothing. None where nobody keeps anything.
+        journal: of all captioners, so that earlier ones are remembered; None if no captioner stores anything.
         fingerprint: of the captioner; empty keeps nothing.
     """
 
@@ -59,7 +59,7 @@ class KeptCaptions:
         self._journal, self._prefix = journal if fingerprint else None, sha256_text(fingerprint)[:32]
 
     def get(self, key: str) -> Caption | None:
-        """What was said under this very key, or None."""
+        """The caption stored under this key, or None."""
         entry: Json = None if self._journal is None else self._journal.get(f"{self._prefix} {key}")
         match entry:
             case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
@@ -73,12 +73,12 @@ class KeptCaptions:
         return None
 
     def put(self, caption: Caption) -> None:
-        """Keep a success. A failure is never kept: it is tried again by the next run."""
+        """Store a success. A failure is not stored: the next run tries again."""
         if self._journal is not None and caption.spoken:
             self._journal.put(f"{self._prefix} {caption.key}", asdict(caption))
 
     def forget(self, key: str) -> None:
-        """As if it had never been said."""
+        """Delete a stored caption."""
         if self._journal is not None:
             self._journal.forget(f"{self._prefix} {key}")
 
@@ -123,7 +123,7 @@ def write_captions(
         record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
     report.by.update(record.caption_by for record in records)
     if kept:
-        # A text made of a clip's numbers is no caption.
+        # A text made from a clip's numbers is no caption.
         numbers = sum(record.caption_by == DESCRIPTION for record in kept)
         without = sum(not record.caption for record in kept) + numbers
         instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
@@ -156,7 +156,7 @@ def _caption_all(
 
 
 def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report: CaptionReport) -> None:
-    """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
+    """Take its caption of each clip; after an error the clip has none yet, and the next captioner is tried."""
     in_a_row = 0
     for record in records:
         captions, failure = None, None
@@ -166,7 +166,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
                 isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
             ):
                 failure = f"it returned {type(captions).__name__} instead of a text and its author"
-        except NemoVfmError:  # it concerns every clip, such as a file that is missing
+        except NemoVfmError:  # it affects every clip, such as a missing file
             raise
         except Exception as error:
             failure = _plain(f"{type(error).__name__} ({error})")
@@ -211,7 +211,7 @@ def _see(
 def _fill(
     record: ClipRecord, captions: Sequence[Caption], views: Sequence[View], name: str, report: CaptionReport
 ) -> None:
-    """All windows or none: half a caption would say less than the next captioner."""
+    """Use all windows or none: half a caption would be worse than the next captioner's."""
     bad = next((caption for caption in captions if not caption.spoken), None)
     if bad is not None or not captions:
         reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
@@ -293,7 +293,7 @@ def _answers(
 
 
 def _checked(caption: Caption) -> Caption:
-    """The answer as plain text, without secrets; one of empty text is a failure."""
+    """The answer as plain text, without secrets; an empty text is a failure."""
     known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
     text, is_cut = _fitted(conceal(caption.text)) if caption.spoken else ("", False)
     if caption.spoken and not text:
@@ -303,7 +303,7 @@ def _checked(caption: Caption) -> Caption:
 
 
 def _fitted(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:
-    """A plain text of at most so many characters, and whether it was cut for that."""
+    """A plain text of at most `max_chars` characters, and whether it was truncated."""
     longer = clean(text, 2 * max_chars)
     return clean(longer, max_chars), len(longer) > max_chars
 
@@ -324,6 +324,6 @@ def _count(name: str, caption: Caption, in_a_row: int, report: CaptionReport) ->
 
 
 def _origin(caption: Caption) -> dict[str, Json]:
-    """Which model, as it was when it spoke; nothing where there is none."""
+    """The model that answered; empty if there is none."""
     known = {"model": caption.model, "revision": caption.revision, "prompt_hash": caption.prompt_hash}
     return {f"caption_{name}": value for name, value in known.items() if value}

@@ -194,7 +194,7 @@ def truth(part: Truth, table: Table) -> Verdict:
             return Verdict(np.broadcast_to(true, len(table)), np.broadcast_to(false, len(table)))
         case OneOf(_, column, words):
             labels, wanted = table.labels(column.name), {word.text for word in words}
-            # The last place stands for -1, a clip without the label.
+            # The last entry is for -1, a clip without the label.
             true = np.array([*(word in wanted for word in labels.words), False])[labels.codes]
             return Verdict(true, ~true & (labels.codes >= 0))
         case Missing(_, column):

@@ -246,7 +246,7 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
     table, compared = table_of(records), comparisons(stages)
     rules = {name: rule for name, rule in rules.items() if not reads_captions(rule)}
     single = {name: rule for name, rule in rules.items() if rule.uses()[0].name not in compared}
-    names = [*single, None]  # the last place stands for -1
+    names = [*single, None]  # the last entry is for -1
     for record, place in zip(records, first_broken(table, single).tolist(), strict=True):
         record.duplicate_of, record.rule = None, names[place]
     for name, rule in rules.items():

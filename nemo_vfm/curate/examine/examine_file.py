@@ -34,7 +34,7 @@ from nemo_vfm.data.video.image_file import open_image
 from nemo_vfm.data.video.video_info import VideoInfo
 from nemo_vfm.restore.letterbox import Picture
 
-_THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
+_THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels failed the whole file
 THUMBNAIL_PAIRS = 16
 _LONGEST_MESSAGE = 300
 _LEAD_S = 7.0  # transitions are detected, and trimmed, from 5.5 seconds around them

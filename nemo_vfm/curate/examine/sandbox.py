@@ -34,7 +34,7 @@ from nemo_vfm.core.storage.files import is_full
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.execute.work_units import Item, Tick, Worker
 
-_TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
+_TICKS_EVERY = 48  # frames: often enough for a progress bar, and cheap
 _TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
 _AT_WORK = 0.01  # of a core; a child that gets less for the whole of a silence hangs
 _PR_SET_PDEATHSIG = 1

@@ -55,7 +55,7 @@ def finished(
     """
     waiting = enumerate(items)
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        # As many again as are at work, so that no worker waits while a result is looked at.
+        # Twice as many as workers, so that none waits while a result is processed.
         running = {pool.submit(work, item): number for number, item in islice(waiting, 2 * workers)}
         try:
             while running:

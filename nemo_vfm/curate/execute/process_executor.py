@@ -10,7 +10,7 @@ from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughpu
 
 
 class Processes:
-    """As many child processes as cores do the first step; a second step, which bears models, has one worker here.
+    """Runs the first step in one child process per core; a second step, which holds models, has one worker.
 
     Args:
         workers: child processes; None takes one a core that this process may use, at most 64.

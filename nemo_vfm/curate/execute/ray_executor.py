@@ -20,7 +20,7 @@ from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Work
 
 END = "end"
-QUEUED_PARTS = 8  # that a producer may be ahead of whoever takes its parts
+QUEUED_PARTS = 8  # that a producer may be ahead of the consumer of its parts
 _BALANCE_EVERY_S = 20.0
 _OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
@@ -90,7 +90,7 @@ class _Actor:
         self._worker = work.start()
 
     def parts(self, item: Any) -> Iterator[Any]:
-        """The parts of one item, one after the other, and END: of a stream that broke off nobody else could tell."""
+        """The parts of one item, one after the other, and END, without which a broken stream would go unnoticed."""
         yield from self._worker.do(item)
         yield END
 
@@ -189,7 +189,7 @@ class _Pipeline:
         self._balance()
 
     def _balance(self) -> None:
-        """As many actors a step as it needs; what a step costs is known from what it did until now."""
+        """Give each step as many actors as it needs, judged by the time that it has taken so far."""
         done = max(1, self._items_done)
         needs = [
             Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)

@@ -67,7 +67,7 @@ class Work(Protocol):
 class Step:
     """One step of a pipeline."""
 
-    name: str  #: for people
+    name: str  #: for progress bars and reports
     work: Work  #: what is done
     cpus: float = 1.0  #: cores that one worker keeps busy
     gpus: float = 0.0  #: GPUs, or a part of one, that one worker needs

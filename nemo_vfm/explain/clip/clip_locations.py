@@ -27,7 +27,7 @@ class Bytes:
     shard: str  #: the tar's name
     key: str  #: the sample's
     members: dict[str, tuple[int, int]]  #: extension -> (offset in the tar, bytes)
-    index: Json  #: what the index says of it
+    index: Json  #: its entry in the index
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Encoding:
     #: windows of the clip, each with its latents; none where the step left it out
     samples: list[Bytes] = field(default_factory=list)
     codec: str = ""  #: what encoded it
-    #: reason -> clips that this step left out for it, where it made nothing of the clip
+    #: reason -> clips that this step left out for it, if it did not encode the clip
     left_out: dict[str, int] = field(default_factory=dict)
 
 

@@ -45,7 +45,7 @@ class Standing:
 
     name: str
     value: float | str | None  #: None where it has none
-    unit: str  #: empty where a number has none, or nobody says
+    unit: str  #: empty if there is none, or it is unknown
     among: int  #: clips that have this score
     lower: int | None  #: how many of them have less; of words, None
     equal: int  #: how many have the same, itself among them
@@ -58,7 +58,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Another clip that says the same, and the likeness that was measured; None where none is known."""
+    """A duplicate, and the similarity that was measured; None if unknown."""
 
     clip_id: str
     source: str
@@ -87,8 +87,8 @@ class Story:
     message: str | None  #: why it failed; None where it did not
     scores: list[Standing]
     rules: list[Verdict]
-    duplicate_of: Alike | None  #: the kept clip that it went for
-    duplicates: list[Alike]  #: clips that went for this one
+    duplicate_of: Alike | None  #: the kept clip that it duplicates
+    duplicates: list[Alike]  #: clips that were dropped as duplicates of this one
     restored: Json  #: who mended it, and what they found; empty where nothing was mended
     caption: str
     caption_by: str  #: who wrote the caption; empty where its shard does not say
@@ -165,7 +165,7 @@ def _alike(curation: Curation, place: int, dropped: int) -> Alike:
 
 
 def unit(column: str) -> str:
-    """The unit; empty where a number has none, or nobody says."""
+    """The unit; empty if there is none, or it is unknown."""
     if column in _UNITS:
         return _UNITS[column]
     for family, found in _FAMILIES.items():

@@ -32,7 +32,7 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     if out is not None:
         if not frames:
             raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
-        write_sheet(out, frames)  # first: who reads the rest may stop reading, such as `| head`
+        write_sheet(out, frames)  # first, since a reader of the rest may stop early, such as `| head`
     if as_json:
         sys.stdout.write(json.dumps(asdict(page), indent=1, ensure_ascii=False) + "\n")
     elif isinstance(page, Summary):
@@ -55,7 +55,7 @@ def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
     try:
         return frames_of(samples, entry_of(samples.entries, page.key), _FRAMES)
     except DataError:
-        return []  # it is said among what is damaged
+        return []  # it is listed with the damaged members
 
 
 def _write_summary(paper: Terminal, shards_named: str, page: Summary) -> None:

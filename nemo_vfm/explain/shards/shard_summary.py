@@ -34,7 +34,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A lot of numbers, in short."""
+    """A summary of many numbers."""
 
     count: int
     total: float
@@ -59,7 +59,7 @@ class Summary:
     duration_s: list[Bin] = field(default_factory=list)
     caption_words: list[Bin] = field(default_factory=list)
     without_caption: int = 0  #: samples
-    unknown: int = 0  #: samples whose size or rate nobody says
+    unknown: int = 0  #: samples whose size or rate is unknown
 
 
 def summarise(samples: Samples) -> Summary:
