@@ -171,8 +171,8 @@ class Deduplicate:
         done.unlink(missing_ok=True)
         exact = _first_of([clip.key for clip in clips])
         looked = [clip for place, clip in enumerate(clips) if place not in exact]
-        remembering = ClipReader(self.stages, folder / "work", folder / "thumbnails", self.workers)
-        records, hashes = remembering.records(looked)
+        reader = ClipReader(self.stages, folder / "work", folder / "thumbnails", self.workers)
+        records, hashes = reader.records(looked)
         # Copies of a clip that cannot be decoded have failed with it, and are no duplicates.
         equal = {place: first for place, first in _first_of(hashes).items() if records[place].message is None}
         single = [record for place, record in enumerate(records) if place not in equal]

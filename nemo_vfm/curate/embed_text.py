@@ -68,7 +68,7 @@ class EmbedText:
         outcome = Outcome(f"{len(samples)} samples have text embeddings", {"samples": len(samples)})
         state = self._state()
         if finished(done, state) is not None and (target / "shards.json").is_file():
-            self._copy(target)
+            upload_shards(target, self.copy_to)
             return replace(outcome, did_nothing=True)
         done.unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
@@ -85,7 +85,7 @@ class EmbedText:
                     writer.write(entry.key, kept, entry.index)
 
         replace_folder(target, fill)
-        self._copy(target)
+        upload_shards(target, self.copy_to)
         encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
         facts = {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
         write_json(done, facts)
@@ -96,10 +96,6 @@ class EmbedText:
         """A fingerprint of everything that the outputs depend on."""
         parts = (self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard)
         return fingerprint(*parts, shards_digest(self.shards))
-
-    def _copy(self, folder: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(folder, self.copy_to)
 
     def _encode(self, samples: ShardSet, work: Path) -> None:
         """Every caption that has no file in `work` yet."""

@@ -126,7 +126,7 @@ class EncodeShards:
         state = self._state()
         done = finished(run.folder / "encode.json", state)
         if done is not None and (run.folder / "shards/shards.json").is_file():
-            self._copy(run.folder / "shards")
+            upload_shards(run.folder / "shards", self.copy_to)
             return Outcome(_summary(done), {"samples": done["samples"]}, did_nothing=True)
         (run.folder / "encode.json").unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
@@ -164,7 +164,7 @@ class EncodeShards:
             "dtype": self.dtype, "codec": self.codec.fingerprint(), "text_encoder": self.text_encoder.fingerprint(),
             "made_of": state, "cut": say_cut(clips, entries, self.text_encoder),
         }  # fmt: skip
-        self._copy(run.folder / "shards")
+        upload_shards(run.folder / "shards", self.copy_to)
         write_json(run.folder / "encode.json", report)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"samples": report["samples"]})
@@ -174,10 +174,6 @@ class EncodeShards:
         own = [self.codec.fingerprint(), self.text_encoder.fingerprint(), self.dtype]
         sizes = (self.windows_per_clip, self.samples_per_shard, self.buckets.buckets)
         return fingerprint(own, *sizes, shards_digest(self.shards))
-
-    def _copy(self, folder: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(folder, self.copy_to)
 
     def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _Encoded:
         """Encode a clip's windows, where that is not done yet, into one file that appears whole."""

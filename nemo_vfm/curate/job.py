@@ -192,8 +192,7 @@ class Curate:
             self._write(files, records, ledger, media, places, balanced)
             if not ledger.kept:
                 raise NothingKept(_why_nothing(ledger))
-        if self.copy_to is not None:
-            upload_shards(places.shards, self.copy_to)
+        upload_shards(places.shards, self.copy_to)
         if not is_done:
             write_json(places.done, state)
         if not self.keep_clips:
