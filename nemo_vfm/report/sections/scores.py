@@ -10,7 +10,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 
 ORDER = 20
-BUDGET_MB = 0.0
 OPEN_CHARTS = 16
 NOT_SCORES = frozenset({"fps", "width", "height", "first_frame", "last_frame", "pts_start", "pts_end", "num_frames"})
 
