@@ -262,7 +262,25 @@ def examine_all(
         steps.append(Step("judge", JudgeWork(learned), gpus=rest))
     jobs = [job for file, missing in work for job in jobs_of(file, missing, examine)]
     while jobs:
-        jobs = _examined(jobs, steps, findings, hands)
+        items, following = [job.item() for job in jobs], list[ExamineJob]()
+        total = sum(job.num_frames for job in jobs)
+        for number, replies in hands.work("split and score", total, steps, items):
+            film = jobs[number].film
+            whole, more = jobs[number].done(replies)
+            following += more  # of videos that are examined in segments
+            if whole is None:
+                continue
+            why: str | None
+            if isinstance(whole, Lost):
+                why = f"{film.file.found.name}: {whole.message}"
+            elif "failed" in whole[-1].fact:
+                why = f"{film.file.found.name}: {whole[-1].fact['failed']}"
+            else:
+                why = findings.put(film.file, film.missing, whole)
+            if why is not None:
+                film.file.message = why
+                warn(f"failed: {named(film.file, why)}")
+        jobs = following
     paths: dict[str, tuple[Path, ...]] = {}  # of every file with the same bytes, by these
     for file in files:
         paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
@@ -270,30 +288,6 @@ def examine_all(
         findings.fill(file, paths[file.source_id])
         for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
             warn(f"failed in part: {named(file, message)}")
-
-
-def _examined(
-    jobs: Sequence[ExamineJob], steps: Sequence[Step], findings: Findings, hands: WorkContext
-) -> list[ExamineJob]:
-    """Run the jobs and store their results; return the follow-up jobs of videos that were examined in segments."""
-    items, left = [job.item() for job in jobs], []
-    for number, replies in hands.work("split and score", sum(job.num_frames for job in jobs), steps, items):
-        whole, more = jobs[number].done(replies)
-        left += more
-        if whole is None:
-            continue
-        film = jobs[number].film
-        message: str | None
-        if isinstance(whole, Lost):
-            message = f"{film.file.found.name}: {whole.message}"
-        elif "failed" in whole[-1].fact:
-            message = f"{film.file.found.name}: {whole[-1].fact['failed']}"
-        else:
-            message = findings.put(film.file, film.missing, whole)
-        if message is not None:
-            film.file.message = message
-            warn(f"failed: {named(film.file, message)}")
-    return left
 
 
 def named(file: FileRecord, message: str) -> str:
