@@ -195,13 +195,14 @@ class WorkContext:
 
             def advance(frames: int) -> None:
                 nonlocal done
-                done += frames  # what is done again after a worker died counts once more
-                progress.frames(title, min(done, total), total)
-                line.advance(frames)
+                if total:  # else the bar counts items
+                    done += frames  # what is done again after a worker died counts once more
+                    progress.frames(title, min(done, total), total)
+                    line.advance(frames)
 
             if total:
                 progress.frames(title, 0, total)
-            watch = Watch(advance) if total else Watch()
+            watch = Watch(advance)
             for number, parts in self.executor.run(steps, items, watch):
                 yield number, parts if isinstance(parts, Lost) else valid(parts)
                 if not total:
