@@ -72,9 +72,9 @@ def before(monkeypatch, step, happens):
     """Something happens to the first film before a step of the job."""
     whole = getattr(curation, step)
 
-    def then(*arguments):
+    def then(*arguments, **named):
         happens()
-        return whole(*arguments)
+        return whole(*arguments, **named)
 
     monkeypatch.setattr(curation, step, then)
 
