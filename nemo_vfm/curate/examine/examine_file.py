@@ -1,4 +1,4 @@
-"""Probes one file: its id and what its container says; examines it in one pass: its shots, and their scores.
+"""Probes one file, and examines it in one pass: its shots, their scores and their thumbnails.
 
 A probe decodes only the first frame. An image is decoded whole, so that a damaged one fails here.
 """
