@@ -24,8 +24,8 @@ _AT_ONCE = 4
 _BEFORE = "before"  # key of shards.json: the files of the version that it replaced
 
 
-def upload_shards(folder: Path, target: Address) -> int:
-    """Bring a folder of shards into the store.
+def upload_shards(folder: Path, target: Address | None) -> int:
+    """Bring a folder of shards into the store; nothing to do without a target.
 
     The version before the last stays until the next upload, for those who are reading it.
 
@@ -36,6 +36,8 @@ def upload_shards(folder: Path, target: Address) -> int:
         UserError: the target holds something else.
         StoreError: the store does not answer, or refuses us; what was there before is still seen.
     """
+    if target is None:
+        return 0
     there = {item.name: item.size for item in object_store.items(target)}
     seen = _seen(target) if "shards.json" in there else {}
     # The content of the store's shards.json, and which file goes there under which name.
