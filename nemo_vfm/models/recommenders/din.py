@@ -27,7 +27,6 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_stages,
     sum_rows,
 )
-from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
