@@ -9,8 +9,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply.apply_parallelism import Drawn
-from nemo_vfm.parallel.apply.local_shard import copy_own
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import mismatch, shapes_of
+from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 
@@ -48,7 +47,8 @@ def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor
                                 "that they were trained on, and the adapters beside it: write them with nemo-vfm "
                                 "convert RUN FOLDER --adapter ours, and name the folder in adapters.NAME.path."
                                 )  # fmt: skip
-    if differences := mismatch(shapes_of(own), shapes_of(weights)):
+    here, there = ({name: tuple(one.shape) for name, one in of.items()} for of in (own, weights))
+    if differences := mismatch(here, there):
         raise CorruptCheckpoint(
             f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
         )  # fmt: skip
