@@ -1,6 +1,7 @@
 """Declares the two halves of training data: a schedule says which samples are in a batch, a reader reads them."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol, Self, TypeVar
 
@@ -77,3 +78,19 @@ class ByNumber(Protocol):
     def max_bytes(self) -> int:
         """What the largest batch fills."""
         ...
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What this rank moved."""
+
+    fetched: int = 0  #: bytes asked of the storage as its share
+    gathered: int = 0  #: bytes received from the other ranks
+    alone: int = 0  #: bytes asked of the storage beside the plan; 0 where the plan knows all that is read
+    batches: int = 0  #: exchanged
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batches} batches: {self.fetched:,} bytes fetched from storage, {self.gathered:,} gathered from "
+            f"other ranks, {self.alone:,} read alone"
+        )
