@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import local
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
 
 class EMA:
@@ -53,6 +51,9 @@ class EMA:
         Raises:
             CorruptCheckpoint: they are of another model.
         """
+        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+        from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+
         fill(self.weights, weights, joined())
 
     def replace(self, weights: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, StartWeights, TrainerOptions
-from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
+from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 
 @needs_gpu({"accelerator": "auto"})

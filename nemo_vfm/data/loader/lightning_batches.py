@@ -13,7 +13,6 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.parallel.ranks.process_group import first_says
 
 
 @runtime_checkable
@@ -56,6 +55,8 @@ class LightningBatches:
         """See `TrainingData.start`."""
         self._seed, self._first, self._rank, self._num_ranks = seed, first_batch, rank, num_ranks
         if self._loader is None:
+            from nemo_vfm.parallel.ranks.process_group import first_says
+
             if ranks.is_first():
                 self.module.prepare_data()
             first_says("prepared")

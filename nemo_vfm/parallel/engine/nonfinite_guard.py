@@ -8,7 +8,6 @@ from typing import Literal
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.parallel.ranks.process_group import everyone_says, greatest
 
 _MOST_KEYS = 4  # that a sentence names of each rank
 
@@ -40,6 +39,8 @@ class NonFinite:
             UserError: it is not finite, and that stops the run; on every rank, with the same words.
             LostRank: another rank died or does not answer.
         """
+        from nemo_vfm.parallel.ranks.process_group import everyone_says, greatest
+
         fine = math.isfinite(loss) and math.isfinite(grad_norm)
         if greatest(float(not fine)) == (0.0,):
             self._in_a_row = 0

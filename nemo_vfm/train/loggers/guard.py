@@ -18,7 +18,7 @@ from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.loggers.flat_settings import flatten
 from nemo_vfm.train.loggers.preview_pictures import log_picture
-from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
+from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 REST_S = 60.0
 
