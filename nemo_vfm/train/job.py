@@ -10,15 +10,15 @@ from torch import nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import (
     HasTableRows,
+    LightningData,
     TrainingData,
 )
-from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
-from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.parallel.engine.engine import Engine
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -71,7 +71,10 @@ class Train:
         parallel: ParallelPlan = ParallelPlan(), precision: Precision = Precision(), base: Path | None = None,
         random_base: Family | None = None,
     ) -> None:  # fmt: skip
-        data = data if isinstance(data, TrainingData) else LightningBatches(data)
+        if not isinstance(data, TrainingData):
+            from nemo_vfm.data.loader.lightning_batches import LightningBatches
+
+            data = LightningBatches(data)
         loop.require(data, task)
         if isinstance(data, HasTableRows):
             from nemo_vfm.models.recommenders.table_choice import SizedModel

@@ -15,6 +15,7 @@ from nemo_vfm.core.errors import NextPhase, UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.batch import RequiresColumns
+from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -25,7 +26,7 @@ from nemo_vfm.core.types.training_data import (
     ResumableData,
     TrainingData,
 )
-from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
+from nemo_vfm.models.convert.video.random_pipeline import prepare_base
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together

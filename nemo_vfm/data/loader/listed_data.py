@@ -12,10 +12,10 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.batch_source import Traffic
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
-from nemo_vfm.data.video.decode import Decoder
 
 if TYPE_CHECKING:
     from nemo_vfm.data.batching.sample_order import Group, Order

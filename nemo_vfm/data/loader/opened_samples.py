@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.batch_source import Traffic
 from nemo_vfm.data.batching.bucket import Buckets
@@ -19,7 +20,6 @@ from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
 from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import is_held_out, warn_that_none_is_held_out
-from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MAX_WEIGHT = 1000  # more is a damaged index

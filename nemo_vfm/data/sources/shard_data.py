@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import Address, Place, places
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.video.decode import Decoder
 
 if TYPE_CHECKING:
     from nemo_vfm.data.shards.sample_reader import Samples

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, features_of, require_bottom
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of

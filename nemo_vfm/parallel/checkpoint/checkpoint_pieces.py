@@ -6,12 +6,10 @@ Every layout of our engines gives a rank one box of a tensor: split along some d
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+from nemo_vfm.parallel.apply.local_shard import spread
 
 Ints = tuple[int, ...]
 
@@ -49,20 +47,6 @@ class Box:
 def whole(shape: Sequence[int]) -> Box:
     """All of a tensor."""
     return Box((0,) * len(shape), tuple(shape))
-
-
-def spread(tensor: Tensor) -> "DTensor | None":
-    """The tensor where it is one over devices, else None."""
-    from torch.distributed.tensor import DTensor
-
-    return tensor if isinstance(tensor, DTensor) else None
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What of a tensor lies on this rank, without its history; the same storage."""
-    found = spread(tensor)
-    # to_local() would belong to its history, and waits for it.
-    return tensor.detach() if found is None else found._local_tensor.detach()
 
 
 def held(name: str, tensor: Tensor) -> Box | None:

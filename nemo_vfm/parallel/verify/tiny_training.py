@@ -21,7 +21,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.model_cost import HasDummyInputs
+from nemo_vfm.core.types.model_traits import HasDummyInputs
 from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own

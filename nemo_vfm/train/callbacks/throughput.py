@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types.model_cost import ReportsFlops
+from nemo_vfm.core.types.model_traits import ReportsFlops
 
 if TYPE_CHECKING:
     from nemo_vfm.perf.flops import PeakFlops
