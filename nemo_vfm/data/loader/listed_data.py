@@ -15,16 +15,16 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.batch_source import Traffic
 from nemo_vfm.data.batching.bucket import Buckets
+from nemo_vfm.data.batching.sample_order import Alike, Group, Order
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 
 if TYPE_CHECKING:
-    from nemo_vfm.data.batching.sample_order import Group, Order
     from nemo_vfm.data.loader.opened_samples import EntryReader, OpenedSamples
     from nemo_vfm.data.shards.sample_reader import Samples
     from nemo_vfm.parallel.ranks.gather import Gather
 
 
-class ListedData(ScheduledData["Alike"]):
+class ListedData(ScheduledData[Alike]):
     """Batches from samples that are listed when the data is opened.
 
     The samples of global batch g are a function of the samples, the seed and g: not of workers, ranks or resumes.
@@ -77,8 +77,6 @@ class ListedData(ScheduledData["Alike"]):
 
     def open(self, seed: int) -> "tuple[Order, EntryReader]":
         """See `ScheduledData.open`."""
-        from nemo_vfm.data.batching.sample_order import Order
-
         opened = self._open()
         digests = {
             name: sha256_text(f"{seed} {self.shuffle} {name} {digest}")[:16] for name, digest in opened.digests.items()
@@ -91,11 +89,11 @@ class ListedData(ScheduledData["Alike"]):
             if group.batch_size % num_ranks:
                 raise UserError(f"batch_size {group.batch_size} of {group.name} is not divisible by {num_ranks} ranks")
 
-    def train_groups(self) -> "list[Group]":
+    def train_groups(self) -> list[Group]:
         """The samples that are trained on, by shape."""
         return [replace(g, batch_size=self._sizes.get(g.name, g.batch_size)) for g in self._open().train]
 
-    def held_out_groups(self) -> "list[Group]":
+    def held_out_groups(self) -> list[Group]:
         """The samples that are held out, by shape."""
         return self._open().val
 

@@ -49,35 +49,24 @@ class Throughput:
 
     def on_step(self, fit: "TrainState") -> None:
         """Rates over the window."""
-        assert fit.result is not None
-        self._seen.append((time.perf_counter(), fit.result.num_samples, _tokens(fit), self._flops(fit)))
+        result, model, flops = fit.result, fit.model, 0.0
+        assert result is not None
+        if self._peak is not None and isinstance(model, ReportsFlops):
+            from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
+            from nemo_vfm.perf.flops import training_flops
+
+            frozen, convention = only_adapters_learn(model), self.causal_attention
+            own = sum(training_flops(model.ops(shapes), convention, frozen=frozen) for shapes in result.shapes)
+            flops = own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
+        texts = (shapes["tokens_BS"] for shapes in result.shapes if "tokens_BS" in shapes)
+        self._seen.append((time.perf_counter(), result.num_samples, sum(map(math.prod, texts)) * fit.plan.data, flops))
         (begin, *_), *rest = self._seen
         seconds = rest[-1][0] - begin
-        _, samples, tokens, counted = (sum(column) for column in zip(*rest, strict=True))
+        _, samples, tokens, flops = (sum(column) for column in zip(*rest, strict=True))
         fit.metrics["samples_per_s"] = samples / seconds
         if tokens:
             fit.metrics["tokens_per_s"] = tokens / seconds
         if self._peak is not None:
             from nemo_vfm.perf.flops import mfu
 
-            fit.metrics["mfu"] = mfu(counted, seconds, self._peak)
-
-    def _flops(self, fit: "TrainState") -> float:
-        model = fit.model
-        if self._peak is None or fit.result is None or not isinstance(model, ReportsFlops):
-            return 0.0
-        from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
-        from nemo_vfm.perf.flops import training_flops
-
-        frozen = only_adapters_learn(model)
-        own = sum(
-            training_flops(model.ops(shapes), self.causal_attention, frozen=frozen) for shapes in fit.result.shapes
-        )
-        return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
-
-
-def _tokens(fit: "TrainState") -> int:
-    """Of text, in this step on all devices; 0 where there are none."""
-    assert fit.result is not None
-    shapes = (shapes["tokens_BS"] for shapes in fit.result.shapes if "tokens_BS" in shapes)
-    return sum(map(math.prod, shapes)) * fit.plan.data
+            fit.metrics["mfu"] = mfu(flops, seconds, self._peak)
