@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from nemo_vfm.core import preemption, progress
 from nemo_vfm.core.device import device
@@ -20,7 +21,6 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.predict import predictions
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
-from nemo_vfm.train.lr_scheduler import ShownRates
 from nemo_vfm.train.state.train_state import TrainState
 
 
@@ -111,3 +111,15 @@ class TrainModule(LightningModule):
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """A Batch moves itself, and the engine asks it to: Lightning must not copy it field by field."""
         return batch
+
+
+class ShownRates(LRScheduler):
+    """The rates of the coming step, for whoever asks a scheduler; the training sets them, and nothing else does."""
+
+    def get_lr(self) -> list[float | Tensor]:
+        """One for each group of parameters."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self, epoch: int | None = None) -> None:
+        """Look at them again."""
+        self._last_lr = self.get_lr()
