@@ -74,11 +74,7 @@ class Validate:
             fit.metrics |= {f"val_{name}": value for name, value in named.items()}
         if all("noise" in batch for batch in measured):
             noise = torch.tensor([x for batch in measured for x in batch["noise"]])
-            bins = torch.bucketize(noise, torch.tensor(self.noise_edges[1:-1]))
-            for i, (low, high) in enumerate(zip(self.noise_edges, self.noise_edges[1:], strict=False)):
-                if weights[inside := bins == i].sum() > 0:
-                    name = f"val_loss/noise_{low:g}-{high:g}"
-                    fit.metrics[name] = validation_batches.mean(losses[inside], weights[inside])
+            fit.metrics |= self._by_noise(losses, weights, noise)
         if isinstance(fit.task, HasValidationMetrics):
             of_groups = validation_batches.measures_of_groups(fit, grouped, self.top_k) if self.group else {}
             validation_batches.add_metrics(fit, fit.task, counted, of_groups)
@@ -91,3 +87,11 @@ class Validate:
         assert isinstance(data, HasTimeWindows), "see require"
         ends = fit.finished or fit.ended_early or data.ends_time_window(last)
         return data.rest_of_time_window(last) if ends else None
+
+    def _by_noise(self, losses: torch.Tensor, weights: torch.Tensor, noise: torch.Tensor) -> dict[str, float]:
+        from nemo_vfm.train.state.validation_batches import mean
+
+        bins = torch.bucketize(noise, torch.tensor(self.noise_edges[1:-1]))
+        spans = list(zip(self.noise_edges, self.noise_edges[1:], strict=False))
+        inside = {f"val_loss/noise_{low:g}-{high:g}": bins == i for i, (low, high) in enumerate(spans)}
+        return {name: mean(losses[which], weights[which]) for name, which in inside.items() if weights[which].sum() > 0}
