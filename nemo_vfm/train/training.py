@@ -15,6 +15,7 @@ from nemo_vfm.core.errors import NextPhase, UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.batch import RequiresColumns
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
@@ -54,6 +55,7 @@ from nemo_vfm.train.warm_start import Weights
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
 
+@no_component
 @dataclass(frozen=True)
 class Training:
     """The parts of a training; see `Train` for what each is."""
