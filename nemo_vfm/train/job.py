@@ -33,7 +33,7 @@ from nemo_vfm.train.warm_start import Weights
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.held_weights import Held
-    from nemo_vfm.train.training import Training
+    from nemo_vfm.train.run_training import Training
 
 K = TypeVar("K")
 
@@ -100,7 +100,7 @@ class Train:
 
     def training(self) -> "Training":
         """What runs; most of what it imports a check of the recipe does not need."""
-        from nemo_vfm.train.training import Training
+        from nemo_vfm.train.run_training import Training
 
         return Training(
             self.model, self.data, self.task, self.optimizer, self.schedule, self.loop, self.weights, self.phases,

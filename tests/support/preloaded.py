@@ -30,7 +30,7 @@ from tests.support.repository import ROOT
 _IMPORTED = (
     "nemo_vfm.cli.main", "nemo_vfm.workflow", "nemo_vfm.curate.job", "nemo_vfm.train.job", "lightning",
     # What these import when they run.
-    "nemo_vfm.train.training", "nemo_vfm.data.loader.opened_samples", "nemo_vfm.data.shards.shard_paths",
+    "nemo_vfm.train.run_training", "nemo_vfm.data.loader.opened_samples", "nemo_vfm.data.shards.shard_paths",
     "nemo_vfm.parallel.engine.model_start", "nemo_vfm.parallel.engine.weight_updater",
     "nemo_vfm.parallel.checkpoint.checkpoint_saver", "nemo_vfm.diffusion.video_pipeline",
 )  # fmt: skip
