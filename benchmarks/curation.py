@@ -34,8 +34,7 @@ from scenedetect import AdaptiveDetector, detect
 
 from nemo_vfm.core.log import logger
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.curate.examine.examine_file import Examine
-from nemo_vfm.curate.examine.probe import state_of
+from nemo_vfm.curate.examine.examine_file import Examine, state_of
 from nemo_vfm.curate.examine.sandbox import Child, InProcess
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes

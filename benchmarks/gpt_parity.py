@@ -3,7 +3,7 @@
     python benchmarks/gpt_parity.py [--quick] [--json FILE]
 
 For each family: transformers saves a model with random norms and biases (ones and zeros would hide errors), and
-`load_gpt` reads it; `save_gpt` writes ours, and transformers loads it again. Scores of every vocabulary entry after
+`load_gpt` reads it; `write_gpt` writes ours, and transformers loads it again. Scores of every vocabulary entry after
 every token are compared in fp32. Ours are compared with theirs, theirs of our folder with theirs, and ours token by
 token with a cache with ours at once. Numbers are the largest difference over all scores, beside the largest score. Then
 come one forward and backward with the loss: its difference, and the largest relative difference of a weight's gradient
@@ -21,7 +21,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt
+from nemo_vfm.models.convert.gpt_folder import load_gpt, write_gpt
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.gpt import GPT
 
@@ -96,7 +96,7 @@ def compare(family: str, folder: Path, *, quick: bool) -> Row:
     theirs = random_model(family, quick=quick)
     theirs.save_pretrained(folder / "theirs")
     ours = load_gpt(folder / "theirs").eval()
-    save_gpt(ours, folder / "ours", most_tokens=theirs.config.max_position_embeddings)
+    write_gpt(ours, dict(ours.named_parameters()), folder / "ours", most_tokens=theirs.config.max_position_embeddings)
     again = transformers.AutoModelForCausalLM.from_pretrained(folder / "ours", attn_implementation="eager").eval()
     words = torch.randint(WORDS, (BATCH, theirs.config.max_position_embeddings + 1))
     tokens, labels = words[:, :-1].contiguous(), words[:, 1:].contiguous()

@@ -18,6 +18,7 @@ file_over_adapter: bytes of our adapter's file over those of its numbers in fp32
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,12 +32,14 @@ import torch
 from diffusers import WanTransformer3DModel
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the measurement lies beside the tests
+
 from nemo_vfm.core import device
 from nemo_vfm.models.adapters.adapter_file import write_adapter
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
 from nemo_vfm.models.adapters.matrices import extract_adapter
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
-from nemo_vfm.perf.measured import most_allocated
+from tests.support.measured_step import most_allocated
 
 HEADS, HEAD_DIM, CHANNELS, TEXT_DIM, TEXT_TOKENS, BATCH = 6, 64, 16, 256, 64, 2
 RANK, ALPHA, NAME = 16, 32.0, "mine"

@@ -12,6 +12,7 @@ worst: the largest error of all rows, as a share of what was measured.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the measurement lies beside the tests
+
 from nemo_vfm.core.device import describe, device
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
@@ -32,8 +35,8 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify.rank_pool import Pool
-from nemo_vfm.perf.measured import Measured, measured_step
 from nemo_vfm.perf.memory import facts, memory
+from tests.support.measured_step import Measured, measured_step
 
 VIDEO = {"latents_BCTHW": (1, 16, 4, 16, 16), "text_BLD": (1, 20, 64)}
 TEXT = {"tokens_BS": (1, 512)}

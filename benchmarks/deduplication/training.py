@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from benchmarks.deduplication.preprocessing import as_batch
 from benchmarks.deduplication.session_data import GROUPS, LogShape
-from nemo_vfm.models.recommenders.feature_vectors import Stage
+from nemo_vfm.models.recommenders.feature_input import Stage
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.sparse.feature_batch import FeatureBatch

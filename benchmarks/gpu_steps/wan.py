@@ -21,8 +21,8 @@ from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import forward_flops, training_flops
-from nemo_vfm.perf.measured import MadeUp, made_up
 from nemo_vfm.perf.memory import facts, memory
+from tests.support.measured_step import MadeUp, made_up
 
 RANK, ALPHA = 16, 32.0
 ADAMW = partial(torch.optim.AdamW, lr=1e-4)

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
-from nemo_vfm.asking.journal import Journal, OpenJournal, concealed, recalled
+from nemo_vfm.asking.journal import Journal, concealed, recalled
 from nemo_vfm.asking.question import Failure, Question, Reply, answer_key
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn
@@ -24,11 +25,10 @@ def results(folder: Path) -> Iterator[tuple[str, Said | str]]:
     """(key, answer or why there is none) of every line in the files of results in a folder, whatever their names."""
     for file in sorted(folder.glob("*.jsonl")):
         unreadable = 0
-        for entry in _entries(file):
-            if key := _key(entry):
+        for key, entry in _entries(file):
+            if key:
                 yield key, _result(entry)
-            else:
-                unreadable += 1
+            unreadable += not key
         if unreadable:
             warn(f"{file}: {unreadable} lines are not results of a batch; expected custom_id, and response or error")
 
@@ -46,17 +46,18 @@ def _groups(lines: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list
         yield group
 
 
-def _entries(file: Path) -> Iterator[Json]:
+def _entries(file: Path) -> Iterator[tuple[str, Json]]:
+    """(key, entry) of each line; an empty key where it is none of ours."""
     with opened(file) as data:
         for line in data:
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError):
-                yield None
-
-
-def _key(entry: Json) -> str:
-    return str(entry["custom_id"]) if isinstance(entry, dict) and isinstance(entry.get("custom_id"), str) else ""
+            entry: Json = None
+            with suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+            match entry:
+                case {"custom_id": str(key)}:
+                    yield key, entry
+                case _:
+                    yield "", None
 
 
 def _result(entry: Json) -> Said | str:
@@ -120,7 +121,14 @@ class BatchAsker:
             UserError: the journal is in use.
         """
         with self.journal.open() as journal:
-            failed = self._read(journal)
+            failed = {}  # why there is no answer, by key; answers are kept
+            for key, result in results(self.folder / "results"):
+                if isinstance(result, str):
+                    failed[key] = result
+                elif result.ending == "blocked":
+                    failed[key] = "the model declined"
+                elif recalled(journal, key) is None:
+                    journal.put(key, asdict(concealed(result)))
             waiting: dict[str, list[Question]] = {}
             identity = self.chat.identity()
             for question in questions:
@@ -134,22 +142,10 @@ class BatchAsker:
                     waiting.setdefault(key, []).append(question)
             yield from self._write(waiting)
 
-    def _read(self, journal: OpenJournal) -> dict[str, str]:
-        """Keep the answers among the results; why there is none for the others, by key."""
-        failed = {}
-        for key, result in results(self.folder / "results"):
-            if isinstance(result, str):
-                failed[key] = result
-            elif result.ending == "blocked":
-                failed[key] = "the model declined"
-            elif recalled(journal, key) is None:
-                journal.put(key, asdict(concealed(result)))
-        return failed
-
     def _write(self, waiting: dict[str, list[Question]]) -> Iterator[Failure]:
         """Write what was not written before; what must not be sent is a failure."""
-        entries = (entry for file in self.folder.glob("requests-*.jsonl") for entry in _entries(file))
-        before, lines, stop = {key for entry in entries if (key := _key(entry))}, [], None
+        files = [*self.folder.glob("requests-*.jsonl")]
+        before, lines, stop = {key for file in files for key, _ in _entries(file) if key}, [], None
         for key in waiting.keys() & before:
             self.budget.reserve(self._cost(waiting[key][0]))
         for key in sorted(waiting.keys() - before):
@@ -166,17 +162,17 @@ class BatchAsker:
                 break
             head = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
             lines.append(json.dumps(head).encode()[:-1] + b', "body": ' + body + b"}\n")
-        files = []
+        written = list[str]()
         for group in _groups(lines, self.most_requests, int(self.most_mb * 1e6)):
             data = b"".join(group)
-            files.append(self.folder / f"requests-{hashlib.sha256(data).hexdigest()[:12]}.jsonl")
-            write_bytes(files[-1], data)
+            written.append(f"requests-{hashlib.sha256(data).hexdigest()[:12]}.jsonl")
+            write_bytes(self.folder / written[-1], data)
         if stop is not None:
             raise stop
-        if files or waiting.keys() & before:
-            written = f"wrote {', '.join(file.name for file in files)} to {self.folder}. " if files else ""
+        if written or waiting.keys() & before:
+            wrote = f"wrote {', '.join(written)} to {self.folder}. " if written else ""
             raise BatchPending(
-                f"{written}{len(waiting.keys() & before)} questions of earlier files have no result yet. Submit the "
+                f"{wrote}{len(waiting.keys() & before)} questions of earlier files have no result yet. Submit the "
                 f"files as a batch, put its results into {self.folder / 'results'}, and run again"
             )
 

@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from nemo_vfm.core.storage.write_path import WritePath, require_own
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 
-_OPEN: dict[Path, "_Shared"] = {}
+_OPEN: dict[Path, "OpenJournal"] = {}
 _LOCK = threading.Lock()
 os.register_at_fork(after_in_child=_OPEN.clear)  # a copy of this process holds no lock
 
@@ -48,29 +48,17 @@ class Journal:
         """
         path = self.file.absolute()
         with _LOCK:
-            shared = _OPEN.get(path) or _Shared(path, self.others)
-            _OPEN[path] = shared
-            shared.users += 1
+            journal = _OPEN.get(path) or OpenJournal(path, self.others)
+            _OPEN[path] = journal
+            journal.users += 1
         try:
-            yield shared.journal
+            yield journal
         finally:
             with _LOCK:
-                shared.users -= 1
-                if not shared.users:
+                journal.users -= 1
+                if not journal.users:
                     del _OPEN[path]
-                    shared.close()
-
-
-class _Shared:
-    """An open journal, its lock, and how many use it."""
-
-    def __init__(self, path: Path, others: Sequence[Path]) -> None:
-        self.users = 0
-        with ExitStack() as stack:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lock(path))
-            self.journal = stack.enter_context(closing(OpenJournal(path, others)))
-            self.close = stack.pop_all().close
+                    journal.close()
 
 
 @no_component
@@ -84,8 +72,11 @@ class OpenJournal:
 
     def __init__(self, path: Path, others: Sequence[Path]) -> None:
         self._path, self._lock, self._closed = path, threading.Lock(), False
-        require_own(path, b'{"key": "', "a journal of answers")
+        self.users = 0  # how many hold it
         with ExitStack() as stack:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(file_lock(path))
+            require_own(path, b'{"key": "', "a journal of answers")
             self._descriptor = stack.enter_context(_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND))
             self._own = JournalIndex(path, self._descriptor)
             self._others = [JournalIndex(one, stack.enter_context(_descriptor(one, os.O_RDONLY))) for one in others]
@@ -115,8 +106,10 @@ class OpenJournal:
         """Flush it to the disk. A thread that has an answer afterwards cannot keep it, and does not fail."""
         with self._lock:
             self._closed = True
-            os.fsync(self._descriptor)
-            self._close_files()
+            try:
+                os.fsync(self._descriptor)
+            finally:
+                self._close_files()
 
     def _append(self, entry: Json) -> None:
         line = json.dumps(entry, allow_nan=False).encode() + b"\n"
@@ -150,9 +143,6 @@ class JournalIndex:
                 unreadable += not self.add(line)
         if unreadable:
             warn(f"{self._path}: {unreadable} lines cannot be read; their questions are asked again")
-
-    def __len__(self) -> int:
-        return len(self._places)
 
     def __contains__(self, key: str) -> bool:
         return key in self._places

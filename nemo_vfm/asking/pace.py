@@ -133,7 +133,7 @@ class ConcurrencyLimit:
         self._most, self._max_wait_s = most, max_wait_s
         self._probe = LatencyProbe(start=start, most=most)
         self._lock = threading.Lock()
-        self._in_flight = 0
+        self.in_flight = 0  # how many are under way
         self._ceiling: int | None = None  # the number that was refused
         self._accepted, self._floor = min(start, most), 1
         self._cut_s, self._fruitless_cuts = -math.inf, 0
@@ -148,11 +148,6 @@ class ConcurrencyLimit:
         """How many may be under way now."""
         return self._probe.number if self._ceiling is None else self._accepted
 
-    @property
-    def in_flight(self) -> int:
-        """How many are under way."""
-        return self._in_flight
-
     def wait_s(self, now_s: float) -> float:
         """0 where one more may be sent; else seconds until then, infinite where one under way has to end first."""
         with self._lock:
@@ -163,8 +158,8 @@ class ConcurrencyLimit:
         with self._lock:
             if self._wait_s(now_s) > 0:
                 return None
-            self._in_flight += 1
-            return Ticket(now_s, self._in_flight >= self.limit)
+            self.in_flight += 1
+            return Ticket(now_s, self.in_flight >= self.limit)
 
     def answered(self, ticket: Ticket, now_s: float) -> None:
         """Count an answer."""
@@ -210,7 +205,7 @@ class ConcurrencyLimit:
         request that was sent after that is refused as well, and nothing was answered, the service means all of us.
         """
         with self._lock:
-            self._in_flight -= 1
+            self.in_flight -= 1
             if self._refused_since_s is None:
                 self._refused_since_s = now_s
             if ticket.sent_s >= self._cut_s:
@@ -221,7 +216,7 @@ class ConcurrencyLimit:
                 self._accepted, self._floor = limit, max(1, limit // 2)
                 self._cut_s, self._answers_since_step, self._step = now_s, 0, 1
                 self._fruitless_cuts += 1
-            self._accepted = max(self._floor, min(self._accepted, self._in_flight))
+            self._accepted = max(self._floor, min(self._accepted, self.in_flight))
             wait_s = _BACKOFF_S * 2.0 ** min(self._fruitless_cuts - 1, 16)  # where the service requests nothing
             if retry_after_s is not None and not math.isnan(retry_after_s):
                 wait_s = max(0.0, retry_after_s)
@@ -236,10 +231,10 @@ class ConcurrencyLimit:
             return 0.0 if self._refused_since_s is None else now_s - self._refused_since_s
 
     def _wait_s(self, now_s: float) -> float:
-        return math.inf if self._in_flight >= self.limit else max(0.0, self._paused_until_s - now_s)
+        return math.inf if self.in_flight >= self.limit else max(0.0, self._paused_until_s - now_s)
 
     def _taken(self) -> None:
-        self._in_flight -= 1
+        self.in_flight -= 1
         self._refused_since_s = None
         self.was_reached = True
 

@@ -58,8 +58,12 @@ def copied_text(file: Path, dest: Path, roots: Roots) -> str:
     lines = _own_command(read_bytes(file).decode(), file, dest, roots).splitlines(keepends=True)
     for node in _includes(own):
         name = str(node.value).removeprefix(_INCLUDE)
-        wanted, found = roots.recipe(name, node.mark, file.parent), _found(name, dest, roots)
-        if found is None or found.resolve() != wanted.resolve():
+        wanted = roots.recipe(name, node.mark, file.parent)
+        try:
+            is_same = roots.recipe(name, Mark(Source(str(dest), ())), dest.parent).resolve() == wanted.resolve()
+        except UserError:
+            is_same = False
+        if not is_same:
             line = node.mark.line - 1
             lines[line] = lines[line].replace(f"{_INCLUDE}{name}", f"{_INCLUDE}{relpath(wanted, dest.parent)}")
     return "".join(lines)
@@ -120,13 +124,6 @@ def _own_command(text: str, file: Path, dest: Path, roots: Roots) -> str:
             break
         lines[i] = _COMMAND.sub(lambda m: f"{m[1]}{new}" if m[2] in own else m[0], line)
     return "".join(lines)
-
-
-def _found(name: str, dest: Path, roots: Roots) -> Path | None:
-    try:
-        return roots.recipe(name, Mark(Source(str(dest), ())), dest.parent)
-    except UserError:
-        return None
 
 
 def _includes(own: Map) -> list[Scalar]:

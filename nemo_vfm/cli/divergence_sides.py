@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nemo_vfm.cli.recipe_job import rehearsed
@@ -14,7 +14,7 @@ from nemo_vfm.parallel.verify.activation_recorder import steps
 from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
 from nemo_vfm.parallel.verify.parity import quiet
 from nemo_vfm.parallel.verify.rank_pool import OnRank, Pool, RankFailed
-from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining, at
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining
 
 #: Small models; FP8 on several ranks may round an element the other way, and layers after it follow.
 _TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp8": 3e-1}
@@ -70,7 +70,7 @@ def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) 
         )
     require_divisible(model, plan)
     heads = model.plan().heads if isinstance(model, Divisible) else 1
-    return SideRequest(" ".join([recipe, *changes]), at(ready, job.precision), plan), heads
+    return SideRequest(" ".join([recipe, *changes]), replace(ready, precision=job.precision), plan), heads
 
 
 def compare_sides(

@@ -24,31 +24,20 @@ OVERLAYS = ("smoke", "parity")
 _STAND_IN = "given-later"
 
 
-def stand_in_job(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job | None:
-    """The job of a recipe with values still to be given; None where more than paths and texts are missing.
+def stand_in_job(
+    arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]
+) -> tuple[Job | None, list[Problem]]:
+    """The job of a recipe with something in the place of values still to be given, or what is wrong with it then.
 
-    Constructors touch no disk, so any path will do to ask what the job would do.
+    Constructors touch no disk, so any path will do to ask what the job would do. There is no job where more than paths
+    and texts are missing; some of the problems may be due to what stands in.
     """
-    try:
-        return _stand_in(arguments, missing, trust)
-    except RecipeError:
-        return None
-
-
-def refused(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> list[Problem]:
-    """What is wrong with a recipe once something stands for the values still to be given, some of it for that."""
-    try:
-        _stand_in(arguments, missing, trust)
-    except RecipeError as error:
-        return list(error.problems)
-    return []
-
-
-def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job:
     given = [*arguments.overrides, *(f"{problem.path}={_STAND_IN}" for problem in missing)]
-    composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given}))
-    job: Job = build(composed, trust, permissions(arguments.allow_host, composed.path))
-    return job
+    try:
+        composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given}))
+        return build(composed, trust, permissions(arguments.allow_host, composed.path)), []
+    except RecipeError as error:
+        return None, list(error.problems)
 
 
 def rehearsed(
@@ -88,7 +77,7 @@ def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     problems = check(composed, trust, allowed)
     if any(problem.kind != "missing" for problem in problems):
         raise RecipeError(problems)
-    job = stand_in_job(arguments, problems, trust) if problems else build(composed, trust, allowed)
+    job = stand_in_job(arguments, problems, trust)[0] if problems else build(composed, trust, allowed)
     if job is None:  # more than paths and texts is missing
         raise RecipeError(problems)
     return job, composed

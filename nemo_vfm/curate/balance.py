@@ -24,20 +24,21 @@ REST = "*"
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """What a balance says."""
+    """The result of a balance."""
 
-    #: clip id -> how often it counts, for every clip that rules keep; 0 where it is dropped
+    #: clip id -> how often it counts, for every clip that rules keep; 0 if it is dropped
     weights: Mapping[str, int] = field(default_factory=dict)
     #: of each group its number of clips, of those kept, and of repeats; for balance.json
     plan: Json = field(default_factory=dict)
 
 
 class Balance:
-    """Thins groups of clips that are too many, and lets clips of groups that are too few count more than once.
+    """Thins out large groups of clips, and lets clips of small groups count more than once.
 
-    Applied after all rules, to what they keep; what goes is booked under the rule `balance`. Give caps, shares or both;
-    caps come first. Shares take the largest number of clips with which every group has its share, so a share that is
-    far above what there is costs many clips of the others: balance.json names the group that holds all back.
+    Applied after all rules, to the clips that they keep; what it drops is recorded under the rule `balance`. Give caps,
+    shares or both; caps come first. Shares take the largest number of clips with which every group has its share, so a
+    share that is far above what there is costs many clips of the others: balance.json names the group that holds all
+    back.
 
     Args:
         by: what makes a group: a column of labels, of a stage such as `camera` or of a table of videos, `bucket` (needs
@@ -47,7 +48,7 @@ class Balance:
         repeat: a clip may count up to this many times where its group is too small for its share; a weight in the index
             of shards, never a copy.
         buckets: the shapes of `by: bucket`.
-        seed: another one keeps other clips.
+        seed: another seed keeps other clips.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Balance:
             raise ValueError(f"buckets are needed for by: bucket and for nothing else; by is {by!r}")
 
     def check(self, columns: Known, *, is_all: bool = True) -> None:
-        """Refuse groups that nothing gives.
+        """Refuse groups that no stage or source gives.
 
         Args:
             columns: of stages and source: column -> the words that may stand in it, none where nobody knows them yet;
@@ -103,7 +104,7 @@ class Balance:
             raise PartRefused(text, "balance")
 
     def apply(self, records: Sequence[ClipRecord]) -> Balanced:
-        """Drop what is too much of the records that the rules keep, under the rule `balance`; again, the same."""
+        """Drop the excess among records that the rules keep, under the rule `balance`; repeating it changes nothing."""
         whole = [record for record in records if record.decision == "kept" or record.rule == RULE]
         found = self.weigh(self.groups(table_of(whole), [r.source for r in whole]), [r.clip.id for r in whole])
         for record in whole:
@@ -122,7 +123,7 @@ class Balance:
             ]
             return [self.buckets.assign(*shape).bucket or "none" for shape in shapes]
         labels = table.labels(self.by)
-        words = [*labels.words, "none"]  # the last place stands for -1
+        words = [*labels.words, "none"]  # the last entry is for -1
         return [words[code] for code in labels.codes.tolist()]
 
     def weigh(self, groups: Sequence[str], ids: Sequence[str]) -> Balanced:

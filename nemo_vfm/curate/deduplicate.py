@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,7 @@ from nemo_vfm.core.storage.uri import Place, places
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, by_kind, decide, nearest_pairs
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.rule import NEAREST_PAIRS, Rule, add_likeness, by_kind, decide, nearest_pairs
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings import Cache, fingerprint
@@ -33,29 +33,55 @@ _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Remembering:
-    """What is done to every clip."""
+class ClipReader:
+    """Decodes clips, and stores what the comparing stages need of each."""
 
     stages: Mapping[str, Compares]  #: compare clips, by name
-    work: Path  #: folder of what was remembered before
+    work: Path  #: folder of earlier results
     thumbnails: Path  #: folder for `<key>.jpg`
     workers: int | None  #: clips at once; None takes one a core
 
     def records(self, clips: Sequence[ShardClip]) -> tuple[list[ClipRecord], list[str]]:
-        """A record a clip and its media's sha256, in order. One that cannot be decoded has failed, with the reason."""
+        """A record of each clip and its media's sha256, in order. One that cannot be decoded fails, with the reason."""
         caches = {name: Cache(self.work / fingerprint(stage)) for name, stage in self.stages.items()}
         records, hashes = [], []
         with bar("look", len(clips), unit="clips") as line:
-            for clip, seen in zip(
-                clips, ordered(_See(self.stages, caches, self.thumbnails), clips, workers=self.workers), strict=True
-            ):
+            decoded = ordered(partial(self._decode, caches), clips, workers=self.workers)
+            for clip, seen in zip(clips, decoded, strict=True):
                 records.append(self._record(clip, seen, caches))
                 hashes.append(seen.key)
                 line.advance(note=clip.key)
         return records, hashes
 
+    def _decode(self, caches: Mapping[str, Cache], clip: ShardClip) -> "_Seen":
+        """What stages without weights store about a clip, and the frames that models need; run in threads."""
+        seen, picture = _Seen("", None, {}, {}), self.thumbnails / f"{clip.key}.jpg"
+        try:
+            data = clip.read()
+            seen.key = source_id(data)
+            known = {name: cache.get(seen.key) for name, cache in caches.items()}
+            if all(value is not None for value in known.values()) and picture.is_file():
+                seen.vectors = {name: value["vector"] for name, value in known.items()}
+                seen.facts = next(iter(known.values()))["facts"]
+                return seen
+            with footage_of(data, is_image(clip.media())) as (footage, seen.facts):
+                for name, stage in self.stages.items():
+                    if isinstance(stage, Comparison):
+                        seen.vectors[name] = stage.remember(footage)
+                        caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
+                    elif isinstance(stage, Learned):
+                        wanted = stage.wanted(footage.num_frames, footage.fps)
+                        seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
+                write_bytes(picture, thumbnail(footage))
+        except UserError:
+            raise  # a store that does not answer, or a missing package: no other clip would succeed
+        except (DataError, ValueError) as error:
+            seen.message = str(error)
+            warn(f"failed: {clip.entry.key} in {clip.entry.shard}: {error}")
+        return seen
+
     def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
-        """Models are asked here, in one thread."""
+        """The clip's record; models judge its frames here, in one thread."""
         facts = seen.facts
         if not facts:  # of a clip that could not be decoded, as far as its index tells them
             measured = {name: clip.entry.index[name] for name in _UNKNOWN if name in clip.entry.index}
@@ -86,45 +112,6 @@ class _Seen:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _See:
-    """Decodes a clip and asks the stages without weights; work for threads."""
-
-    stages: Mapping[str, Compares]
-    caches: Mapping[str, Cache]
-    thumbnails: Path
-
-    def __call__(self, clip: ShardClip) -> _Seen:
-        seen = _Seen("", None, {}, {})
-        try:
-            data = clip.read()
-            seen.key = source_id(data)
-            self._look(clip, data, seen)
-        except UserError:
-            raise  # a store that does not answer, a package that is missing: no other clip would fare better
-        except (DataError, ValueError) as error:
-            seen.message = str(error)
-            warn(f"failed: {clip.entry.key} in {clip.entry.shard}: {error}")
-        return seen
-
-    def _look(self, clip: ShardClip, data: bytes, seen: _Seen) -> None:
-        known = {name: cache.get(seen.key) for name, cache in self.caches.items()}
-        picture = self.thumbnails / f"{clip.key}.jpg"
-        if all(value is not None for value in known.values()) and picture.is_file():
-            seen.vectors = {name: value["vector"] for name, value in known.items()}
-            seen.facts = next(iter(known.values()))["facts"]
-            return
-        with footage_of(data, is_image(clip.media())) as (footage, seen.facts):
-            for name, stage in self.stages.items():
-                if isinstance(stage, Comparison):
-                    seen.vectors[name] = stage.remember(footage)
-                    self.caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
-                elif isinstance(stage, Learned):
-                    wanted = stage.wanted(footage.num_frames, footage.fps)
-                    seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
-            write_bytes(picture, thumbnail(footage))
-
-
 class Deduplicate:
     """Finds copies among clips that are cut and encoded already, and writes those that stay, byte for byte.
 
@@ -138,7 +125,7 @@ class Deduplicate:
         above: of each stage, the likeness above which a clip goes; null takes it from the histogram of likenesses
             (`similarity.json` says how).
         epsilon: 1 minus the threshold, for a histogram from which none can be read.
-        samples_per_shard: clips a shard.
+        samples_per_shard: clips per shard.
         workers: clips at once; None takes one a core. Results do not depend on it.
     """
 
@@ -165,7 +152,7 @@ class Deduplicate:
         self.epsilon, self.samples_per_shard, self.workers = epsilon, samples_per_shard, workers
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: a folder holds no shards.
@@ -184,9 +171,9 @@ class Deduplicate:
         done.unlink(missing_ok=True)
         exact = _first_of([clip.key for clip in clips])
         looked = [clip for place, clip in enumerate(clips) if place not in exact]
-        remembering = Remembering(self.stages, folder / "work", folder / "thumbnails", self.workers)
-        records, hashes = remembering.records(looked)
-        # Copies of a clip that cannot be decoded have failed with it, and are nobody's duplicates.
+        reader = ClipReader(self.stages, folder / "work", folder / "thumbnails", self.workers)
+        records, hashes = reader.records(looked)
+        # Copies of a clip that cannot be decoded have failed with it, and are no duplicates.
         equal = {place: first for place, first in _first_of(hashes).items() if records[place].message is None}
         single = [record for place, record in enumerate(records) if place not in equal]
         add_likeness(single, self.stages)
@@ -195,7 +182,7 @@ class Deduplicate:
             for name, stage in self.stages.items()
         }
         decide(single, self.stages, {name: choice.rule for name, choice in choices.items()})
-        for place, first in equal.items():  # its own first may have gone for being like another
+        for place, first in equal.items():  # the first one may itself be dropped as a duplicate of another
             records[place].rule = EXACT_DUPLICATE
             records[place].duplicate_of = records[first].duplicate_of or records[first].clip.id
         # What came in is counted by the shards, what went out by the records. A sample that is there twice counts as a
@@ -220,7 +207,7 @@ class Deduplicate:
         return Outcome(summary, figures)
 
     def _state(self, clips: Sequence[ShardClip]) -> str:
-        """All that the outputs are made of."""
+        """A fingerprint of everything that the outputs depend on."""
         stamps = [fingerprint(stage) for stage in self.stages.values()]
         own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
         folders = list({id(clip.shards): clip.shards for clip in clips}.values())
@@ -258,7 +245,7 @@ class Deduplicate:
 
         replace_folder(folder / "shards", fill)
         known = {f"{record.clip.id}.jpg" for record in records}
-        for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, looked at before
+        for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, from earlier runs
             if path.name not in known:
                 path.unlink()
         columns = sorted({column for record in records for column in record.scores})
@@ -272,13 +259,13 @@ class Deduplicate:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A stage's threshold as a rule, and what similarity.json says of it."""
+    """A stage's threshold as a rule, and its entry in similarity.json."""
 
     rule: Rule
     facts: Json
 
 
 def _first_of(names: Sequence[str]) -> dict[int, int]:
-    """`{place of a name: place where it came first}`, of names that came before. An empty name is nobody's."""
+    """`{index of a repeated name: index of its first occurrence}`; empty names are ignored."""
     first: dict[str, int] = {}
     return {place: first[name] for place, name in enumerate(names) if name and first.setdefault(name, place) != place}

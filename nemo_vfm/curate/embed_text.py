@@ -42,8 +42,8 @@ class EmbedText:
         text_encoder: captions to embeddings.
         dtype: how embeddings are stored.
         batch_size: captions encoded at once.
-        samples_per_shard: samples a shard.
-        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
+        samples_per_shard: samples per shard.
+        copy_to: folder of an object store to which the finished shards are copied; None copies nothing.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EmbedText:
         self.batch_size, self.samples_per_shard, self.copy_to = batch_size, samples_per_shard, copy_to
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: there are no finished shards.
@@ -68,7 +68,7 @@ class EmbedText:
         outcome = Outcome(f"{len(samples)} samples have text embeddings", {"samples": len(samples)})
         state = self._state()
         if finished(done, state) is not None and (target / "shards.json").is_file():
-            self._copy(target)
+            upload_shards(target, self.copy_to)
             return replace(outcome, did_nothing=True)
         done.unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
@@ -85,7 +85,7 @@ class EmbedText:
                     writer.write(entry.key, kept, entry.index)
 
         replace_folder(target, fill)
-        self._copy(target)
+        upload_shards(target, self.copy_to)
         encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
         facts = {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
         write_json(done, facts)
@@ -93,13 +93,9 @@ class EmbedText:
         return outcome
 
     def _state(self) -> str:
-        """All that the outputs are made of."""
+        """A fingerprint of everything that the outputs depend on."""
         parts = (self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard)
         return fingerprint(*parts, shards_digest(self.shards))
-
-    def _copy(self, folder: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(folder, self.copy_to)
 
     def _encode(self, samples: ShardSet, work: Path) -> None:
         """Every caption that has no file in `work` yet."""
@@ -119,7 +115,7 @@ class EmbedText:
 
 
 def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) -> int:
-    """How many of these samples' captions the encoder cuts, which is told."""
+    """Warn about captions that the encoder truncates, and return their number."""
     if not isinstance(encoder, CutsTexts):
         return 0
     groups = (entries[first : first + _GROUP] for first in range(0, len(entries), _GROUP))

@@ -59,7 +59,7 @@ def training_windows(
 
 @dataclass(slots=True)
 class _Encoded:
-    """What became of one clip: the bucket it went into, why none fits, or why it failed."""
+    """The fate of one clip: its bucket, why no bucket fits, or why it failed."""
 
     entry: Entry
     bucket: str | None = None
@@ -79,8 +79,8 @@ class EncodeShards:
         buckets: the shapes; training must name the same.
         dtype: how latents and embeddings are stored.
         windows_per_clip: samples cut from one clip at most, spread over its length; their keys end in -w0, -w1, ...
-        samples_per_shard: samples a shard.
-        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
+        samples_per_shard: samples per shard.
+        copy_to: folder of an object store to which the finished shards are copied; None copies nothing.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EncodeShards:
         self.dtype, self.windows_per_clip, self.samples_per_shard = dtype, windows_per_clip, samples_per_shard
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: there are no clip shards.
@@ -126,7 +126,7 @@ class EncodeShards:
         state = self._state()
         done = finished(run.folder / "encode.json", state)
         if done is not None and (run.folder / "shards/shards.json").is_file():
-            self._copy(run.folder / "shards")
+            upload_shards(run.folder / "shards", self.copy_to)
             return Outcome(_summary(done), {"samples": done["samples"]}, did_nothing=True)
         (run.folder / "encode.json").unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
@@ -164,20 +164,16 @@ class EncodeShards:
             "dtype": self.dtype, "codec": self.codec.fingerprint(), "text_encoder": self.text_encoder.fingerprint(),
             "made_of": state, "cut": say_cut(clips, entries, self.text_encoder),
         }  # fmt: skip
-        self._copy(run.folder / "shards")
+        upload_shards(run.folder / "shards", self.copy_to)
         write_json(run.folder / "encode.json", report)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"samples": report["samples"]})
 
     def _state(self) -> str:
-        """All that the outputs are made of."""
+        """A fingerprint of everything that the outputs depend on."""
         own = [self.codec.fingerprint(), self.text_encoder.fingerprint(), self.dtype]
         sizes = (self.windows_per_clip, self.samples_per_shard, self.buckets.buckets)
         return fingerprint(own, *sizes, shards_digest(self.shards))
-
-    def _copy(self, folder: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(folder, self.copy_to)
 
     def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _Encoded:
         """Encode a clip's windows, where that is not done yet, into one file that appears whole."""
@@ -250,7 +246,7 @@ class _Counts:
     in_a_row: int = 0
 
     def count(self, clip: _Encoded, num_samples: int) -> None:
-        """Take note of one clip."""
+        """Count one clip."""
         self.in_a_row = 0 if clip.failed is None else self.in_a_row + 1
         if clip.failed is not None:
             warn(f"clip {clip.entry.key} in {clip.entry.shard} failed: {clip.failed}")

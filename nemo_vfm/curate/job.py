@@ -15,25 +15,37 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, Balanced
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
 from nemo_vfm.curate.caption.caption_writer import write_captions
-from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, add_likeness, decide, nearest_pairs, rules_json, survival
 from nemo_vfm.curate.decide.rule import (
+    NEAREST_PAIRS,
     Known,
     Rule,
+    add_likeness,
     check_rules,
     comparisons,
+    decide,
     first_broken,
     label_columns,
+    nearest_pairs,
     reads_captions,
+    rules_json,
+    survival,
 )
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import Examine
-from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
 from nemo_vfm.curate.examine.findings import Findings, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
-from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing, say_what_codecs_lack, say_what_nvdec_leaves
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.media_pipeline import (
+    WorkContext,
+    encode_kept,
+    encode_missing,
+    examine_all,
+    probe_all,
+    say_what_codecs_lack,
+    say_what_nvdec_leaves,
+)
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
     remove_unfinished,
@@ -62,19 +74,19 @@ from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.codecs import Decoding, check_decoding
 
-WRITTEN = 1  #: changed when shards or tables get another form: they are then rewritten from stored results
+WRITTEN = 1  #: raised when shards or tables get another form: they are then rewritten from stored results
 _MOST_SAMPLES = 1 << 20  # in a shard
 
 
 @needs_gpu({"decode": "nvdec"})
 class Curate:
-    """Cuts videos into clips, scores all of them, keeps those that no rule drops, and says what became of each.
+    """Cuts videos into clips, scores all of them, keeps those that no rule drops, and records the fate of each.
 
-    An image is a clip of one frame, without duration or rate: it is not split, and kept as the file that it is.
+    An image is a clip of one frame without duration or rate: it is not split, and its file is kept as it is.
 
     Order of work: probe, split and score, decide, transcode the kept clips, caption, write. Results are stored in
-    `work/` under a fingerprint of what it depends on, so that after a kill, or with other settings, only what is
-    missing is done: with another threshold only decisions, with another captioner only captions.
+    `work/` under a fingerprint of what they depend on, so that after a kill, or with other settings, only missing
+    work is done: with another threshold only the decisions, with another captioner only the captions.
 
     Args:
         source: where the videos come from.
@@ -83,22 +95,22 @@ class Curate:
         rules: conditions that drop clips, by name; a clip counts under the first rule, in this order, that it breaks.
         captions: sources of captions, by name; the first that has a caption for a clip is used.
         transcode: how kept clips are encoded.
-        restore: what mends clips that need it, by name, in this order.
+        restore: repairs of clips that need them, by name, applied in this order.
         executor: runs the work, here or elsewhere. Results do not depend on it.
-        limits: what decoding and encoding may take; a file that takes more fails.
-        samples_per_shard: clips a shard.
+        limits: memory and time for decoding and encoding; a file that exceeds them fails.
+        samples_per_shard: clips per shard.
         side_px: splitters and stages see frames whose short side is at most this.
         max_frames: a longer file is refused, as a failure.
-        copy_to: folder of an object store where the finished clip shards go as well; None keeps them here alone.
-        balance: thins groups of what the rules keep, under the rule `balance`; None keeps all of it.
-        buckets: shapes that training will ask for: buckets.json counts the kept clips that each receives; None counts
-            nothing. They decide nothing.
-        decode: where videos are decoded for shots, scores and encoding: cpu, or nvdec, a GPU's decoder. That may give
-            other pixels, so what was found and encoded with one is not taken for the other, and gives no motion
-            vectors, so CodecMotion takes flow. Where it does not work it is refused before any work; codecs it does not
-            know go to the CPU, with one message. It has run on no GPU yet.
-        keep_clips: also keep a file of each clip in work/clips. Otherwise the shards hold the only copy, once each byte
-            of them was read back, and a run with other rules or captions takes clips from there.
+        copy_to: folder of an object store to which the finished clip shards are copied; None copies nothing.
+        balance: thins out groups of clips that the rules keep, under the rule `balance`; None keeps all.
+        buckets: shapes that training will use: buckets.json counts the kept clips for each; None counts nothing. They
+            do not affect decisions.
+        decode: where videos are decoded for shots, scores and encoding: cpu, or nvdec, a GPU's decoder. NVDEC may give
+            other pixels, so results of one are not reused for the other, and gives no motion vectors, so CodecMotion
+            uses optical flow. If it does not work, it is refused at the start; codecs that it does not support are
+            decoded by the CPU, with one message. It has not been run on a GPU yet.
+        keep_clips: also keep a file of each clip in work/clips. Otherwise the shards hold the only copy, once every
+            byte has been read back, and a run with other rules or captions takes clips from there.
     """
 
     def __init__(
@@ -141,16 +153,16 @@ class Curate:
                 balance.check(self._columns({}), is_all=False)
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does only what is missing.
+        """Do the work; a second run does only what is missing.
 
         Raises:
             UserError: the source holds nothing to curate.
-            NothingKept: every clip was dropped or failed; the tables and the ledger are written all the same.
+            NothingKept: every clip was dropped or failed; tables and ledger are written all the same.
         """
         places = _Places(run.folder)
         say_what_codecs_lack(self.transcode, self.decode)
-        fingerprint(self.captions)  # a model's folder that is none is said now, and not after hours of encoding
-        if not places.done.is_file():  # a whole run has its captions, and needs no key to be told so
+        fingerprint(self.captions)  # a wrong model folder is reported now, not after hours of encoding
+        if not places.done.is_file():  # a finished run has its captions and needs no key
             self.ready()
         remove_unfinished(run.folder)
         if isinstance(self.source, Fetching):
@@ -160,35 +172,36 @@ class Curate:
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
-        media = self._media(places)
-        encode_kept(files, records, self, media, hands)
+        encode = self._encode(places)
+        media = encode.media
+        encode_kept(files, records, encode, hands, decide=self.decide, ready=self.ready)
         caption_report = write_captions(records, self.captions, media.file_of, places.work / "captions")
         balanced = None if self.balance is None else self.balance.apply(records)
-        # Rules that read captions come last; what went for being like a clip that they drop stays away.
+        # Rules that read captions come last; duplicates of a clip that they drop are not restored.
         chosen = {name: rule for name, rule in self.rules.items() if reads_captions(rule)}
-        names = [*chosen, None]  # the last place stands for -1
+        names = [*chosen, None]  # the last entry is for -1
         for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
             if record.decision == "kept":
                 record.rule = names[place]
         ledger = count(files)
         state = self._state(files, records)
-        if places.finished(state):
-            self._drop_copies(records, media)
-            self._copy(places.shards)
-            return _outcome(ledger, did_nothing=True)
-        write_json(places.folder / "captions.json", caption_report.to_json())
-        write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
-        self._write(files, records, ledger, media, places, balanced)
-        if not ledger.kept:
-            raise NothingKept(_why_nothing(ledger))
-        self._copy(places.shards)
-        write_json(places.done, state)
-        self._drop_copies(records, media)
-        return _outcome(ledger)
+        is_done = places.finished(state)
+        if not is_done:
+            write_json(places.folder / "captions.json", caption_report.to_json())
+            write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
+            self._write(files, records, ledger, media, places, balanced)
+            if not ledger.kept:
+                raise NothingKept(_why_nothing(ledger))
+        upload_shards(places.shards, self.copy_to)
+        if not is_done:
+            write_json(places.done, state)
+        if not self.keep_clips:
+            media.drop([record for record in records if record.decision == "kept"])
+        return _outcome(ledger, did_nothing=is_done)
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`; in two rounds: files are examined, all is decided on together, then clips are encoded."""
-        return Needs(rounds=2, ray=self.executor.needs_ray())
+        return Needs(rounds=2, ray=self.executor.needs_ray)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: first the scores of this part's files, then media and captions of what is kept of them.
@@ -209,8 +222,9 @@ class Curate:
             records = [clip for file in files for clip in file.clips]
             add_likeness(records, self.stages)
             self.decide(records)
-            media = self._media(places)
-            encode_missing(mine, self, media, hands)
+            encode = self._encode(places)
+            media = encode.media
+            encode_missing(mine, encode, hands, self.ready)
             there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
             write_captions(
                 there, self.captions, media.file_of, places.work / "captions", f"part-{part.number}-of-{part.count}"
@@ -219,21 +233,14 @@ class Curate:
                        {"files": len(mine)})  # fmt: skip
 
     def ready(self) -> None:
-        """Ask captioners whether they can work, such as at their address and with the key there is."""
+        """Check that captioners can work, for example that their endpoint and key are valid."""
         for voice in self.captions.values():
             if isinstance(voice, Ready):
                 voice.ready()
 
-    def _copy(self, shards: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(shards, self.copy_to)
-
-    def _media(self, places: "_Places") -> Media:
-        return Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
-
-    def _drop_copies(self, records: Sequence[ClipRecord], media: Media) -> None:
-        if not self.keep_clips:
-            media.drop([record for record in records if record.decision == "kept"])
+    def _encode(self, places: "_Places") -> Encode:
+        media = Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
+        return Encode(self.transcode, self.restore, media, self.decode)
 
     def _examine(self, files: Sequence[FileRecord], hands: WorkContext, places: "_Places") -> None:
         thumbnails = (places.work / "thumbnails").absolute()
@@ -249,10 +256,10 @@ class Curate:
             self.balance.apply(records)
 
     def _found(self) -> list[SourceFile]:
-        """What the source gives, once the rules that read its scores are known to be right.
+        """The files of the source, once the rules that read its scores have been checked.
 
         Raises:
-            UserError: there is nothing, or a rule or a captioner reads a score that no stage gives.
+            UserError: there are no files, or a rule or a captioner reads a score that no stage gives.
         """
         found = self.source.files()
         if isinstance(self.source, GivesScores):
@@ -273,12 +280,12 @@ class Curate:
         check_captions(self.captions, {*FACTS, *columns, *of_source})
 
     def _columns(self, of_source: Known) -> Known:
-        """By which a balance may group, and those that hold numbers."""
+        """The columns by which a balance may group."""
         numbers = (column for stage in self.stages.values() for column in stage.columns())
         return dict.fromkeys([*FACTS, *numbers]) | label_columns(self.stages) | dict(of_source)
 
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
-        """All that the outputs are made of, in one hash."""
+        """A hash of everything that the outputs depend on."""
         facts = [
             fingerprint(
                 WRITTEN,
@@ -343,7 +350,7 @@ class Curate:
         _write_or_remove(places.folder / "buckets.json", counted)
 
     def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
-        """What was repaired, and a picture of each such clip before and after."""
+        """Write what was repaired, and a picture of each repaired clip before and after."""
         mended = [record for record in kept if record.restored]
         columns = [column for restorer in self.restore.values() for column in restorer.columns()]
         clips = {
@@ -360,7 +367,7 @@ class Curate:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where things lie in the step's folder."""
+    """The paths in the step's folder."""
 
     folder: Path
 
@@ -371,7 +378,7 @@ class _Places:
     done = property(lambda self: self.folder / "made_of.json")
 
     def finished(self, state: Json) -> bool:
-        """Whether the outputs of this very state are there."""
+        """Whether the outputs of this very state exist."""
         try:
             return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
         except (OSError, ValueError):

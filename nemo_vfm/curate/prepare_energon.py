@@ -10,7 +10,7 @@ from nemo_vfm.data.shards.shard_folder import is_held_out
 
 
 class WriteEnergon:
-    """Adds what megatron-energon wants to a folder of shards; the tars and our own index stay as they are.
+    """Adds the index files of megatron-energon to a folder of shards; the tars and our own index do not change.
 
     Quick, since only the index is read; repeated at every run.
 

@@ -17,8 +17,17 @@ from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, wri
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import RULE, Balance, Balanced
-from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, above, drop_duplicates, nearest_pairs, survival
-from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken, reads_captions
+from nemo_vfm.curate.decide.rule import (
+    NEAREST_PAIRS,
+    Rule,
+    above,
+    check_columns,
+    drop_duplicates,
+    first_broken,
+    nearest_pairs,
+    reads_captions,
+    survival,
+)
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder
@@ -36,11 +45,11 @@ _FILE_KEYS = {"file", "source_id", "decision", "reason", "seconds", "clips"}
 class FinishedCuration:
     """A finished curation."""
 
-    table: Table  #: what was measured
-    #: the columns of scores.parquet that are no scores, such as `clip_id`, as lists
+    table: Table  #: the scores
+    #: the columns of scores.parquet that are not scores, such as `clip_id`, as lists
     others: Mapping[str, list[object]]
     files: Sequence[Json]  #: files.json
-    vectors: Mapping[str, Mapping[str, str]]  #: of every compared column, clip id -> what is remembered of it
+    vectors: Mapping[str, Mapping[str, str]]  #: for every compared column, clip id -> what is stored about it
 
     def text_column(self, name: str) -> list[str]:
         """A column that no clip lacks."""
@@ -49,21 +58,21 @@ class FinishedCuration:
 
 @dataclass(slots=True)
 class Fates:
-    """What becomes of clips."""
+    """The fates of clips."""
 
     rules: list[str | None]  #: the rule that drops each clip; None where it is kept or failed
-    duplicate_of: list[str | None]  #: the kept clip that says the same
-    balanced: Balanced | None = field(default=None)  #: what the balance says; None where there is none
+    duplicate_of: list[str | None]  #: the kept clip that it duplicates
+    balanced: Balanced | None = field(default=None)  #: the result of the balance; None without one
 
 
 def decide_again(
     curated: FinishedCuration, rules: Mapping[str, Rule], stages: Mapping[str, Compares], balance: Balance | None
 ) -> Fates:
-    """The same as a curation with these rules would decide.
+    """Decide as a curation with these rules would.
 
     Args:
         stages: the comparing stages of that curation.
-        balance: thins what is kept; None thins nothing.
+        balance: thins out what is kept; None keeps all.
     """
     compared = {stage.columns()[0]: stage for stage in stages.values()}
     _check(curated, rules, compared, balance)
@@ -93,8 +102,8 @@ def decide_again(
 
 
 def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
-    """Of every clip the first of these rules that drops it."""
-    names = [*rules, None]  # the last place stands for -1
+    """For every clip, the first of these rules that drops it."""
+    names = [*rules, None]  # the last entry is for -1
     return [names[place] for place in first_broken(table, rules).tolist()]
 
 
@@ -122,13 +131,13 @@ def _check(
 
 
 def _alive(curated: FinishedCuration, fates: Fates) -> list[int]:
-    """The places of the clips that are kept."""
+    """The indices of the clips that are kept."""
     alive = curated.table.alive.tolist()
     return [place for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
 
 
 def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> list[ClipRecord]:
-    """Kept clips as a comparison sees them; the column stands for the stage's name."""
+    """Kept clips as a comparison needs them; the column stands for the stage's name."""
     sources = {str(file["file"]): str(file["source_id"]) for file in curated.files}
     numbers = {name: c.tolist() for name, c in curated.table.columns.items() if not isinstance(c, Labels)}
     microseconds, found = curated.table.microseconds.tolist(), []
@@ -148,7 +157,7 @@ def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> l
 
 
 def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]:
-    """The ledger, and files.json with what becomes of every file now."""
+    """The ledger, and files.json with the new fate of every file."""
     ledger, (kinds, sources, codes) = Ledger(), _kinds(curated, fates)
     is_clip = ~curated.table.images
     amounts = np.bincount(codes, weights=curated.table.microseconds, minlength=len(kinds))  # exact below 2^53
@@ -191,7 +200,7 @@ def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]
 
 
 def _kinds(curated: FinishedCuration, fates: Fates) -> tuple[list[Fate], list[str], NDArray[np.int64]]:
-    """Every fate that there is, in the order in which they first occur, of a failure with its file, and each clip's."""
+    """All fates in order of first occurrence, the file of each failure, and the index of each clip's fate."""
     messages = cast("list[str | None]", curated.others["message"])
     found = [
         (message, rule, "" if message is None else source)
@@ -224,19 +233,19 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
 
 @computes_nothing
 class Redecide:
-    """Decides again on what an earlier curation measured, and decodes nothing.
+    """Decides again from the scores of an earlier curation, and decodes nothing.
 
-    It decides as a curation with these rules would. Clips that are kept now and were not before have no media yet:
-    they are listed in `without_media.txt`, and the curation itself encodes them once it is run with these rules. The
-    earlier folder is only read.
+    It decides as a curation with these rules would. Newly kept clips have no media yet: they are listed in
+    `without_media.txt`, and the curation itself encodes them when it is run with these rules. The earlier folder is
+    only read.
 
     Args:
-        curated: the folder of that curation: where its scores.parquet lies.
+        curated: the folder of that curation, which holds its scores.parquet.
         rules: conditions that drop clips, by name; a clip counts under the first rule, in this order, that it breaks.
         comparisons: the stages of that curation that compare clips, by name; rules on their columns need them.
-        balance: thins groups of what the rules keep; None keeps all of it.
-        with_shards: whether shards of the kept clips that have media, and thumbnails, are written, or decisions alone.
-        samples_per_shard: clips a shard.
+        balance: thins out groups of clips that the rules keep; None keeps all.
+        with_shards: whether to write shards of the kept clips that have media, and thumbnails, or only decisions.
+        samples_per_shard: clips per shard.
     """
 
     def __init__(
@@ -255,7 +264,7 @@ class Redecide:
         self.with_shards, self.samples_per_shard = with_shards, samples_per_shard
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: there is no finished curation, or a rule reads what it did not measure.
@@ -289,7 +298,7 @@ class Redecide:
         write_json(run.folder / NEAREST_PAIRS, found)
         write_json(run.folder / "files.json", files)
         write_json(run.folder / "ledger.json", ledger.to_json())
-        if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too
+        if (self.curated / "vectors.parquet").is_file():  # so that one can decide again from this folder, too
             write_bytes(run.folder / "vectors.parquet", (self.curated / "vectors.parquet").read_bytes())
         if fates.balanced is not None:
             write_json(run.folder / "balance.json", fates.balanced.plan)
@@ -315,7 +324,7 @@ class Redecide:
         return FinishedCuration(table, others, files, read_vectors(self.curated / "vectors.parquet"))
 
     def _write_scores(self, path: Path, curated: FinishedCuration, fates: Fates) -> None:
-        """The table as it was, with other decisions."""
+        """Write the earlier table with the new decisions."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -330,7 +339,7 @@ class Redecide:
             pq.write_table(table, temporary)
 
     def _write_shards(self, folder: Path, curated: FinishedCuration, fates: Fates) -> list[str]:
-        """Shards of what has media; the ids of what has none."""
+        """Write shards of the kept clips that have media; returns the ids of those that have none."""
         alive, ids = curated.table.alive.tolist(), curated.text_column("clip_id")
         kept = [ids[place] for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
         there = self.curated / "shards"

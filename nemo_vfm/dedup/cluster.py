@@ -1,9 +1,11 @@
-"""Clusters unit vectors by spherical k-means, finds the most similar ones, and groups similar pairs.
+"""Clusters unit vectors by spherical k-means, and groups similar pairs.
 
-Clusters overlap; the same vectors and seed give the same ones. Vectors are compared block by block, so that memory
-stays bounded. Shape letters: N vectors, K clusters, D width of a vector.
+Clusters overlap; the same vectors and seed give the same ones.
+Shape letters: N vectors, K clusters, D width of a vector.
 """
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 _ROWS = 4096
 _SAMPLES_PER_CLUSTER = 256  # more do not move a centroid
@@ -91,34 +91,12 @@ class UnionFind:
         self._parent[b] = a
 
 
-def duplicates(preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For each item that is to go, the item of its group that stays: the one of highest preference.
-
-    SemDeDup (arXiv 2303.09540) prunes an item for being like an earlier one even when that one is pruned too, so
-    a reference can point nowhere. Here a whole chain of likenesses keeps one item and every reference points to it.
-
-    Args:
-        preferences: one tuple an item, compared from the left, higher is better; equal tuples keep the first item.
-        pairs: positions of items that are alike.
-    """
-    groups = UnionFind(len(preferences))
-    for a, b in pairs:
-        groups.union(a, b)
-    best: dict[int, int] = {}
-    for item, preference in enumerate(preferences):
-        root = groups.find(item)
-        if root not in best or preference > preferences[best[root]]:
-            best[root] = item
-    kept = (best[groups.find(item)] for item in range(len(preferences)))
-    return {item: keeper for item, keeper in enumerate(kept) if keeper != item}
-
-
 def kept_by_likeness(
     preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[tuple[int, int]]
 ) -> dict[int, int]:
     """For each item that is to go, the best of the kept items that it is itself like.
 
-    Unlike `duplicates` it follows no chain. Two shots that lie in one long film are like the film and not like each
+    It follows no chain. Two shots that lie in one long film are like the film and not like each
     other; if one of them is kept in the film's place, for it is larger, the other stays too.
     """
     like: dict[int, set[int]] = {item: set() for item in range(len(preferences))}
@@ -143,16 +121,3 @@ class Pair:
     a: int
     b: int
     cosine: float
-
-
-def nearest(vectors_ND: NDArray[np.float32], *, rows: int = 1024) -> NDArray[np.float32]:
-    """The cosine of each vector to the other one that is most like it, (N,); 0 where there is no other."""
-    best = np.full(len(vectors_ND), 0.0 if len(vectors_ND) < 2 else -1.0, dtype=np.float32)
-    for top in range(0, len(vectors_ND), rows):
-        for left in range(top, len(vectors_ND), rows):
-            cosines = vectors_ND[top : top + rows] @ vectors_ND[left : left + rows].T
-            if top == left:
-                np.fill_diagonal(cosines, -1.0)
-            np.maximum(best[top : top + rows], cosines.max(axis=1), out=best[top : top + rows])
-            np.maximum(best[left : left + rows], cosines.max(axis=0), out=best[left : left + rows])
-    return best

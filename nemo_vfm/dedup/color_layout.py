@@ -44,45 +44,36 @@ class Look:
         return sorted({int(number) for number in np.linspace(0, num_frames - 1, self.num_frames).round()})
 
     def embed(self, frames_THWC: Frames) -> NDArray[np.float32]:
-        """A vector of length 1 at most, (448,)."""
-        return look(frames_THWC)
-
-
-def look(frames_THWC: Frames) -> NDArray[np.float32]:
-    """Colours, profile and grain side by side, (384 + 48 + 16,)."""
-    # Black bars are cut off: they would be the strongest profile of all.
-    lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
-    rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
-    inside = frames_THWC
-    if len(rows) >= _ROWS and len(columns) >= _ROWS:
-        inside = frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
-    profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
-    grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
-    # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells. With
-    # roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not drown
-    # everything else.
-    pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in inside])
-    places = np.stack([_place(pixels[:, axis], axis) for axis in range(3)], axis=1)
-    low = np.floor(places).astype(np.int64)
-    counts = np.zeros(int(np.prod(_BINS)))
-    for corner in product((0, 1), repeat=3):
-        share = np.abs(np.array(corner) - 1 + (places - low)).prod(axis=1)
-        cell = np.minimum(low + np.array(corner), np.array(_BINS) - 1)
-        counts += np.bincount(np.ravel_multi_index(tuple(cell.T), _BINS), weights=share, minlength=len(counts))
-    colours = np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
-    parts = ((_COLOURS, colours), (_PROFILE, profile), (_GRAIN, grain))
-    return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
+        """A vector of length 1 at most, (448,): colours, profile and grain side by side, 384 + 48 + 16."""
+        # Black bars are cut off: they would be the strongest profile of all.
+        lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
+        rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
+        inside = frames_THWC
+        if len(rows) >= _ROWS and len(columns) >= _ROWS:
+            inside = frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
+        profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
+        grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
+        # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
+        # With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does
+        # not drown everything else.
+        pixels = np.concatenate([_lab(frame, 48, 32).reshape(-1, 3) for frame in inside])
+        (least, greatest), last = np.array(_RANGE).T, np.array(_BINS) - 1
+        places = (np.clip(pixels, least, greatest).astype(np.float64) - least) / (greatest - least) * last
+        low = np.floor(places).astype(np.int64)
+        counts = np.zeros(int(np.prod(_BINS)))
+        for corner in product((0, 1), repeat=3):
+            share = np.abs(np.array(corner) - 1 + (places - low)).prod(axis=1)
+            cell = np.minimum(low + np.array(corner), last)
+            counts += np.bincount(np.ravel_multi_index(tuple(cell.T), _BINS), weights=share, minlength=len(counts))
+        colours = np.asarray(np.sqrt(counts / counts.sum()), dtype=np.float32)
+        parts = ((_COLOURS, colours), (_PROFILE, profile), (_GRAIN, grain))
+        return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
 
 
 def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
     small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
-
-
-def _place(values: NDArray[np.float32], axis: int) -> NDArray[np.float64]:
-    low, high = _RANGE[axis]
-    return (np.clip(values, low, high).astype(np.float64) - low) / (high - low) * (_BINS[axis] - 1)
 
 
 def _grain(frame: Frames) -> NDArray[np.float64]:

@@ -40,7 +40,13 @@ def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[t
     clip_of = np.array([clip for clip, _ in frames])
     bytes_NB = np.concatenate([bits for found in clips for bits in found])
     tables = np.random.default_rng(0).permutation(8 * bytes_NB.shape[1])[: _TABLES * _BITS].reshape(_TABLES, _BITS)
-    codes = [code for table in tables for code in _codes(_keys(bytes_NB, table), owners, clip_of)]
+    codes = []
+    for table in tables:
+        # A number of the bits of a table, the first the lowest. All bits unpacked are eight times the descriptors.
+        keys_N = np.zeros(len(bytes_NB), np.int64)
+        for place, bit in enumerate(table):
+            keys_N |= ((bytes_NB[:, bit >> 3] >> (7 - (bit & 7))) & 1).astype(np.int64) << place
+        codes += _codes(keys_N, owners, clip_of)
     found, votes = np.unique(np.concatenate([np.zeros(0, np.int64), *codes]), return_counts=True)
     order = np.argsort(-votes[votes >= _LEAST], kind="stable")
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -49,14 +55,6 @@ def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[t
         if len(probes := pairs.setdefault((a, b), [])) < _PROBES:
             probes.append((i, j))
     return dict(sorted(pairs.items()))
-
-
-def _keys(bytes_NB: Bytes, table: Numbers) -> Numbers:
-    """A number of the bits of a table, the first the lowest. All bits unpacked are eight times the descriptors."""
-    keys_N = np.zeros(len(bytes_NB), np.int64)
-    for place, bit in enumerate(table):
-        keys_N |= ((bytes_NB[:, bit >> 3] >> (7 - (bit & 7))) & 1).astype(np.int64) << place
-    return keys_N
 
 
 def _codes(keys_N: Numbers, owners_N: Numbers, clip_of: Numbers) -> list[Numbers]:

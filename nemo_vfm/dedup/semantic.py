@@ -4,18 +4,14 @@ This is SemDeDup (arXiv 2303.09540) with two departures. A vector is in its two 
 dropped in favour of an item that stays. Shape letters: N vectors, D width of a vector.
 """
 
+import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.dedup.cluster import UnionFind, clusters, num_clusters
-
-if TYPE_CHECKING:
-    pass
-import base64
-from collections.abc import Sequence
 
 _ROWS = 1024
 _ABSENT = -1.0

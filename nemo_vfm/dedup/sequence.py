@@ -78,12 +78,12 @@ def contained(a_TD: Signatures, b_TD: Signatures) -> float:
 
 def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:
     """Every pair of sequences of which one holds more than `above` of the other, in order of position."""
-    pairs = (Pair(a, b, contained(_fine(sequences[a]), _fine(sequences[b]))) for a, b in _candidates(sequences))
-    return [pair for pair in pairs if pair.cosine > above]
-
-
-def _fine(kept_TD: Kept) -> Signatures:
-    return kept_TD.astype(np.float32, copy=False)
+    found = []
+    for a, b in _candidates(sequences):
+        fine = (sequences[place].astype(np.float32, copy=False) for place in (a, b))
+        if (share := contained(*fine)) > above:
+            found.append(Pair(a, b, share))
+    return found
 
 
 def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
     scaled = np.empty((sum(len(sequence) for sequence in sequences), width), np.float32)
     first = 0
     for sequence in sequences:
-        fine = _fine(sequence)
+        fine = sequence.astype(np.float32, copy=False)
         lengths = np.sqrt(np.square(fine).sum(axis=1, keepdims=True) + _NOISE)
         np.divide(fine, lengths, out=scaled[first : first + len(fine)])
         first += len(fine)

@@ -27,7 +27,6 @@ class GivenFrames:
     image_BLD: Tensor | None = None  #: tokens of the given image, for a network that attends to images
 
     def to(self, device: torch.device) -> Self:
-        """A copy on the device."""
         held: dict[str, Tensor | None] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return replace(self, **{name: one.to(device) for name, one in held.items() if one is not None})
 
@@ -38,7 +37,6 @@ class FrameConditioning(Protocol):
 
     def draw(self, generator: torch.Generator, num_frames: int) -> tuple[int, float]:
         """Draw how many latent frames of a training sample are given, and their noise level."""
-        ...
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
         """The given frames of a training sample, as a batch of one.
@@ -49,7 +47,6 @@ class FrameConditioning(Protocol):
             video_CTHW: pixels of the sample in [-1, 1]; None if the data hold only latents.
             codec: the network's codec.
         """
-        ...
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
         """The given frames of a video to generate, as a batch of one.
@@ -59,17 +56,14 @@ class FrameConditioning(Protocol):
             num_frames: frames of the whole video.
             codec: the network's codec.
         """
-        ...
 
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
         """The network's inputs: latents, noise level, and any conditioning inputs."""
-        ...
 
     def known(self, given: GivenFrames) -> Tensor | None:
         """(B, 1, T, 1, 1), True at given latents, which have no loss; None if every latent is generated."""
-        ...
 
 
 def batch_of(videos: Sequence[GivenFrames]) -> GivenFrames:

@@ -52,13 +52,11 @@ class ClassifierFree:
         return self.scale_at(sigma) != 1.0 and self.above_sigma < sigma <= self.below_sigma
 
     def scale_at(self, sigma: float) -> float:
-        """Return the scale at a noise level."""
         if self.low_scale is None or self.low_below_sigma is None or sigma >= self.low_below_sigma:
             return self.scale
         return self.low_scale
 
     def combine(self, cond: Tensor, uncond: Tensor, sigma: float) -> Tensor:
-        """Combine both estimates at a noise level."""
         guided = uncond + self.scale_at(sigma) * (cond - uncond)
         if self.rescale == 0:
             return guided

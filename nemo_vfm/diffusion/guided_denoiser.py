@@ -42,11 +42,9 @@ class GuidedDenoiser:
     cache: CachedSteps | None  #: step cache that skips blocks; None skips none
 
     def scale(self, sigma: float) -> float:
-        """See `Denoiser`."""
         return self.objective.scale(sigma)
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
-        """See `Denoiser`."""
         acts = self.guidance.acts_at(sigma)
         if self.ranks.branch is not None:
             # Exchanged once per step, even without guidance, so that both ranks have the same result.

@@ -21,11 +21,9 @@ class NoiseSchedule(Protocol):
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Decreasing noise levels for latents of this size, fp64; a sampler steps from each to the next."""
-        ...
 
     def first_noise(self, sigmas: Tensor) -> float:
         """The factor that turns unit noise into the initial state."""
-        ...
 
 
 class UniPCFlowSigmas:
@@ -49,7 +47,6 @@ class UniPCFlowSigmas:
         return shifted(equal, self.shift, size_THW).clamp(max=1 - _BELOW_ONE)
 
     def first_noise(self, sigmas: Tensor) -> float:
-        """The first level."""
         return float(sigmas[0])
 
 
@@ -72,7 +69,6 @@ class FlowMatchEulerSigmas:
         return torch.cat([shifted(between, self.shift, size_THW), between.new_zeros(1)])
 
     def first_noise(self, sigmas: Tensor) -> float:
-        """The first level."""
         return float(sigmas[0])
 
 

@@ -22,7 +22,6 @@ class Shift(Protocol):
 
     def factor(self, size_THW: Sequence[int]) -> float:
         """s for latents of this many frames, rows and columns; an image has one frame."""
-        ...
 
 
 @runtime_checkable
@@ -31,37 +30,29 @@ class Objective(Protocol):
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
         """The noise level of one training sample whose latents have this size, a scalar."""
-        ...
 
     def scale(self, sigma: float) -> float:
         """What the clean latents are multiplied by at this noise level."""
-        ...
 
     def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
         """The point of the path at noise level sigma."""
-        ...
 
     def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
         """What the network is called with: latents, and the noise level as a number of order one, (B,)."""
-        ...
 
     def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """D(noisy; sigma): the network's output read as an estimate of the clean latents."""
-        ...
 
     def losses(
         self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
     ) -> Tensor:
         """The loss of each sample, (B,). Given latents, where `made` (B, 1, T, H, W) is 0, have no loss."""
-        ...
 
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Noise levels for sampling latents of this size in `steps` steps, (steps + 1,), fp64, from noise down to 0."""
-        ...
 
     def fraction(self, sigma_B: Tensor) -> Tensor:
         """The noise level as a number from 0 (clean) to 1 (noise), for bins and plots."""
-        ...
 
 
 class FlowMatching:

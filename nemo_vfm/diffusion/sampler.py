@@ -20,11 +20,9 @@ class Denoiser(Protocol):
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
         """The estimate of the clean latents; x is fp64, and so should the answer be."""
-        ...
 
     def scale(self, sigma: float) -> float:
         """What the clean latents are multiplied by on the path: 1 of EDM, 1 - sigma of flow matching."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,9 @@ class Sampler(Protocol):
 
     def num_steps(self) -> int:
         """Steps to ask the objective's schedule for."""
-        ...
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
         """Follow the noise levels `sigmas` down from x = sigmas[0] * noise."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,7 +58,6 @@ class FixedSteps:
         positive(self.steps)
 
     def num_steps(self) -> int:
-        """As given."""
         return self.steps
 
 

@@ -77,7 +77,6 @@ class CachedSteps:
 
     @property
     def num_skipped(self) -> int:
-        """Number of skipped blocks."""
         return sum(cache.num_skipped for _, cache in self._caches)
 
 

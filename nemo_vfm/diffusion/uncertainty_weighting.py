@@ -28,19 +28,15 @@ class UncertaintyWeighted:
         self.objective = objective
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        """The objective's."""
         return self.objective.draw(generator, size_THW)
 
     def scale(self, sigma: float) -> float:
-        """The objective's."""
         return self.objective.scale(sigma)
 
     def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
-        """The objective's."""
         return self.objective.noised(clean, noise, sigma_B)
 
     def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The objective's."""
         return self.objective.inputs(noisy, sigma_B)
 
     def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
@@ -61,11 +57,9 @@ class UncertaintyWeighted:
         return losses_B
 
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
-        """The objective's."""
         return self.objective.schedule(steps, size_THW)
 
     def fraction(self, sigma_B: Tensor) -> Tensor:
-        """The objective's."""
         return self.objective.fraction(sigma_B)
 
 

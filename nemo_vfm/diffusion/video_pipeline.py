@@ -5,7 +5,8 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import inf, log10
 
 import torch
@@ -123,13 +124,15 @@ class TextToVideo:
         if moves and not getattr(model, "one_on_device", False):  # else each is moved when it is called
             model.to(device)
         given = None if known is None else known.to(noise.device)
-        batch = _SamplingBatch(self, model, texts, noise, request.fps, given, ranks)
-        latents, cache, exact = batch.sample()
+        sampled = partial(self._sampled, model, texts, noise, request.fps, given, ranks)
+        cache = None if self.step_cache is None else self.step_cache.begin(model)
+        latents = sampled(cache)
+        exact = sampled(None) if self.step_cache is not None and self.step_cache.measure else None
         if moves:
             model.to("cpu")
         if not ranks.writes:
             return None
-        videos = batch.decode(latents, cache, exact)
+        videos = self._decoded(latents, cache, exact)
         self._offload(self.codec)
         return videos
 
@@ -145,7 +148,8 @@ class TextToVideo:
     ) -> Tensor:  # fmt: skip
         """Sample the latents of one video per prompt from noise, (B, C, T, H, W), fp32."""
         texts = self._encode_texts(prompts, noise.device)
-        return _SamplingBatch(self, model, texts, noise, fps, given, ranks or SamplingRanks()).sample()[0]
+        cache = None if self.step_cache is None else self.step_cache.begin(model)
+        return self._sampled(model, texts, noise, fps, given, ranks or SamplingRanks(), cache)
 
     def given(
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
@@ -189,55 +193,36 @@ class TextToVideo:
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
         return Texts(text_BLD[rows], mask_BL[rows])
 
-
-@dataclass(frozen=True, slots=True)
-class _SamplingBatch:
-    """Inputs for sampling one batch; see `TextToVideo.make`."""
-
-    pipeline: TextToVideo
-    model: nn.Module
-    texts: Texts
-    noise: Tensor
-    fps: float
-    given: GivenFrames | None
-    ranks: SamplingRanks
-
-    def sample(self) -> tuple[Tensor, CachedSteps | None, Tensor | None]:
-        """Latents in fp32, the step cache that was used, and the latents without it if it measures its error."""
-        if (step_cache := self.pipeline.step_cache) is None:
-            return self._latents(None), None, None
-        cache = step_cache.begin(self.model)
-        latents = self._latents(cache)
-        return latents, cache, self._latents(None) if step_cache.measure else None
-
-    def decode(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
-        """Decode to pixels and report the step cache's figures."""
-        pixels = _pixels(self.pipeline.codec.decode(latents))
+    def _decoded(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
+        """Pixels, and the figures of the step cache, whose error is measured against the `exact` latents."""
+        pixels = _pixels(self.codec.decode(latents))
         if cache is None:
             return GeneratedVideos(pixels)
         errors: list[CacheError] = []
         if exact is not None:
-            exact_pixels = _pixels(self.pipeline.codec.decode(exact))
+            exact_pixels = _pixels(self.codec.decode(exact))
             for mine, theirs, shown, other in zip(latents, exact, pixels, exact_pixels, strict=True):
                 difference = (mine - theirs).double().square().mean().sqrt() / theirs.double().std()
                 mse = float((shown.double() - other.double()).square().mean())
                 errors.append(CacheError(float(difference), inf if mse == 0 else 10 * log10(255**2 / mse)))
         return GeneratedVideos(pixels, cache.num_blocks, cache.num_skipped, errors)
 
-    def _latents(self, cache: CachedSteps | None) -> Tensor:
-        pipe, noise, size = self.pipeline, self.noise, tuple(self.noise.shape[2:])
-        if (schedule := pipe.noise_schedule) is None:
-            sigmas = pipe.objective.schedule(pipe.sampler.num_steps(), size)
+    def _sampled(
+        self, model: nn.Module, texts: Texts, noise: Tensor, fps: float, given: GivenFrames | None,
+        ranks: SamplingRanks, cache: CachedSteps | None,
+    ) -> Tensor:  # fmt: skip
+        steps, size, conditioning = self.sampler.num_steps(), tuple(noise.shape[2:]), self.frame_conditioning
+        if (schedule := self.noise_schedule) is None:
+            sigmas = self.objective.schedule(steps, size)
         else:
-            sigmas = schedule.sigmas(pipe.sampler.num_steps(), size)
+            sigmas = schedule.sigmas(steps, size)
             noise = noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0]))
-        conditioning, given = pipe.frame_conditioning, self.given
         denoiser = GuidedDenoiser(
-            self.model, pipe.objective, pipe.guidance, self.texts, self.fps, conditioning, given, self.ranks, cache
-        )
-        result = pipe.sampler.draw(denoiser, noise, sigmas)
+            model, self.objective, self.guidance, texts, fps, conditioning, given, ranks, cache
+        )  # fmt: skip
+        result = self.sampler.draw(denoiser, noise, sigmas)
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
-        latents = result.latents.float() / pipe.objective.scale(float(sigmas[-1]))
+        latents = result.latents.float() / self.objective.scale(float(sigmas[-1]))
         # Only at the end: during sampling the network's inputs replace the state of given frames.
         if conditioning is None or given is None or (known := conditioning.known(given)) is None:
             return latents

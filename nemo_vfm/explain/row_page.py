@@ -10,24 +10,23 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.terminal import Terminal
 
-_ROWS, _ANSWERS = "rows.jsonl", "answers.jsonl"
-
-
-def names_rows(word: str) -> bool:
-    """Whether a word is the run folder of a synthesis."""
-    return (Path(word) / _ROWS).is_file()
+ROWS, _ANSWERS = "rows.jsonl", "answers.jsonl"
 
 
 def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
-    """Print what is known of a row."""
-    found = next((line for line in _lines(run / _ROWS) if line.get("id") == row), None)
+    """Print what is known about a row."""
+    found = next((line for line in _lines(run / ROWS) if line.get("id") == row), None)
     if found is None:
-        ids = [str(line.get("id")) for line in _lines(run / _ROWS)]
+        ids = [str(line.get("id")) for line in _lines(run / ROWS)]
         none = "" if row is None else f" and none named {row}"
         raise UserError(f"{run} has {len(ids):,} rows{none}: name one by its id, such as nemo-vfm explain {run} "
                         f"{ids[0] if ids else 'ID'}")  # fmt: skip
     wanted = {asked["key"] for asked in found["asked"]}
-    answers = _answers(run / _ANSWERS, wanted)
+    answers: dict[str, Json] = {}
+    if (run / _ANSWERS).is_file():
+        with (run / _ANSWERS).open("rb") as file:
+            journal = JournalIndex(run / _ANSWERS, file.fileno())
+            answers = {key: journal.get(key) for key in wanted if key in journal}
     if as_json:
         story = [{**asked, "answer": answers.get(asked["key"])} for asked in found["asked"]]
         sys.stdout.write(json.dumps({**found, "asked": story}, indent=1, ensure_ascii=False) + "\n")
@@ -39,14 +38,6 @@ def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
 def _lines(path: Path) -> Iterator[dict[str, Json]]:
     with path.open("rb") as file:
         yield from map(json.loads, file)
-
-
-def _answers(path: Path, keys: set[str]) -> dict[str, Json]:
-    if not path.is_file():
-        return {}
-    with path.open("rb") as file:
-        journal = JournalIndex(path, file.fileno())
-        return {key: journal.get(key) for key in keys if key in journal}
 
 
 def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]) -> None:

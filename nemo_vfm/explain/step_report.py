@@ -22,7 +22,6 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Job
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.core.types.training_data import ResumableData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
@@ -51,7 +50,7 @@ class SampleReport:
     fps: float  #: frames a second; 0 where it is no video
     weight: float  #: what its loss counts; 0 where it could not be read, or is left out
     left_out: bool  #: whether it, or the step, is among the recipe's `skip`
-    numbers: dict[str, float]  #: what the task says of it, such as the noise level
+    numbers: dict[str, float]  #: values from the task, such as the noise level
     loss: float | None = None  #: computed anew; None where it was not asked for
     share: float | None = None  #: of the step's loss, weighted
 
@@ -72,7 +71,7 @@ class StepReport:
 
 
 def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
-    """All that is known of a step.
+    """Report all that is known about a step.
 
     Args:
         run: a run folder, or the folder of a workflow's step.
@@ -177,7 +176,7 @@ def _with_samples(
     samples = [
         SampleReport(
             place, place // each, key, captions[place], fps[place], counts[place],
-            key in job.skip.samples or job.skip.has(report.step),
+            key in job.skip.samples or report.step in job.skip.steps,
             {name: values[place] for name, values in numbers.items()},
             None if losses is None else losses[place],
             None if losses is None or not whole else counts[place] * losses[place] / whole,
@@ -188,16 +187,11 @@ def _with_samples(
     return replace(report, samples=samples, weights=weights, exact=exact, loss=mean)
 
 
-def to_json(report: StepReport) -> Json:
-    """For machines."""
-    return asdict(report)
-
-
 def tell_of_step(run: Path, step: int, *, trust: list[str], allow_host: list[str], as_json: bool, losses: bool) -> int:
     """Print it."""
     report = tell(run, step, trust=trust, allow_host=allow_host, losses=losses)
     if as_json:
-        text = json.dumps(to_json(report), indent=1, ensure_ascii=False)
+        text = json.dumps(asdict(report), indent=1, ensure_ascii=False)
         sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
     else:
         write(Terminal(), report)

@@ -17,21 +17,8 @@ FRUITS: Final = {"apple": "apples", "pear": "pears", "plum": "plums", "nut": "nu
 PLACES: Final = ("park", "river", "market", "forest", "harbour", "mill")
 TIMES: Final = ("morning", "day", "evening")
 HIDES: Final = ("under the bed", "on the shelf", "behind the door", "into the box")
-NUMBERS: Final = (
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
+NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven",
+                   "eight", "nine", "ten", "eleven", "twelve")  # fmt: skip
 
 
 def counted(number: int, fruit: str) -> str:
@@ -67,31 +54,21 @@ class Verdict:
     wrong: tuple[str, ...]  #: for each other one, why
     ended: bool  #: whether the last whole sentence ends a story
 
-    @property
-    def grammatical(self) -> bool:
-        """Whether there are sentences and all of them are right."""
-        return self.sentences > 0 and not self.wrong
-
 
 def judge(text: str) -> Verdict:
     """Read a story from its beginning; what stands after the last full stop is not judged."""
     facts, wrong = Facts(), []
     sentences = [one.strip() for one in re.findall(r"[^.]*\.", text)]
     for sentence in sentences:
-        if reason := _reason(sentence, facts):
+        reason = "the story has ended" if facts.ended else "it is not a sentence of this grammar"
+        for pattern, form in () if facts.ended else _FORMS:
+            if found := pattern.fullmatch(sentence):
+                said = found.groupdict()
+                reason = _introduced(said, facts) or _understood(form, said, facts)
+                break
+        if reason:
             wrong.append(f"{sentence!r}: {reason}")
     return Verdict(len(sentences), len(sentences) - len(wrong), tuple(wrong), facts.ended)
-
-
-def _reason(sentence: str, facts: Facts) -> str:
-    """Why a sentence is wrong, or an empty text; what it says is kept."""
-    if facts.ended:
-        return "the story has ended"
-    for pattern, form in _FORMS:
-        if found := pattern.fullmatch(sentence):
-            said = found.groupdict()
-            return _introduced(said, facts) or _understood(form, said, facts)
-    return "it is not a sentence of this grammar"
 
 
 def _introduced(said: Mapping[str, str], facts: Facts) -> str:

@@ -147,7 +147,6 @@ class CausalAutoencoder(nn.Module):
         return (self.latent_channels, 1 + (num_frames - 1) // self.time, height // self.space, width // self.space)
 
     def small_inputs(self) -> dict[str, tuple[int, ...]]:
-        """See `HasDummyInputs`."""
         return {"video_BCTHW": (1, 3, 1 + self.time, 2 * self.space, 2 * self.space)}
 
     def reach(self) -> int | None:

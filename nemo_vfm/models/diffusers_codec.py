@@ -148,13 +148,11 @@ class DiffusersCodec:
         return _LOADED[key].to(device)
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
 
     def held_weights(self) -> HeldWeights:
-        """See `HoldsWeights`."""
         kind = getattr(require("diffusers", purpose="an autoencoder of diffusers"), self.sizes().kind)
         config = read_mapping(self._where() / "config.json")
         width = 4 if self.precision == "fp32" else 2

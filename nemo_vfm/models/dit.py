@@ -34,6 +34,7 @@ from nemo_vfm.models.blocks.layers import (
     RMSNorm,
     RMSNormAcrossHeads,
     block_modulation,
+    draw_weights,
     gated,
     modulate,
     rotate,
@@ -118,7 +119,6 @@ class SelfProjections(nn.Module):
         self.out = Linear(width, width, bias=bias)
 
     def fused_rows(self) -> dict[str, dict[str, int]]:
-        """See `HasFusedLinears`."""
         return {"qkv": dict.fromkeys("qkv", self.head_dim)}
 
 
@@ -158,7 +158,6 @@ class CrossAttention(nn.Module):
         self.out = Linear(width, width, bias=bias)
 
     def fused_rows(self) -> dict[str, dict[str, int]]:
-        """See `HasFusedLinears`."""
         return dict.fromkeys(("kv", "image_kv"), dict.fromkeys("kv", self.head_dim))
 
     def forward(
@@ -302,41 +301,27 @@ class DiT(nn.Module):
         self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2], bias=bias)
         self.uncertainty = NoiseUncertainty() if uncertainty else None
         self.add_modules()
-        self.init_weights(torch.initial_seed())
+        draw_weights(self, self.initial_weight, torch.initial_seed())
 
     def add_modules(self) -> None:
         """Add a subclass's own modules, before all weights are initialised."""
 
     def block(self) -> nn.Module:
-        """One of the blocks."""
         return Block(
             width=self.width, heads=self.heads, text_dim=self.context_dim, mlp_hidden=self.mlp_hidden,
             modulation_rank=self.modulation_rank, gelu=self.gelu, norm_eps=self.qk_norm_eps,
         )  # fmt: skip
 
     def last_modulation(self) -> nn.Module:
-        """The modulation of the output."""
         if self.modulation_rank is None:
             return Modulation(width=self.width, num_chunks=2)
         return LowRankModulation(width=self.width, rank=self.modulation_rank, parts=1, chunks_each=2)
 
-    def init_weights(self, seed: int) -> None:
-        """Draw every weight from (seed, its name), so that no layout of devices changes it.
-
-        The constructor does this with torch's seed, the one `torch.manual_seed` was last given.
-
-        Modulations and the output begin at zero: every block is the identity and the network's output is 0.
-        On the meta device there is nothing to draw and this does nothing.
-        """
-        for name, parameter in self.named_parameters():
-            if not parameter.is_meta:
-                with torch.no_grad():
-                    parameter.copy_(self.initial_weight(name, parameter.shape, seed))
-
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
         """The first value of one parameter: zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16).
 
-        Of a modulation of low rank the second factor alone is zero: with both so, neither would ever get a gradient.
+        Modulations and the output begin at zero: every block is the identity and the network's output is 0. Of a
+        modulation of low rank the second factor alone is zero: with both so, neither would ever get a gradient.
         """
         if name.endswith("bias") or name in _FIRST_ZERO or "modulation.proj." in name or "modulation.up." in name:
             return torch.zeros(shape)
@@ -444,7 +429,6 @@ class DiT(nn.Module):
         return x_BSD
 
     def use_block_loop(self, loop: BlockLoop | None) -> None:
-        """See `HasBlockLoop`."""
         self._block_loop = loop
 
     def output(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
@@ -472,7 +456,6 @@ class DiT(nn.Module):
         return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
     def plan(self) -> Declared:
-        """How an engine may cut this model."""
         return Declared(
             column=(
                 "blocks.*.self_attention.qkv",

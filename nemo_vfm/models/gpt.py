@@ -16,6 +16,7 @@ from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKind, Rotation, Sizes, TextContext, norm_of
 from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Routes
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
@@ -95,17 +96,9 @@ class GPT(nn.Module):
         self.tied = tied
         if tied:
             self.head.weight = self.embedding.weight
-        self.init_weights(torch.initial_seed())
-
-    def init_weights(self, seed: int) -> None:
-        """Draw every weight from (seed, its name), so that no layout of devices changes it; nothing on meta."""
-        for name, parameter in self.named_parameters():
-            if not parameter.is_meta:
-                with torch.no_grad():
-                    parameter.copy_(self.initial_weight(name, parameter.shape, seed))
+        draw_weights(self, self.initial_weight, torch.initial_seed())
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter: normal, zeros, or ones."""
         if name.endswith("bias"):
             return torch.zeros(shape)
         if name.endswith("norm.weight"):
@@ -194,7 +187,6 @@ class GPT(nn.Module):
         return found
 
     def plan(self) -> Declared:
-        """How an engine may cut this model."""
         gate = ("blocks.*.mlp.gate",) if self.sizes.activation in GATES else ()
         return Declared(
             column=("blocks.*.attention.qkv", "blocks.*.mlp.up", *gate, "head"),

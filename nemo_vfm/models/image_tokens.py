@@ -56,7 +56,6 @@ class ClipImageTokens:
         return tokens
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         if _loaded.cache_info().currsize:
             _loaded(self.folder, self.processor)[0].to("cpu")
 

@@ -33,7 +33,6 @@ class NoiseExperts(nn.Module):
         return self.high, self.low
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter: that of its network by itself."""
         which, _, own = name.partition(".")
         return (self.high if which == "high" else self.low).initial_weight(own, shape, seed)
 

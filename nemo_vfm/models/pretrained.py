@@ -57,6 +57,15 @@ def read_mapping(path: Path) -> dict[str, Json]:
     return found
 
 
+def told_mapping(path: Path) -> dict[str, Json]:
+    """A JSON file of somebody else's, as far as it is a mapping; else empty."""
+    try:
+        found = json.loads(path.read_bytes()) if path.stat().st_size <= _MAX_JSON_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def files_sha256(path: Path) -> str:
     """The sha256 of a file, or of all safetensors and JSON files right inside a folder and of their names.
 

@@ -75,14 +75,12 @@ class STDiT(DiT):
         )  # fmt: skip
 
     def block(self) -> nn.Module:
-        """One of the blocks."""
         return SpaceTimeBlock(
             width=self.width, heads=self.heads, text_dim=self.text_dim, mlp_hidden=self.mlp_hidden,
             modulation_rank=self.modulation_rank, reaches=self.reaches,
         )  # fmt: skip
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
-        """The tokens after the blocks that are here."""
         return super().run_blocks(x_BSD, self.space_time(context))
 
     def space_time(self, context: BlockContext) -> SpaceTime:
@@ -100,7 +98,6 @@ class STDiT(DiT):
         return SpaceTime(context, (cos, sin), (places[0].unsqueeze(1), places[1].unsqueeze(1)))
 
     def plan(self) -> Declared:
-        """How an engine may cut this model."""
         among, text = "blocks.*.attentions.*", "blocks.*.cross_attention"
         return replace(
             super().plan(),

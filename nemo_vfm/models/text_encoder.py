@@ -65,7 +65,6 @@ class HashedNgrams:
         return text_BLD, mask_BL
 
     def num_cut(self, captions: Sequence[str]) -> int:
-        """See `CutsTexts`."""
         return sum(len(_WORD.findall(caption)) > self.max_tokens for caption in captions)
 
     def text_shape(self) -> tuple[int, int]:

@@ -66,7 +66,6 @@ class TrainedAutoencoder:
         """Pixels in [-1, 1] to latents, fp32."""
         model = self._loaded(video_BCTHW.device)
         model.latent_shape(*video_BCTHW.shape[2:])
-
         apply = partial(in_pieces, model.encode, first=1, step=model.time, count=self.frames_at_once)
         return in_tiles(apply, video_BCTHW.float(), self.tile, model.reach() or 0, inside=model.space, outside=1)
 
@@ -74,7 +73,6 @@ class TrainedAutoencoder:
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """Latents to pixels, fp32, not clamped."""
         model = self._loaded(latents_BCTHW.device)
-
         apply = partial(in_pieces, model.decode, first=1, step=1, count=self.frames_at_once)
         return in_tiles(apply, latents_BCTHW.float(), self.tile, model.reach() or 0, inside=1, outside=model.space)
 
@@ -109,13 +107,11 @@ class TrainedAutoencoder:
             return _LOADED[key].to(device)
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
 
     def held_weights(self) -> HeldWeights:
-        """See `HoldsWeights`."""
         count = sum(parameter.numel() for parameter in self._shape().parameters())
         return HeldWeights(f"autoencoder {self.trained}", 4 * count)
 

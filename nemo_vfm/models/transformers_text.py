@@ -68,16 +68,6 @@ def read_config(folder: Path) -> TextConfig:
     return TextConfig(str(config.model_type), int(text.hidden_size), int(text.num_hidden_layers), most)
 
 
-def text_parameters(folder: Path) -> int:
-    """How many numbers the text part has, without its weights."""
-    config, transformers = _config(folder), require("transformers", purpose="A text encoder from a folder")
-    kind = _kind(transformers, config)
-    with _folder_errors(folder):
-        kind._model_mapping[type(config)]  # imported here: tensors that a module makes on the meta device stay there
-        model = on_meta(lambda: kind.from_config(config))
-        return sum(parameter.numel() for parameter in _text_part(model).parameters())
-
-
 def _kind(transformers: Json, config: Json) -> Json:
     """The class that loads it; of encoder-decoders one that loads the encoder alone."""
     kind = transformers.AutoModelForTextEncoding
@@ -291,10 +281,24 @@ class TransformersTextEncoder:
         with torch.inference_mode():
             states = tower.states(ids_BT.to(device()), mask_BT.to(device()), layers, self.final_norm)
             text_BTD = torch.cat([_scaled(state) if self.normalize else state for state in states], 2)
-        return self._placed(text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device()))
+        text_BTD, mask_BT = text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device())
+        if self.pooling == "none":
+            kept = min(text_BTD.shape[1], self.max_tokens)
+            text_BLD = text_BTD.new_zeros(len(text_BTD), self.max_tokens, text_BTD.shape[2])
+            mask_BL = mask_BT.new_zeros(len(mask_BT), self.max_tokens)
+            mask_BL[:, :kept] = mask_BT[:, :kept]
+            text_BLD[:, :kept] = text_BTD[:, :kept].masked_fill(~mask_BT[:, :kept, None], 0)
+            return text_BLD, mask_BL
+        count_B = mask_BT.sum(1)
+        if self.pooling == "mean":
+            weight_BT = mask_BT / count_B.clamp(min=1)[:, None]
+        else:
+            place_B = torch.zeros_like(count_B) if self.pooling == "first" else (count_B - 1).clamp(min=0)
+            weight_BT = torch.nn.functional.one_hot(place_B, mask_BT.shape[1]) * mask_BT
+        known_BTD = text_BTD.masked_fill(~mask_BT[..., None], 0)
+        return (weight_BT.to(text_BTD.dtype)[:, None] @ known_BTD), mask_BT.any(1, keepdim=True)
 
     def num_cut(self, captions: Sequence[str]) -> int:
-        """See `CutsTexts`."""
         most = self.max_tokens + self.drop_tokens
         with _folder_errors(self.folder), _ONE_AT_A_TIME:
             # Whole texts, marks of their beginning and end included.
@@ -305,31 +309,16 @@ class TransformersTextEncoder:
         return [self.template.replace("{caption}", caption) for caption in captions]
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         if load.cache_info().currsize:
             load(self.folder, self.tokenizer, Precision(self.precision)).to(torch.device("cpu"))
 
     def held_weights(self) -> HeldWeights:
-        """See `HoldsWeights`."""
-        width = 4 if self.precision == "fp32" else 2
-        return HeldWeights(f"text encoder {self.folder} in {width} bytes", width * text_parameters(self.folder))
-
-    def _placed(self, text_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        if self.pooling != "none":
-            count_B = mask_BT.sum(1)
-            if self.pooling == "mean":
-                weight_BT = mask_BT / count_B.clamp(min=1)[:, None]
-            else:
-                place_B = torch.zeros_like(count_B) if self.pooling == "first" else (count_B - 1).clamp(min=0)
-                weight_BT = torch.nn.functional.one_hot(place_B, mask_BT.shape[1]) * mask_BT
-            known_BTD = text_BTD.masked_fill(~mask_BT[..., None], 0)
-            return (weight_BT.to(text_BTD.dtype)[:, None] @ known_BTD), mask_BT.any(1, keepdim=True)
-        kept = min(text_BTD.shape[1], self.max_tokens)
-        text_BLD = text_BTD.new_zeros(len(text_BTD), self.max_tokens, text_BTD.shape[2])
-        mask_BL = mask_BT.new_zeros(len(mask_BT), self.max_tokens)
-        mask_BL[:, :kept] = mask_BT[:, :kept]
-        text_BLD[:, :kept] = text_BTD[:, :kept].masked_fill(~mask_BT[:, :kept, None], 0)
-        return text_BLD, mask_BL
+        width, config = 4 if self.precision == "fp32" else 2, _config(self.folder)
+        kind = _kind(require("transformers", purpose="A text encoder from a folder"), config)
+        with _folder_errors(self.folder):
+            kind._model_mapping[type(config)]  # imports it: tensors that a module makes on the meta device stay there
+            count = sum(one.numel() for one in _text_part(on_meta(lambda: kind.from_config(config))).parameters())
+        return HeldWeights(f"text encoder {self.folder} in {width} bytes", width * count)
 
     def text_shape(self) -> tuple[int, int]:
         """(L, D), from config.json alone."""

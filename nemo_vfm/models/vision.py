@@ -172,13 +172,8 @@ def load_encoder(folder: Path, name: str) -> nn.Module:
         )  # fmt: skip
     except Exception as error:  # a damaged file is an error of safetensors' own making, others are of any kind
         raise DataError(f"the weights in {folder} are not those of its config.json: {error}") from error
-    _check(folder, report, _TEXT_PARTS if "Projection" in name else (*_TEXT_PARTS, "visual_projection."))
-    assert isinstance(model, nn.Module)
-    return model
-
-
-def _check(folder: Path, report: Mapping[str, Json], left: tuple[str, ...]) -> None:
-    """All weights of the model and none besides, its text half apart."""
+    # All weights of the model and none besides, its text half apart.
+    left = _TEXT_PARTS if "Projection" in name else (*_TEXT_PARTS, "visual_projection.")
     extra = [key for key in report["unexpected_keys"] if not key.startswith(left) and "position_ids" not in key]
     problems = {"lacking": report["missing_keys"], "unknown": extra, "of another shape": report["mismatched_keys"]}
     sentences = [
@@ -188,3 +183,5 @@ def _check(folder: Path, report: Mapping[str, Json], left: tuple[str, ...]) -> N
     ]
     if sentences:
         raise DataError(f"the weights in {folder} are not those of its config.json: {'; '.join(sentences)}")
+    assert isinstance(model, nn.Module)
+    return model

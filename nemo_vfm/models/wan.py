@@ -64,11 +64,9 @@ class Wan(DiT):
         )  # fmt: skip
 
     def block(self) -> nn.Module:
-        """A new block."""
         return WanBlock(width=self.width, heads=self.heads, mlp_hidden=self.mlp_hidden, image=bool(self.image_dim))
 
     def last_modulation(self) -> nn.Module:
-        """The modulation of the output."""
         return TableModulation(width=self.width, rows=2, vectors=LAST)
 
     def add_modules(self) -> None:
@@ -104,7 +102,6 @@ class Wan(DiT):
         return tokens
 
     def plan(self) -> Declared:
-        """How an engine may shard this model."""
         how = super().plan()
         image = ("blocks.*.cross_attention.image_kv",) if self.image_dim else ()
         embedding = ("image_embedding",) if self.image_dim else ()

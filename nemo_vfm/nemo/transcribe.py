@@ -132,7 +132,7 @@ class Transcribe:
         clips, target = ShardSet(self.shards), run.folder / "shards"
         report = _report_of(run.folder, state)
         if report is not None and not report["by_status"].get("error"):
-            self._copy(target)
+            upload_shards(target, self.copy_to)
             return Outcome(_summary(report), {"clips": report["clips"]}, did_nothing=True)
         (run.folder / DONE).unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
@@ -142,15 +142,11 @@ class Transcribe:
         statuses = [found.status for found in heard.values()]
         by_status = {status: statuses.count(status) for status in sorted(set(statuses))}
         report = {"clips": len(clips), "by_status": by_status, "model": self.speech.fingerprint(), "made_of": state}
-        self._copy(target)
+        upload_shards(target, self.copy_to)
         write_json(run.folder / DONE, report)
         if "error" not in by_status:
             shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"clips": len(clips)})
-
-    def _copy(self, folder: Path) -> None:
-        if self.copy_to is not None:
-            upload_shards(folder, self.copy_to)
 
     def _heard(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Transcript:
         kept = work / f"{entry.key}.json"

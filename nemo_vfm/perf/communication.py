@@ -58,16 +58,7 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
     own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
     each = network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
     lines = 2 * over.count("lines") * each
-    ring, plain = _scheme_s(work, plan, network, rows, itemsize)
-    count = over.count("tokens")
-    return ContextTime(
-        Passes(count * ring.forward, count * ring.backward),
-        Passes(count * plain.forward + lines, count * plain.backward + lines),
-    )
-
-
-def _scheme_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
-    """(what goes round in a ring, the rest) of one attention."""
+    # Of one attention: what goes round in a ring, and the rest.
     kind = "ring" if plan.attention == "all_gather" else plan.attention
     scheme = Scheme(kind=kind, ulysses=plan.ulysses)
     kv_heads = max(1, work.heads // plan.tensor)
@@ -87,8 +78,9 @@ def _scheme_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
         else:  # in ring - 1 turns
             passes.append((ring - 1) * network.send_s(around / (ring - 1), group))
     if plan.attention == "all_gather":
-        return Passes(), Passes(passes[0] + rest[0], passes[1] + rest[1])
-    return Passes(*passes), Passes(*rest)
+        passes, rest = [0.0, 0.0], [one + other for one, other in zip(passes, rest, strict=True)]
+    count = over.count("tokens")
+    return ContextTime(Passes(*(count * one for one in passes)), Passes(*(count * one + lines for one in rest)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ that products reach, and c bytes that casts move through memory of B bytes a sec
 Casts grow with M K and K^2, products with M K^2: so there is a width from which it holds, if there are tokens enough.
 """
 
-from dataclasses import dataclass
-
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import DIVISOR, Fp8, Recipe
 from nemo_vfm.perf.communication import Passes
-from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
+from nemo_vfm.perf.gpu_specs import Gpu, Published
 
 #: Bytes read of each bf16 number that is quantised, for its amax and for its cast; a block finds its amax in the cast.
 READ: dict[Recipe, float] = {"delayed": 4, "current": 4, "rowwise": 4, "block": 2, "mxfp8": 2}
@@ -27,24 +25,19 @@ READ: dict[Recipe, float] = {"delayed": 4, "current": 4, "rowwise": 4, "block": 
 _BLOCKS_REACH = 0.8
 
 
-@dataclass(frozen=True, slots=True)
-class Casts:
-    """How numbers get into FP8."""
+def cast_bytes(recipe: Recipe, rows: float, inputs: float, outputs: float, *, learns: bool = True) -> Passes:
+    """Bytes that casts of a linear into FP8 move, forward and backward.
 
-    recipe: Recipe  #: of the scales
-
-    def linear(self, rows: float, inputs: float, outputs: float, *, learns: bool = True) -> Passes:
-        """Bytes of a linear, forward and backward.
-
-        Args:
-            rows: M, tokens.
-            inputs: K, its input features.
-            outputs: N, its output features.
-            learns: whether its weight has a gradient.
-        """
-        x, weight, y = rows * inputs, inputs * outputs, rows * outputs
-        one, both = READ[self.recipe] + 1, READ[self.recipe] + (2 if learns else 1)  # of copies that are written
-        return Passes(both * x + one * weight, both * y + one * weight)
+    Args:
+        recipe: of the scales.
+        rows: M, tokens.
+        inputs: K, its input features.
+        outputs: N, its output features.
+        learns: whether its weight has a gradient.
+    """
+    x, weight, y = rows * inputs, inputs * outputs, rows * outputs
+    one, both = READ[recipe] + 1, READ[recipe] + (2 if learns else 1)  # of copies that are written
+    return Passes(both * x + one * weight, both * y + one * weight)
 
 
 def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
@@ -67,7 +60,7 @@ def share_in_fp8(spec: Fp8, depth: int) -> float:
 _WIDEST = 65_536
 
 
-def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int, *, kernels: Kernels | None = None) -> float:
+def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int) -> float:
     """Seconds of a square linear in bf16 over those in FP8, forward and backward.
 
     Args:
@@ -75,20 +68,19 @@ def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int, *, kernels: Kernel
         spec: of FP8.
         tokens: of a microbatch on one device.
         width: inputs and outputs of the linear.
-        kernels: shares of the peaks; None takes the published ones.
     """
-    reached, sides = kernels or Published(), (tokens, width, width)
-    flops, moved = 6.0 * tokens * width**2, Casts(spec.recipe).linear(*sides)
-    products = flops / (fp8_flops_per_s(gpu, spec) * reached.linear_fp8(*sides))
+    kernels, sides = Published(), (tokens, width, width)
+    flops, moved = 6.0 * tokens * width**2, cast_bytes(spec.recipe, *sides)
+    products = flops / (fp8_flops_per_s(gpu, spec) * kernels.linear_fp8(*sides))
     casts = (moved.forward + moved.backward) / gpu.bytes_per_s
-    return flops / (gpu.flops_per_s * reached.linear(*sides)) / (products + casts)
+    return flops / (gpu.flops_per_s * kernels.linear(*sides)) / (products + casts)
 
 
-def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int, *, kernels: Kernels | None = None) -> int | None:
+def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int) -> int | None:
     """The smallest width from which FP8 is quicker; None where it is at no width up to 65,536.
 
     Args:
-        gpu, spec, tokens, kernels: see `fp8_speedup`.
+        gpu, spec, tokens: see `fp8_speedup`.
 
     Raises:
         UserError: the GPU has no products in FP8.
@@ -97,7 +89,7 @@ def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int, *, kernels: Kernels | None =
     low, high = 0, _WIDEST // step
 
     def pays(number: int) -> bool:
-        return fp8_speedup(gpu, spec, tokens, number * step, kernels=kernels) > 1
+        return fp8_speedup(gpu, spec, tokens, number * step) > 1
 
     if not pays(high):
         return None

@@ -1,12 +1,10 @@
 """Looks up a GPU's memory, peak and memory bandwidth by its name, and estimates what share of the peak products reach.
 
-`Kernels` is a protocol, so that a model measured on the GPU at hand can replace `Published`. No other file makes
-assumptions about kernels.
+No other file makes assumptions about kernels.
 """
 
 import difflib
 from dataclasses import dataclass
-from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
 
@@ -44,12 +42,10 @@ class Gpu:
 
     @property
     def flops_per_s(self) -> float:
-        """The bf16 peak."""
         return self.bf16_tflops * 1e12
 
     @property
     def bytes_per_s(self) -> float:
-        """The peak of its memory."""
         return self.memory_gb_per_s * 1e9
 
 
@@ -82,30 +78,6 @@ def gpu_named(name: str) -> Gpu:
     raise UserError(f"no GPU called {name!r} is known here: there are {', '.join(sorted(known))}{hint}")
 
 
-class Kernels(Protocol):
-    """What a planner asks about the arithmetic of a GPU."""
-
-    def linear(self, rows: float, inputs: float, outputs: float) -> float:
-        """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
-        ...
-
-    def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
-        """The same of a product in FP8, as a share of the FP8 peak; casts apart."""
-        ...
-
-    def attention(self, length: float) -> float:
-        """The share of the peak of attention to so many keys."""
-        ...
-
-    def moved(self, numbers: float) -> float:
-        """Times that so many numbers between linears pass the GPU's memory in a forward pass, over their bytes."""
-        ...
-
-    def launched_s(self) -> float:
-        """The least that a block's forward pass takes, however small it is."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Published:
     """Constants that give published rows of trainings on H100 (the table: docs/how-to/training/planning.md).
@@ -129,23 +101,15 @@ class Published:
     launch_s: float = 3e-4  #: seconds that starting the kernels of a block takes, at least
 
     def linear(self, rows: float, inputs: float, outputs: float) -> float:
-        """See `Kernels`."""
+        """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
         side = min(rows, inputs, outputs)
         return self.most_linear * side / (side + self.half_linear)
 
     def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
-        """See `Kernels`."""
+        """The same of a product in FP8, as a share of the FP8 peak; casts apart."""
         side = min(rows, inputs, outputs)
         return self.most_fp8 * side / (side + self.half_fp8)
 
     def attention(self, length: float) -> float:
-        """See `Kernels`."""
+        """The share of the peak of attention to so many keys."""
         return self.most_attention * length / (length + self.half_attention)
-
-    def moved(self, numbers: float) -> float:
-        """See `Kernels`."""
-        return self.passes * numbers
-
-    def launched_s(self) -> float:
-        """See `Kernels`."""
-        return self.launch_s

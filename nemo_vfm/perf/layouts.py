@@ -14,7 +14,7 @@ from torch import nn
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
-from nemo_vfm.parallel.apply.pipeline_schedule import require_divided as require_even
+from nemo_vfm.parallel.apply.pipeline_schedule import require_even
 from nemo_vfm.parallel.context.token_order import own_spans
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
 from nemo_vfm.parallel.layers.temporal_all_to_all import places_of, require_frames
@@ -45,7 +45,6 @@ class Degrees:
 
     @property
     def gpus(self) -> int:
-        """The product of all."""
         return self.pipeline * self.data * self.context * self.tensor
 
 
@@ -73,14 +72,11 @@ class Subject:
     splits_weights_apart: bool = True
 
 
-def degrees(gpus: int) -> Iterator[Degrees]:
-    """Every way to write a number of GPUs as a product of the five degrees."""
-    for at in shared_by_all(gpus):
-        yield from shared(at)
-
-
 def shared_by_all(gpus: int) -> Iterator[Degrees]:
-    """Those where all data ranks share weights: what the engine refuses does not depend on how they do."""
+    """Every way to write a number of GPUs as a product of the other degrees, all data ranks sharing weights.
+
+    What the engine refuses does not depend on how they do.
+    """
     for pipeline in divisors(gpus):
         for tensor in divisors(gpus // pipeline):
             for context in divisors(gpus // pipeline // tensor):

@@ -82,7 +82,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
-        """See `TorchDispatchMode`."""
         outer: dict[int, ShapeTensor] = {}
         inside = [_inner(value, outer) for value in args]
         named = {name: _inner(value, outer) for name, value in (kwargs or {}).items()}

@@ -40,7 +40,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """At the fullest moment."""
         standing = self.parameters + self.gradients + self.optimizer + self.average + self.beside + self.workspaces
         return standing + self.activations
 
@@ -79,10 +78,20 @@ def memory(
     if key not in known.standing:
         known.standing[key] = [_standing(device, known, plan, cut, fp8) for device in _devices(known.depth, plan)]
     standing: list[_Standing] = known.standing[key]
-    return max(
-        (_on(one, held, plan, recompute == "blocks", count, offload_optimizer, average) for one in standing),
-        key=lambda one: one.total,
-    )
+    again, found = recompute == "blocks", list[Memory]()
+    for one in standing:
+        if plan.pipeline > 1:
+            moments = _pipelined(held, one.part, plan, again, count)
+        else:
+            moments = _one_after_another(held, one.part, again, count)
+        moments["the optimizer's update"] = one.updating
+        fullest = max(moments, key=moments.__getitem__)
+        found.append(Memory(
+            parameters=one.parameters, gradients=one.gradients, optimizer=0 if offload_optimizer else one.state,
+            activations=round(moments[fullest]), average=one.average if average else 0,
+            host=one.state + 2 * one.gradients if offload_optimizer else 0, moment=fullest,
+        ))  # fmt: skip
+    return max(found, key=lambda one: one.total)
 
 
 def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
@@ -170,28 +179,6 @@ def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, 
     )  # fmt: skip
 
 
-def _on(
-    one: _Standing,
-    held: TracedMemory,
-    plan: ParallelPlan,
-    recompute: bool,
-    microbatches: int,
-    offload: bool,
-    average: bool,
-) -> Memory:
-    if plan.pipeline > 1:
-        moments = _pipelined(held, one.part, plan, recompute, microbatches)
-    else:
-        moments = _one_after_another(held, one.part, recompute, microbatches)
-    moments["the optimizer's update"] = one.updating
-    fullest = max(moments, key=lambda name: moments[name])
-    return Memory(
-        parameters=one.parameters, gradients=one.gradients, optimizer=0 if offload else one.state,
-        activations=round(moments[fullest]), average=one.average if average else 0,
-        host=one.state + 2 * one.gradients if offload else 0, moment=fullest,
-    )  # fmt: skip
-
-
 def _sum(device: _Device, plan: ParallelPlan, size: Callable[[Where, int], int]) -> int:
     """Of what this device keeps, given (where, ranks that share it); each of several stages keeps all of `every`."""
     sharing = _shared(plan)
@@ -203,7 +190,6 @@ def _sum(device: _Device, plan: ParallelPlan, size: Callable[[Where, int], int])
 def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> StageMemory:
     """What of the model is here, in bytes."""
     width = 2 if cut.narrow else 4
-
     here: list[Where] = ["every"]
     here += ["first"] if device.first else []
     here += ["last"] if device.last else []

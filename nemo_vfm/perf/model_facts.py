@@ -181,7 +181,15 @@ class CachedTraces(ModelFacts):
         key = cut, rows, tokens
         if key not in self.sketched:
             found = self._brought(replace(cut, gathered=True), rows, tokens)
-            self.sketched[key] = found if cut.gathered or not cut.narrow else self._copied(found, cut.tensor)
+            if cut.narrow and not cut.gathered:
+                # Autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward.
+                block, last = (2 * self.local(where, cut.tensor, wide=True) for where in ("block", "last"))
+                found = replace(
+                    found, block=found.block + block, block_forward=found.block_forward + block,
+                    output_forward=found.output_forward + last, output_kept=found.output_kept + last,
+                    output_backward=found.output_backward + last, output_left=found.output_left + last,
+                )  # fmt: skip
+            self.sketched[key] = found
         return self.sketched[key]
 
     def _brought(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
@@ -205,15 +213,6 @@ class CachedTraces(ModelFacts):
     def _traced(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         super().held(cut, 1, tokens)
         return self.traces[cut, True].at(rows, tokens)
-
-    def _copied(self, found: TracedMemory, tensor: int) -> TracedMemory:
-        """Where autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward."""
-        block, last = (2 * self.local(where, tensor, wide=True) for where in ("block", "last"))
-        return replace(
-            found, block=found.block + block, block_forward=found.block_forward + block,
-            output_forward=found.output_forward + last, output_kept=found.output_kept + last,
-            output_backward=found.output_backward + last, output_left=found.output_left + last,
-        )  # fmt: skip
 
 
 def _made(number: Callable[[str], float]) -> TracedMemory:

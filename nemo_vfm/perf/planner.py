@@ -47,10 +47,6 @@ class Question:
     offload: bool = False  #: whether the optimizer's state is in host memory
     beside: int = 0  #: bytes of other networks that stand on each GPU: encoders and codecs
 
-    def clock(self) -> Clock:
-        """What tells how long a step takes."""
-        return Clock(self.work, self.machine, fp32=self.precision == "fp32", fp8=self.fp8)
-
     @property
     def arithmetic(self) -> str:
         """fp32, bf16, or fp8 where large linears are in it."""
@@ -65,7 +61,6 @@ class Question:
         return replace(own, beside=self.beside, workspaces=self.machine.gpu.workspaces)
 
     def fits(self, needed: Memory) -> bool:
-        """Whether the GPU has so much."""
         return needed.total <= self.machine.gpu.usable_bytes
 
 
@@ -151,8 +146,9 @@ class Planner:
     allowed: Allowed = field(init=False)
 
     def __post_init__(self) -> None:
-        self.clock = self.question.clock()
-        self.allowed = Allowed(self.question.subject, self.question.fp8)
+        asked = self.question
+        self.clock = Clock(asked.work, asked.machine, fp32=asked.precision == "fp32", fp8=asked.fp8)
+        self.allowed = Allowed(asked.subject, asked.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
         self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
 

@@ -32,7 +32,6 @@ class Serving:
 
     @property
     def total(self) -> float:
-        """On each GPU."""
         return self.weights + self.cache + self.activations
 
 

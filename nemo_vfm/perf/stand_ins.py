@@ -82,7 +82,6 @@ class Kernels(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
-        """See `TorchFunctionMode`."""
         if func is F.scaled_dot_product_attention and (self._gpu or self._ring):
             q, k, v = args[:3]
             if torch.is_autocast_enabled("cpu"):
@@ -153,7 +152,6 @@ class _BesideSplit(TensorSplit):
     ranks: int = 1
 
     def part(self, parameter: nn.Parameter, dim: int) -> nn.Parameter:
-        """As it is."""
         return parameter
 
     def whole(self, h_BSR: Tensor) -> Tensor:

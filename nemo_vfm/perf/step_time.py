@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from nemo_vfm.perf.communication import GRADIENT_BYTES, Passes, WeightsTime, activation_bytes, context_s, tensor_s
-from nemo_vfm.perf.fp8_time import Casts, fp8_flops_per_s, share_in_fp8
-from nemo_vfm.perf.gpu_specs import Gpu, Kernels, Published
+from nemo_vfm.perf.fp8_time import cast_bytes, fp8_flops_per_s, share_in_fp8
+from nemo_vfm.perf.gpu_specs import Gpu, Published
 from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.model_work import Product, Split, Work
 from nemo_vfm.perf.network import Group, Network
@@ -38,7 +38,7 @@ class Machine:
 
     gpu: Gpu  #: each of them
     network: Network  #: what joins them
-    kernels: Kernels = field(default_factory=Published)  #: what share of their peak products reach
+    kernels: Published = field(default_factory=Published)  #: what share of their peak products reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,6 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """The whole step."""
         return self.compute + self.tensor + self.context + self.weights + self.sends + self.waits + self.update
 
 
@@ -105,7 +104,7 @@ class Clock:
 
     def __init__(self, work: Work, machine: Machine, *, fp32: bool = False, fp8: Fp8 | None = None) -> None:
         self.work, self.machine = work, machine
-        self.casts = None if fp8 is None else Casts(fp8.recipe)
+        self.recipe = None if fp8 is None else fp8.recipe
         self.fp8_peak = 0.0 if fp8 is None else fp8_flops_per_s(machine.gpu, fp8)
         self.share_in_fp8 = 0.0 if fp8 is None else share_in_fp8(fp8, work.depth)
         self.peak = machine.gpu.flops_per_s / (FP32_SLOWER if fp32 else 1)
@@ -174,7 +173,7 @@ class Clock:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
             linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
-            least = self.machine.kernels.launched_s()
+            least = self.machine.kernels.launch_s
             forward = max(least, linears.forward + attention + moved)
             # Backward computes the scores of attention again.
             backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)
@@ -194,12 +193,12 @@ class Clock:
         """A block's linears; of blocks of which some are in FP8, the mean."""
         times = 1 if self.work.frozen else 2  # products of a linear: for its input's gradient, and for its weight's
         wide = self._products_s(plan, rows)
-        if self.casts is None:
+        if self.recipe is None:
             return Passes(wide, times * wide)
         quick, share, rate = self._products_s(plan, rows, fp8=True), self.share_in_fp8, self.machine.gpu.bytes_per_s
         # What quantising the operands of the linears takes.
         m, learns = rows * self.work.tokens / plan.context, not self.work.frozen
-        moved = [self.casts.linear(m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
+        moved = [cast_bytes(self.recipe, m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
         forward, backward = sum(one.forward for one in moved) / rate, sum(one.backward for one in moved) / rate
         return Passes((1 - share) * wide + share * (quick + forward),
                       (1 - share) * times * wide + share * (times * quick + backward))  # fmt: skip
@@ -238,7 +237,7 @@ class Clock:
                 outer, inner = outer + narrow, inner + wide
         numbers = inner / plan.tensor + outer / (plan.tensor if plan.sequence else 1)
         here = rows * self.work.tokens / plan.context
-        return self.machine.kernels.moved(numbers * here) * self.itemsize / self.machine.gpu.bytes_per_s
+        return self.machine.kernels.passes * (numbers * here) * self.itemsize / self.machine.gpu.bytes_per_s
 
     def _ends(self, plan: ParallelPlan, rows: int, place: int) -> float:
         """What the first or last stage does besides its blocks, forward and backward."""

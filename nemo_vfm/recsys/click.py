@@ -16,7 +16,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Contribution, ModelInputs, ValidationMetrics
 from nemo_vfm.metrics.ranking import ScoreCounts, expected_calibration_error
-from nemo_vfm.models.recommenders.feature_vectors import feature_rows
+from nemo_vfm.models.recommenders.feature_input import feature_rows
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 
 
@@ -161,17 +161,15 @@ class Click:
         metrics = {
             self._named(what, name): value for name, one in counts.items() for what, value in _measured(one).items()
         }
-        labels = {name: self._details(one) for name, one in counts.items()}
-        return ValidationMetrics(metrics, {"labels": labels})
-
-    def _details(self, counts: ScoreCounts) -> Json:
-        """A measure that is not defined is left out."""
-        bins = counts.reliability()
-        found = _measured(counts) | {"log_loss": counts.log_loss(), "ece": expected_calibration_error(bins)}
-        if self.score_step is not None:
-            found["auc_error"] = counts.auc_error()
-        finite = {name: value for name, value in found.items() if math.isfinite(value)}
-        return {"weight": counts.weight, **finite, "reliability": [asdict(one) for one in bins]}
+        details: dict[str, Json] = {}
+        for name, one in counts.items():
+            bins = one.reliability()
+            found = _measured(one) | {"log_loss": one.log_loss(), "ece": expected_calibration_error(bins)}
+            if self.score_step is not None:
+                found["auc_error"] = one.auc_error()
+            finite = {what: value for what, value in found.items() if math.isfinite(value)}  # else not defined
+            details[name] = {"weight": one.weight, **finite, "reliability": [asdict(one) for one in bins]}
+        return ValidationMetrics(metrics, {"labels": details})
 
     def _named(self, what: str, label: str) -> str:
         return what if len(self.labels) == 1 else f"{what}_{label}"

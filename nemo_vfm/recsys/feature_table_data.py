@@ -89,6 +89,8 @@ class TableSampleReader:
         ahead: whether the next window is read while one is used.
     """
 
+    is_light = True  # threads read ahead, since batches are cut of what is in memory
+
     def __init__(self, reader: WindowReader, rows: TrainedRows, order: RowOrder | TimeOrder, *, ahead: bool) -> None:
         self.reader, self.rows, self._order = reader, rows, order
         self._windows = WindowCache(self._read, order.following if ahead else None)
@@ -105,10 +107,6 @@ class TableSampleReader:
         values = sum(manifest.values[name].plain for name in self.reader.features) / manifest.num_rows
         columns = 3 + len(self.reader.dense) + len(self.reader.labels) + len(self.reader.features)
         return round(8 * (values + columns) * len(samples))
-
-    def is_light(self) -> bool:
-        """See `SampleReader.is_light`: threads read ahead, since batches are cut of what is in memory."""
-        return True
 
     def _read(self, window: WindowId) -> TableWindow:
         if isinstance(self._order, TimeOrder):
@@ -344,19 +342,11 @@ class OrderedBatches:
 
     def __init__(self, reader: WindowReader, chosen: Callable[[int], Tensor], batch_size: int) -> None:
         self._reader, self._chosen, self._batch_size = reader, chosen, batch_size
+        self.digest = reader.table.digest
+        self.dense = reader.dense  #: what the columns of `dense_BF` are
         sizes = (int(chosen(number).sum()) for number in range(len(reader.table.row_groups) - 1))
         self._ends = list(itertools.accumulate(sizes))
         self._of_row_group = functools.lru_cache(maxsize=2)(self._read)
-
-    @property
-    def digest(self) -> str:
-        """Of the table."""
-        return self._reader.table.digest
-
-    @property
-    def dense(self) -> Sequence[str]:
-        """What the columns of `dense_BF` are."""
-        return self._reader.dense
 
     def __len__(self) -> int:
         return -(-(self._ends or [0])[-1] // self._batch_size)

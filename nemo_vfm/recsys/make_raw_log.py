@@ -1,16 +1,10 @@
 """Makes a log of sessions and writes it as a service would leave it: a Parquet file a day, with raw ids."""
 
-from typing import TYPE_CHECKING
-
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.recsys.sessions.session_log import SessionLog
-from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.row_fingerprint import mix64_
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _OWN_COLUMNS = ("session", "time", "click", "teacher")
 
@@ -50,7 +44,12 @@ class MakeRawLog:
                 with atomic_path(paths[day]) as unfinished:
                     for chunk in log.day_chunks(day):
                         columns = {"session": chunk.session_B, "time": chunk.time_B, **chunk.dense, **chunk.labels}
-                        features = {name: _raw(ids) for name, ids in chunk.features.items()}
+                        features = {  # ids by a bijection, so that the same id is the same number everywhere
+                            name: pa.LargeListArray.from_arrays(
+                                ids.offsets.numpy(), mix64_(ids.values_N.clone()).numpy()
+                            )
+                            for name, ids in chunk.features.items()
+                        }
                         table = pa.table(
                             {name: pa.array(column_B.numpy()) for name, column_B in columns.items()} | features
                         )
@@ -61,10 +60,3 @@ class MakeRawLog:
                     writer.close()
         figures = {"samples": log.num_samples, "days": log.days}
         return Outcome(f"{log.num_samples:,} samples, one file a day in {run.folder}", figures, not missing)
-
-
-def _raw(ids: Jagged) -> "pa.Array":
-    """By a bijection, so that the same id is the same number everywhere."""
-    import pyarrow as pa
-
-    return pa.LargeListArray.from_arrays(ids.offsets.numpy(), mix64_(ids.values_N.clone()).numpy())

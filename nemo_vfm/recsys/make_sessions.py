@@ -77,13 +77,16 @@ class MakeSessions:
     def run(self, run: Run) -> Outcome:
         """Write what is missing; the second time it does nothing."""
         work = _Making(self, self.log.seeded(run.seed), run)
-        plan = work.plan()
+        plan = {**_settings(self), "log": _settings(work.log), "seed": run.seed}  # all that the result follows from
         before = _read_or_none(run.folder / _PLAN)
         if before == plan and (result := _read_or_none(run.folder / _RESULT)) is not None:
             return _outcome(result, did_nothing=True)
         if before not in (None, plan):
             warn(f"{run.folder} holds a log made with other settings; it is made again")
-            work.clear()
+            for name in ("table", "shards"):
+                shutil.rmtree(run.folder / name, ignore_errors=True)
+            for name in (_RESULT, _LOGISTIC, "ledger.json"):
+                (run.folder / name).unlink(missing_ok=True)
         write_json(run.folder / _PLAN, plan)
         return _outcome(work.finish(plan), did_nothing=False)
 
@@ -118,27 +121,23 @@ class LogStatistics:
 
         d is None where no session has two samples. A side is left out where an AUC has no meaning.
         """
-        pairs = self._samples - self._sessions
-        unchanged = {group: 1 - changes / pairs if pairs else None for group, changes in self._changes.items()}
-        return {
-            "samples": self._samples, "sessions": self._sessions,
-            "samples_per_session": self._samples / self._sessions, "unchanged": unchanged, "teacher": self._sides(),
-        }  # fmt: skip
-
-    def _sides(self) -> dict[str, Json]:
-        if not self._labels:
-            return {}
-        teacher_B, click_B, is_held_out_B = map(torch.cat, zip(*self._labels, strict=True))
-        sides = {"all": torch.ones_like(is_held_out_B)}
-        if bool(is_held_out_B.any()):
-            sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
-        found = {}
+        sides, teacher = dict[str, Tensor](), dict[str, Json]()
+        if self._labels:
+            teacher_B, click_B, is_held_out_B = map(torch.cat, zip(*self._labels, strict=True))
+            sides["all"] = torch.ones_like(is_held_out_B)
+            if bool(is_held_out_B.any()):
+                sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
         for name, of in sides.items():
             if (samples := int(of.sum())) > 1:
                 auc = ScoreRanks(teacher_B[of]).expected_auc(teacher_B[of])
                 rate, click_rate = float(teacher_B[of].double().mean()), float(click_B[of].double().mean())
-                found[name] = {"samples": samples, "auc": auc, "rate": rate, "click_rate": click_rate}
-        return found
+                teacher[name] = {"samples": samples, "auc": auc, "rate": rate, "click_rate": click_rate}
+        pairs = self._samples - self._sessions
+        unchanged = {group: 1 - changes / pairs if pairs else None for group, changes in self._changes.items()}
+        return {
+            "samples": self._samples, "sessions": self._sessions,
+            "samples_per_session": self._samples / self._sessions, "unchanged": unchanged, "teacher": teacher,
+        }  # fmt: skip
 
 
 class _Making:
@@ -146,17 +145,6 @@ class _Making:
 
     def __init__(self, job: MakeSessions, log: SessionLog, run: Run) -> None:
         self.job, self.log, self.folder, self.seed = job, log, run.folder, run.seed
-
-    def plan(self) -> Json:
-        """All that the result follows from."""
-        return {**_settings(self.job), "log": _settings(self.log), "seed": self.seed}
-
-    def clear(self) -> None:
-        """Take away what other settings gave."""
-        for name in ("table", "shards"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        for name in (_RESULT, _LOGISTIC, "ledger.json"):
-            (self.folder / name).unlink(missing_ok=True)
 
     def finish(self, plan: Json) -> Json:
         """Write everything, and `sessions.json` last."""
@@ -235,11 +223,11 @@ class _Making:
                 scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
         teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
         of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
-
-        def auc_by_side(score_B: Tensor) -> dict[str, float]:
-            return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
-
-        return {ridge: auc_by_side(torch.cat(found)) for ridge, found in scores.items()}
+        score_B = {ridge: torch.cat(found) for ridge, found in scores.items()}
+        return {
+            ridge: {side: ScoreRanks(one_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
+            for ridge, one_B in score_B.items()
+        }
 
     def _held_out(self, chunk: LogChunk) -> Tensor:
         return held_out(chunk.session_B, self.seed, self.job.val_fraction)

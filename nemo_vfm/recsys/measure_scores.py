@@ -51,20 +51,16 @@ class MeasureScores:
                 raise DataError(f"{first} and {name} have different samples, or another order; score the same table")
         scores = {name: found["score"] for name, found in files.items()}
         scores |= {_TEACHER: known[_TEACHER]} if _TEACHER in known else {}
-        measures = {name: _measures(score_B, known) for name, score_B in scores.items()}
+        label_B, weight_B, measures = known["label"], known["weight"], dict[str, dict[str, float]]()
+        for name, score_B in scores.items():
+            groups = GroupedScores.of(known["session"], score_B, label_B, weight_B).measures([])
+            every = {"auc": auc(score_B, label_B, weight_B), **{key: groups[key] for key in ("gauc", "weighted_gauc")}}
+            measures[name] = {key: value for key, value in every.items() if math.isfinite(value)}  # else not defined
         run.folder.mkdir(parents=True, exist_ok=True)
         write_json(run.folder / _RESULT, {"samples": len(known["id"]), "measures": measures})
         said = {name: ", ".join(f"{key} {value:.4f}" for key, value in one.items()) for name, one in measures.items()}
         text = "; ".join(f"{name}: {values or 'nothing is defined'}" for name, values in said.items())
         return Outcome(text, {f"{name}_{key}": value for name, one in measures.items() for key, value in one.items()})
-
-
-def _measures(score_B: Tensor, known: Mapping[str, Tensor]) -> dict[str, float]:
-    """Those that are defined."""
-    label_B, weight_B = known["label"], known["weight"]
-    groups = GroupedScores.of(known["session"], score_B, label_B, weight_B).measures([])
-    found = {"auc": auc(score_B, label_B, weight_B)} | {name: groups[name] for name in ("gauc", "weighted_gauc")}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _read(path: Path) -> dict[str, Tensor]:

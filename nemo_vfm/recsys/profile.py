@@ -104,15 +104,9 @@ class Profile:
         for chunk in chain([first], chunks):
             measured.add(chunk)
         return ProfileFigures(
-            measured,
-            whole.window_edges(self.windows),
-            self.batch_size,
-            self.min_factor,
-            self.hot_share,
-            self.confidence,
-            seed,
-            self.fraction,
-        ).json()
+            measured, whole.window_edges(self.windows), self.batch_size, self.min_factor, self.hot_share,
+            self.confidence, seed, self.fraction,
+        ).json()  # fmt: skip
 
 
 def _outcome(profile: Mapping[str, Json], *, did_nothing: bool) -> Outcome:

@@ -23,8 +23,7 @@ MEDIA_BYTES = 10_500_000  # base64 makes it 14 MB, still quick to open and small
 class Module(Protocol):
     """What a file in sections/ offers."""
 
-    ORDER: int
-    BUDGET_MB: float
+    ORDER: int  # and, where it embeds media, a `BUDGET_MB: float` for them
 
     def sections(self, run: RunFolder, media: Media) -> Iterator[Section]:
         """The sections this run has something for."""
@@ -64,7 +63,7 @@ def all_sections(run: RunFolder) -> Iterator[Section]:
     """Every section of every file in sections/, in order; one that fails says so in its place."""
     left_bytes = MEDIA_BYTES
     for name, module in _modules():
-        media = Media(run, min(left_bytes, int(module.BUDGET_MB * 1e6)))
+        media = Media(run, min(left_bytes, int(getattr(module, "BUDGET_MB", 0.0) * 1e6)))
         run.take_notes()
         yield from _guarded(name, module, run, media)
         left_bytes -= media.used_bytes

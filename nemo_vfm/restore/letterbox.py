@@ -133,7 +133,8 @@ def find_picture(borders: Borders) -> Picture:
     top, bottom = _inside(rows, lit_rows)
     left, right = _inside(columns, lit_columns)
     if (top, bottom, left, right) != (0, len(rows.step_L), 0, len(columns.step_L)):
-        (top, bottom), (left, right) = _even(top, bottom), _even(left, right)
+        # Even, by giving a line of the picture to the bar.
+        top, bottom, left, right = top + top % 2, bottom - bottom % 2, left + left % 2, right - right % 2
     box = Box(left, top, right, bottom)
     size = len(rows.step_L) * len(columns.step_L)
     kept = (right - left) * (bottom - top) / size
@@ -234,11 +235,6 @@ def _ends(is_picture_L: NDArray[np.bool_]) -> Ends | None:
     return (int(found[0]), int(found[-1]) + 1) if len(found) else None
 
 
-def _even(first: int, stop: int) -> Ends:
-    """Both even, by giving a line of the picture to the bar."""
-    return first + first % 2, stop - stop % 2
-
-
 def _is_pair(first: int, stop: int, count: int) -> bool:
     return abs(first - (count - stop)) <= max(_UNEQUAL_PX, _UNEQUAL * count)
 
@@ -298,12 +294,18 @@ def _groups(pictures: Sequence[Picture], seconds: Sequence[float], width: int, h
     """The group of each shot; None for those that see no box."""
     groups: list[_Group] = []
     found: list[_Group | None] = []
+    across, down = max(_NEAR_PX, _NEAR * width), max(_NEAR_PX, _NEAR * height)
+
+    def is_near(one: Box, other: Box) -> bool:
+        return (max(abs(one.left - other.left), abs(one.right - other.right)) <= across
+                and max(abs(one.top - other.top), abs(one.bottom - other.bottom)) <= down)  # fmt: skip
+
     for picture, duration_s in zip(pictures, seconds, strict=True):
         if picture.box is None:
             found.append(None)
             continue
         box = picture.box
-        group = next((one for one in groups if _is_near(one.first, box, width, height)), None)
+        group = next((one for one in groups if is_near(one.first, box)), None)
         if group is None:
             group = _Group(box, box)
             groups.append(group)
@@ -311,14 +313,6 @@ def _groups(pictures: Sequence[Picture], seconds: Sequence[float], width: int, h
         group.seconds += duration_s
         found.append(group)
     return found
-
-
-def _is_near(one: Box, other: Box, width: int, height: int) -> bool:
-    across, down = max(_NEAR_PX, _NEAR * width), max(_NEAR_PX, _NEAR * height)
-    return (
-        max(abs(one.left - other.left), abs(one.right - other.right)) <= across
-        and max(abs(one.top - other.top), abs(one.bottom - other.bottom)) <= down
-    )
 
 
 def _around(one: Box, other: Box) -> Box:

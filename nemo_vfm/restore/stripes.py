@@ -206,13 +206,12 @@ class _Shear:
             return upright_HW
         missing_HW = upright_HW.isnan()
         moved_HW = _moved(upright_HW.nan_to_num(), self.rest_H1).masked_fill_(missing_HW, torch.nan)
-        return self._rows(moved_HW, torch.nan)
+        return self.by_columns(moved_HW, torch.nan)
 
-    def ends(self, ends_HW: Tensor) -> Tensor:
+    def by_columns(self, upright_HW: Tensor, outside: float) -> Tensor:
         """Sheared by whole columns, (H, S)."""
-        return ends_HW if self.rest_H1 is None else self._rows(ends_HW, 0)
-
-    def _rows(self, upright_HW: Tensor, outside: float) -> Tensor:
+        if self.rest_H1 is None:
+            return upright_HW
         out_HS = upright_HW.new_full((self.size[0], self.size[2] + 1), outside)
         for row, start in enumerate(self.starts):
             out_HS[row, start : start + self.size[1]] = upright_HW[row]
@@ -237,7 +236,7 @@ def _moved(picture_HW: Tensor, right_H1: Tensor) -> Tensor:
 
 def _upright_stripes(picture_HW: Tensor, ends_HW: Tensor, shear: _Shear, drift: float, most: int) -> Tensor:
     """Stripes of the whole height, and those of bands in what these leave."""
-    left_HS, found_HS, ends_HS = shear.there(picture_HW), None, shear.ends(ends_HW)
+    left_HS, found_HS, ends_HS = shear.there(picture_HW), None, shear.by_columns(ends_HW, 0)
     for bands in sorted({1, most}):
         parts = zip(left_HS.tensor_split(bands), ends_HS.tensor_split(bands), strict=True)
         steps_BS = torch.stack([_steps(band, ends, sure=bands > 1) for band, ends in parts])

@@ -1,6 +1,5 @@
 """Reads from a model's generation_config.json what ends its texts and how it wants tokens chosen."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,14 +56,10 @@ def generation_settings(vocab: int, *folders: Path | None) -> GenerationSettings
     except (TypeError, ValueError) as error:
         raise DataError(f"{GENERATION}: {error}") from None
     applied = sampled | {name: value for name, value in wanted.items() if name == "repetition_penalty"}
-    return GenerationSettings(frozenset(stop_tokens(found)), choice, float(penalty), _note(applied, wanted))
-
-
-def _note(applied: Mapping[str, Json], wanted: Mapping[str, Json]) -> str:
-    """One sentence, or none."""
     told = [f"{name} {value}" for name, value in applied.items()]
     left = [name for name in wanted if name not in applied]
     why = " (do_sample is not true)" if set(left) <= set(_SAMPLING) else ""
     parts = [f"a request without its own values gets {', '.join(told)}"] if told else []
     parts += [f"not applied: {', '.join(left)}{why}"] if left else []
-    return f"{GENERATION}: {'; '.join(parts)}" if parts else ""
+    note = f"{GENERATION}: {'; '.join(parts)}" if parts else ""
+    return GenerationSettings(frozenset(stop_tokens(found)), choice, float(penalty), note)

@@ -19,7 +19,7 @@ from nemo_vfm.serve.local_engine import LocalEngine
 from nemo_vfm.serve.served_model import ServedModel
 
 
-class LocalChat:
+class LocalChat(LocalEngine):
     """A model in this process. Threads that ask at the same time are answered as one batch.
 
     Args:
@@ -37,18 +37,14 @@ class LocalChat:
     ) -> None:  # fmt: skip
         if max_tokens < 1:
             raise ValueError(f"max_tokens ({max_tokens}) must be at least 1")
-        self.model, self.max_tokens, self.choice, self.seed = model, max_tokens, choice, seed
-        self._engine = LocalEngine(self._load, room_gb, at_once)
-        self._lock = threading.Lock()
+        super().__init__(model, room_gb, at_once)
+        self.max_tokens, self.choice, self.seed = max_tokens, choice, seed
+        self._times_lock = threading.Lock()
         self._times: Counter[str] = Counter()
-
-    def ready(self) -> None:
-        """Load the model."""
-        self._engine.loaded()
 
     def say(self, messages: Sequence[Json]) -> Said:
         """What the model says."""
-        began, (served, engine) = time.monotonic(), self._engine.loaded()
+        began, (served, engine) = time.monotonic(), self.loaded()
         assert served.chat is not None, "a model without a chat format is refused when it is loaded"
         try:
             tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
@@ -58,7 +54,7 @@ class LocalChat:
             raise DataError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
                             f"of {served.context:,}; shorten either")  # fmt: skip
         text = json.dumps(list(messages), sort_keys=True)
-        with self._lock:
+        with self._times_lock:
             self._times[text] += 1
             seed = derive(self.seed, "chat", text, self._times[text])
         request = TextRequest(tokens, self.max_tokens, self.choice, seed, served.stop | served.chat.stop_tokens())
@@ -80,26 +76,16 @@ class LocalChat:
 
     def identity(self) -> Json:
         """All that the words depend on but the messages."""
-        served, choice = self._engine.loaded()[0], self.choice
+        served, choice = self.loaded()[0], self.choice
         settings = [choice.temperature, choice.top_k, choice.top_p, choice.min_p]
         return ["local/1", served.name, served.revision, self.max_tokens, settings, self.seed]
-
-    def is_free(self) -> bool:
-        """No budget needs to reserve anything for a model in this process."""
-        return True
 
     def longest_answer_tokens(self) -> int:
         """The limit on an answer."""
         return self.max_tokens
 
-    def close(self) -> None:
-        """Give the memory back; the next question loads the model again."""
-        self._engine.close()
-
-    def _load(self) -> ServedModel:
-        served = self.model()
+    def require_fit(self, served: ServedModel) -> None:
         if served.chat is None:
             raise UserError(f"{served.name} has no chat format: its folder has no chat template")
         if served.reward is not None:
             raise UserError(f"{served.name} is a reward model and generates no text; LocalReward returns its scores")
-        return served

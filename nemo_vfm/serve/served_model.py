@@ -1,44 +1,20 @@
 """Describes a model that is ready to be served: its network, its tokenizer, and how its chats are written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.thought import ThoughtSplit, opens_thought
 from nemo_vfm.core.types.encoders import Tokenizer
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.chat.chat_format import ChatFormat
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import RewardHead
 from nemo_vfm.serve.answer_text import TokenNames
 from nemo_vfm.serve.generation_settings import GenerationSettings
 
 _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most so many
-
-
-class ChatTokens(Protocol):
-    """Messages to the tokens of a model's chat format."""
-
-    def tokens(
-        self, messages: Sequence[Mapping[str, Json]], *, add_generation_prompt: bool,
-        variables: Mapping[str, Json] | None = None,
-    ) -> list[int]:  # fmt: skip
-        """The prompt after which the model answers; DataError where the messages do not fit the format."""
-        ...
-
-    def stop_tokens(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        ...
-
-
-@runtime_checkable
-class GivesDecoder(Protocol):
-    """A tokenizer that need not look at its files with every call."""
-
-    def decoder(self) -> Callable[[Sequence[int]], str]:
-        """Its `decode`, as it is now."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -62,14 +38,14 @@ class ServedModel:
     tokenizer: Tokenizer
     context: int
     stop: frozenset[int]
-    chat: ChatTokens | None = None
+    chat: ChatFormat | None = None
     revision: str = ""
     reward: RewardHead | None = None
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     decode: Callable[[Sequence[int]], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        decode = self.tokenizer.decoder() if isinstance(self.tokenizer, GivesDecoder) else self.tokenizer.decode
+        decode = self.tokenizer.decoder() if isinstance(self.tokenizer, FolderTokenizer) else self.tokenizer.decode
         object.__setattr__(self, "decode", decode)
         if self.tokenizer.vocab_size() > self.model.vocab:
             raise UserError(f"the model has {self.model.vocab} tokens, but the tokenizer has "

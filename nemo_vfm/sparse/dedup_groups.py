@@ -23,16 +23,11 @@ class ChangeStatistics:
 
     @property
     def factor(self) -> float:
-        """See `dedupe_factor`."""
-        return dedupe_factor(self.samples_per_session, self.unchanged)
+        """Samples a unique row of rows clustered by session: S / (1 + (S - 1)(1 - d)), RecD's formula.
 
-
-def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
-    """Samples a unique row of rows clustered by session: S / (1 + (S - 1)(1 - d)), RecD's formula.
-
-    Each session stores its first row, and of the S - 1 others those that changed.
-    """
-    return samples_per_session / (1 + (samples_per_session - 1) * (1 - unchanged))
+        Each session stores its first row, and of the S - 1 others those that changed.
+        """
+        return self.samples_per_session / (1 + (self.samples_per_session - 1) * (1 - self.unchanged))
 
 
 def change_statistics(features: Sequence[Jagged], session_B: Tensor) -> ChangeStatistics:
@@ -68,11 +63,15 @@ def choose_groups(
     for name in sorted(factors, key=lambda one: -factors[one]):
         if factors[name] < min_factor:
             continue
-        grown = [(group, group.with_feature(name, changes[name], begins_B)) for group in groups]
-        fitting = [pair for pair in grown if pair[1].factor >= max(min_factor, (1 - tolerance) * pair[1].best)]
+        fitting: list[tuple[int, _OpenGroup]] = []
+        for place, group in enumerate(groups):
+            changed_B = group.changed_B | changes[name]
+            factor = _statistics(changed_B, begins_B).factor
+            if factor >= max(min_factor, (1 - tolerance) * group.best):
+                fitting.append((place, _OpenGroup((*group.names, name), changed_B, factor, group.best)))
         if fitting:
-            old, new = max(fitting, key=lambda pair: pair[1].factor)
-            groups[groups.index(old)] = new
+            place, grown = max(fitting, key=lambda pair: pair[1].factor)
+            groups[place] = grown
         else:
             groups.append(_OpenGroup((name,), changes[name], factors[name], factors[name]))
     return {group.names[0]: group.names for group in groups}
@@ -84,11 +83,6 @@ class _OpenGroup:
     changed_B: Tensor  #: whether any of the features differs from the sample before
     factor: float
     best: float  #: the highest factor that a member has alone: that of the first, since they come in this order
-
-    def with_feature(self, name: str, changed_B: Tensor, begins_B: Tensor) -> "_OpenGroup":
-        changed_B = self.changed_B | changed_B
-        factor = _statistics(changed_B, begins_B).factor
-        return _OpenGroup((*self.names, name), changed_B, factor, self.best)
 
 
 def _session_begins(session_B: Tensor) -> Tensor:

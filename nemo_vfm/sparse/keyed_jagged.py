@@ -5,45 +5,16 @@ TorchRec lays the rows of all keys one after another. Keys with fewer rows than 
 `inverse_indices`, a pair of the keys and a tensor (keys, samples). Shape letters: B samples, F features.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 
 Made = TypeVar("Made")
-
-
-class KeyedJagged(Protocol):
-    """What is read of a KeyedJaggedTensor."""
-
-    def keys(self) -> Sequence[str]:
-        """The names of the features."""
-        ...
-
-    def values(self) -> Tensor:
-        """The values of all rows, key after key."""
-        ...
-
-    def lengths(self) -> Tensor:
-        """The lengths of all rows, key after key."""
-        ...
-
-    def weights_or_none(self) -> Tensor | None:
-        """A weight a value, or None."""
-        ...
-
-    def stride_per_key(self) -> Sequence[int]:
-        """How many rows each key has."""
-        ...
-
-    def inverse_indices_or_none(self) -> tuple[Sequence[str], Tensor] | None:
-        """Keys, and for each the row of each sample; None where every key has a row a sample."""
-        ...
 
 
 def to_keyed_jagged(
@@ -76,8 +47,12 @@ def to_keyed_jagged(
     return make(**stored, stride_per_key_per_rank=strides, inverse_indices=([*every], torch.stack(inverse)))
 
 
-def from_keyed_jagged(keyed: KeyedJagged) -> tuple[dict[str, Jagged], dict[str, DedupedGroup]]:
+def from_keyed_jagged(keyed: Any) -> tuple[dict[str, Jagged], dict[str, DedupedGroup]]:
     """Plain features and groups. Keys with equal inverse indices make a group, named after its first key.
+
+    Args:
+        keyed: a `torchrec.KeyedJaggedTensor`, or what has its `keys`, `values`, `lengths`, `weights_or_none`,
+            `stride_per_key` and `inverse_indices_or_none`.
 
     Raises:
         DataError: lengths do not add up, an inverse is no row, or keys have different numbers of rows and no inverse.

@@ -70,7 +70,12 @@ def windowed(rows: Jagged) -> WindowedRows:
     if rows.weights_N is not None:
         raise ValueError("rows with weights cannot be windows: a value has a different weight in each row")
     rows.require_valid()
-    overlap_B = _compared(rows, _overlaps(rows))
+    overlap_B, begin_B, values_N = _overlaps(rows), rows.offsets[:-1], bits(rows.values_N)
+    # No overlap where only the hashes were equal.
+    here = slice_positions(begin_B, overlap_B)
+    before = slice_positions(begin_B - overlap_B, overlap_B, len(here))
+    wrong = here[values_N[here] != values_N[before]]
+    overlap_B = overlap_B.index_fill(0, torch.searchsorted(rows.offsets, wrong, right=True) - 1, 0)
     added_B = rows.lengths_B - overlap_B
     added = slice_positions(rows.offsets[:-1] + overlap_B, added_B)
     return WindowedRows(rows.values_N[added], added_B.cumsum(0) - rows.lengths_B, rows.lengths_B)
@@ -97,17 +102,6 @@ def _overlaps(rows: Jagged) -> Tensor:
     size, row = size_N[begin], row_N[begin]
     same = hashed(begin, begin + size) == hashed(begin + size, begin + 2 * size)
     return torch.zeros_like(length_B).scatter_reduce_(0, row[same] + 1, size[same], "amax")
-
-
-def _compared(rows: Jagged, overlap_B: Tensor) -> Tensor:
-    """The overlaps whose values are really equal; 0 where only the hashes were."""
-    begin_B = rows.offsets[:-1]
-    here = slice_positions(begin_B, overlap_B)
-    before = slice_positions(begin_B - overlap_B, overlap_B, len(here))
-    values_N = bits(rows.values_N)
-    wrong = here[values_N[here] != values_N[before]]
-    row = torch.searchsorted(rows.offsets, wrong, right=True) - 1
-    return overlap_B.index_fill(0, row, 0)
 
 
 def _powers(base: int, like_N: Tensor) -> Tensor:

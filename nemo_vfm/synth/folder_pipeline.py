@@ -101,6 +101,7 @@ class FolderPipeline(TextToVideo):
 
     def _wan(self, family: Family) -> TextToVideo:
         shift, steps, scale = _WAN[family]
+        scale = scale if self.guidance_scale is None else self.guidance_scale
         given = scheduler_in(self.folder).get("flow_shift")
         if isinstance(given, int | float) and given != shift:
             log.info(
@@ -111,59 +112,47 @@ class FolderPipeline(TextToVideo):
         if self.network is not None:
             boundary = boundary_in(self.folder)
             levels = (boundary, 1.0) if self.network == "transformer" else (0.0, boundary)
+        conditioning: FrameConditioning | None = None
+        if family == "wan22_ti2v":
+            conditioning = GivenInTime(most=LatentFrames(1), level=0.0, mask=False)
+        elif family == "wan21_i2v":
+            image, processor = self.folder / "image_encoder", self.folder / "image_processor"
+            conditioning = GivenInChannels(image_encoder=ClipImageTokens(folder=image, processor=processor))
+        elif family == "wan22_i2v":
+            conditioning = GivenInChannels()
         low = (3.0, 0.875) if family == "wan22_t2v" and self.guidance_scale is None else (None, None)
         return TextToVideo(
             codec=DiffusersCodec(folder=self.folder), text_encoder=self._text_encoder(),
             objective=FlowMatching(shift=shift, timesteps=1000, drawn=levels),
             noise_schedule=UniPCFlowSigmas(shift=shift),
             sampler=UniPC(steps=self.steps or steps, order=2, variant="b2"), family=family,
-            guidance=ClassifierFree(scale=self._scale(scale), low_scale=low[0], low_below_sigma=low[1]),
-            frame_conditioning=self._wan_conditioning(family), negative_prompt=self.negative_prompt,
+            guidance=ClassifierFree(scale=scale, low_scale=low[0], low_below_sigma=low[1]),
+            frame_conditioning=conditioning, negative_prompt=self.negative_prompt,
         )  # fmt: skip
-
-    def _wan_conditioning(self, family: Family) -> FrameConditioning | None:
-        if family == "wan22_ti2v":
-            return GivenInTime(most=LatentFrames(1), level=0.0, mask=False)
-        if family == "wan21_i2v":
-            image, processor = self.folder / "image_encoder", self.folder / "image_processor"
-            return GivenInChannels(image_encoder=ClipImageTokens(folder=image, processor=processor))
-        return GivenInChannels() if family == "wan22_i2v" else None
 
     def _cosmos(self, family: Family) -> TextToVideo:
         is_first, is_newest = family.startswith("cosmos1"), family == "cosmos25"
         levels = KarrasSigmas(sigma_max=80.0, sigma_min=0.002, flow=not is_first, ends_at_zero=False)
+        conditioning = {
+            "cosmos1_video": GivenInTime(sigma=0.001, sigma_log_mean=-3.0, sigma_log_std=2.0, level=None),
+            "cosmos25": GivenInTime(none_given=0.5, level=1e-4), "cosmos2_video": GivenInTime(level=1e-4),
+        }.get(family)  # fmt: skip
+        if is_newest and self.template is None:
+            raise UserError(f"{self.folder} holds a Cosmos-Predict2.5, whose text encoder reads the model's chat "
+                            f"template; give template=..., with {{caption}} in it")  # fmt: skip
         steps = self.steps or (35 if family.startswith("cosmos2_") else 36)
         return TextToVideo(
             codec=DiffusersCodec(folder=self.folder, scale=0.5 if is_first else 1.0),
-            text_encoder=self._layered_text_encoder() if is_newest else self._text_encoder(),
+            text_encoder=self._text_encoder(layers="all", normalize=True, reads_padding=True, template=self.template)
+            if is_newest else self._text_encoder(),
             objective=EDM(sigma_data=0.5) if is_first else FlowMatching(),
             noise_schedule=KarrasSigmas(sigma_max=200.0, sigma_min=0.01, flow=True, whole_noise=True)
             if is_newest else levels,
             sampler=UniPC(steps=steps, order=2, variant="b2") if is_newest else Euler(steps=steps),
-            guidance=ClassifierFree(scale=self._scale(8.0)), frame_conditioning=_cosmos_conditioning(family),
-            family=family, negative_prompt=self.negative_prompt,
+            guidance=ClassifierFree(scale=8.0 if self.guidance_scale is None else self.guidance_scale),
+            frame_conditioning=conditioning, family=family, negative_prompt=self.negative_prompt,
         )  # fmt: skip
 
-    def _scale(self, usual: float) -> float:
-        return usual if self.guidance_scale is None else self.guidance_scale
-
-    def _text_encoder(self) -> TransformersTextEncoder:
+    def _text_encoder(self, **layered: Any) -> TransformersTextEncoder:
         return TransformersTextEncoder(folder=self.folder / "text_encoder", tokenizer=self.folder / "tokenizer",
-                                       max_tokens=512, precision=self.precision)  # fmt: skip
-
-    def _layered_text_encoder(self) -> TransformersTextEncoder:
-        if self.template is None:
-            raise UserError(f"{self.folder} holds a Cosmos-Predict2.5, whose text encoder reads the model's chat "
-                            f"template; give template=..., with {{caption}} in it")  # fmt: skip
-        return TransformersTextEncoder(
-            folder=self.folder / "text_encoder", tokenizer=self.folder / "tokenizer", max_tokens=512, layers="all",
-            normalize=True, reads_padding=True, template=self.template, precision=self.precision,
-        )  # fmt: skip
-
-
-def _cosmos_conditioning(family: Family) -> FrameConditioning | None:
-    if family == "cosmos1_video":
-        return GivenInTime(sigma=0.001, sigma_log_mean=-3.0, sigma_log_std=2.0, level=None)
-    if family == "cosmos25":
-        return GivenInTime(none_given=0.5, level=1e-4)
-    return GivenInTime(level=1e-4) if family == "cosmos2_video" else None
+                                       max_tokens=512, precision=self.precision, **layered)  # fmt: skip

@@ -44,15 +44,9 @@ class MakeVideos:
     """
 
     def __init__(
-        self,
-        *,
-        input: Place | None = None,
-        num_files: int = 12,
-        shots_per_film: int = 22,
-        side_px: int = 192,
-        fps: int = 12,
-        crf: int = 18,
-    ) -> None:
+        self, *, input: Place | None = None, num_files: int = 12, shots_per_film: int = 22, side_px: int = 192,
+        fps: int = 12, crf: int = 18,
+    ) -> None:  # fmt: skip
         require_between(1, _MOST_FILES, num_files=num_files, shots_per_film=shots_per_film)
         require_between(1, MOST_SIDE_PX, side_px=side_px)
         require_between(1, MOST_FPS, fps=fps)
@@ -62,9 +56,8 @@ class MakeVideos:
         if side_px < 64 or side_px % 2:
             raise ValueError(f"side_px must be even and at least 64, got {side_px}")
         self.input = None if input is None else place(input)
-        self.num_files, self.shots_per_film, self.side_px, self.fps, self.crf = (
-            num_files, shots_per_film, side_px, fps, crf,
-        )  # fmt: skip
+        self.num_files, self.shots_per_film, self.side_px = num_files, shots_per_film, side_px
+        self.fps, self.crf = fps, crf
 
     def run(self, run: Run) -> Outcome:
         """Write what is missing; `videos.json` is written last and says what there is."""
@@ -79,10 +72,14 @@ class MakeVideos:
             seed=run.seed, num_films=self.num_files - _NUM_SPECIAL_FILES, shots_per_film=self.shots_per_film
         )
         marker = {"folder": str(run.folder.resolve()), "drawn": self._identity(films)}
-        if _read_or_none(run.folder / _MARKER) == marker:
+        if files.read_json_or_none(run.folder / _MARKER) == marker:
             return self._outcome(films, did_nothing=True)
         for index, film in enumerate(log.track("draw films", films), 1):
-            self._write_film(run.folder / f"film-{index:02d}.mp4", film, self._identity([film]))
+            path = run.folder / f"film-{index:02d}.mp4"
+            captions = {"film": self._identity([film]), "captions": _captions(film)}
+            if not path.exists() or files.read_json_or_none(path.with_suffix(".json")) != captions:
+                encode_mp4(path, _frames(film, self.side_px), Fraction(self.fps), crf=self.crf)
+                files.write_json(path.with_suffix(".json"), captions)  # last: they are the mark
         # The copy of the first film, the second one encoded worse, and a damaged file.
         first, second = run.folder / "film-01.mp4", films[min(1, len(films) - 1)]
         files.write_bytes(run.folder / "film-01-copy.mp4", first.read_bytes())
@@ -91,18 +88,12 @@ class MakeVideos:
         again = run.folder / f"film-{min(2, len(films)):02d}-reencoded.mp4"
         encode_mp4(again, _frames(second, self.side_px), Fraction(self.fps), crf=min(51, self.crf + 10))
         files.write_json(again.with_suffix(".json"), {"film": again.stem, "captions": _captions(second)})
-        files.write_bytes(run.folder / "film-damaged.mp4", damaged(first.read_bytes()))
+        # What a broken download leaves: the second half is missing and the index in front is noise.
+        data = first.read_bytes()
+        noise = np.random.default_rng(0).bytes(min(8192, len(data) // 4))
+        files.write_bytes(run.folder / "film-damaged.mp4", data[:40] + noise + data[40 + len(noise) : len(data) // 2])
         files.write_json(run.folder / _MARKER, marker)
         return self._outcome(films, did_nothing=False)
-
-    def _write_film(self, path: Path, shots: list[Shot], identity: str) -> None:
-        """Write a film and the captions beside it, unless the same film is there; captions last, they are the mark."""
-        sidecar = path.with_suffix(".json")
-        captions = {"film": identity, "captions": _captions(shots)}
-        if path.exists() and _read_or_none(sidecar) == captions:
-            return
-        encode_mp4(path, _frames(shots, self.side_px), Fraction(self.fps), crf=self.crf)
-        files.write_json(sidecar, captions)
 
     def _identity(self, films: list[list[Shot]]) -> str:
         """Changes with anything that would change the pictures."""
@@ -130,12 +121,6 @@ def _frames(shots: list[Shot], side_px: int) -> NDArray[np.uint8]:
     return np.concatenate([draw(shot, side_px=side_px) for shot in shots])
 
 
-def damaged(data: bytes) -> bytes:
-    """What a broken download leaves: the second half is missing and the index in front is noise."""
-    noise = np.random.default_rng(0).bytes(min(8192, len(data) // 4))
-    return data[:40] + noise + data[40 + len(noise) : len(data) // 2]
-
-
 def videos_in(folder: Path) -> list[Path]:
     """The video files under a folder, sorted.
 
@@ -148,11 +133,3 @@ def videos_in(folder: Path) -> list[Path]:
     if not found:
         raise UserError(f"no video file under {folder}; looked for {', '.join(sorted(VIDEO_SUFFIXES))}")
     return found
-
-
-def _read_or_none(path: Path) -> Json:
-    """The JSON in a file, or None where it is missing or not whole."""
-    try:
-        return files.read_json(path)
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None

@@ -82,7 +82,7 @@ def story(seed: int, number: int, *, held_out: bool = False) -> Story:
     hero, colour, thing = teller.one(beginnings(held_out=held_out))
     friend = teller.one([name for name in SHE + HE if name != hero])
     owned = f"{colour} {thing}"
-    (she, _), place, fruit = pronouns(hero), teller.one(PLACES), teller.one(list(FRUITS))
+    (she, her), place, fruit = pronouns(hero), teller.one(PLACES), teller.one(list(FRUITS))
     number = teller.one(range(2, 7))
     theirs = f"{teller.one(COLOURS)} {teller.one(THINGS)}"
     teller.said += [
@@ -90,27 +90,20 @@ def story(seed: int, number: int, *, held_out: bool = False) -> Story:
         f"{she.capitalize()} had a {owned} and {counted(number, fruit)}.",
         f"There {she} met {friend}, who had a {theirs}.",
     ]
-    for _ in range(teller.one((1, 2, 3))):
-        number = _happens(teller, hero, friend, fruit, number)
+    for _ in range(teller.one((1, 2, 3))):  # fruits are eaten, given or got, and counted again
+        changes = [-n for n in (1, 2, 3) if n <= number] + [n for n in (1, 2, 3) if number + n <= _LARGEST]
+        change = teller.one(changes)
+        number, some = number + change, counted(abs(change), fruit)
+        if change > 0:
+            told = f"{friend} gave {her} {some}."
+        else:
+            told = teller.one((f"{she.capitalize()} ate {some}.", f"{she.capitalize()} gave {friend} {some}."))
+        teller.said += [told, f"Now {hero} had {counted(number, fruit)}."]
     if teller.one((False, True)):
         teller.said.append(f"{hero} and {friend} swapped, so {she} had the {theirs}.")
         owned = theirs
     teller.said += [f"Then {she} went home from the {place}.", f"At home {hero} put the {owned} {teller.one(HIDES)}."]
     return Story(tuple(teller.said), teller.nats)
-
-
-def _happens(teller: _Teller, hero: str, friend: str, fruit: str, number: int) -> int:
-    """Fruits are eaten, given or got, and counted again; how many there are then."""
-    she, her = pronouns(hero)
-    changes = [-n for n in (1, 2, 3) if n <= number] + [n for n in (1, 2, 3) if number + n <= _LARGEST]
-    change = teller.one(changes)
-    some = counted(abs(change), fruit)
-    if change > 0:
-        told = f"{friend} gave {her} {some}."
-    else:
-        told = teller.one((f"{she.capitalize()} ate {some}.", f"{she.capitalize()} gave {friend} {some}."))
-    teller.said += [told, f"Now {hero} had {counted(number + change, fruit)}."]
-    return number + change
 
 
 class TellStories:
@@ -132,13 +125,9 @@ class TellStories:
 
     def run(self, run: Run) -> Outcome:
         """Write the files that are missing; `stories.json` is written last and says what there is."""
-        asked = {
-            "seed": run.seed,
-            "stories": self.num_stories,
-            "held_out": self.num_held_out,
-            "per_file": self.per_file,
-        }
-        told = _read_or_none(run)
+        asked = {"seed": run.seed, "stories": self.num_stories, "held_out": self.num_held_out,
+                 "per_file": self.per_file}  # fmt: skip
+        told = files.read_json_or_none(run.folder / _MARKER)
         if isinstance(told, dict) and told.get("asked") == asked:
             return self._outcome(told, did_nothing=True)
         parts = {"train": (False, self.num_stories), "held_out": (True, self.num_held_out)}
@@ -167,10 +156,3 @@ class TellStories:
                 f"{nats:.1f} nats")  # fmt: skip
         figures = {"stories": self.num_stories, "held_out": self.num_held_out, "nats_per_story": nats}
         return Outcome(text, figures, did_nothing)
-
-
-def _read_or_none(run: Run) -> Json:
-    try:
-        return files.read_json(run.folder / _MARKER)
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None

@@ -53,9 +53,11 @@ from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
+from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
 
 _MOST_BYTES = 1 << 16
+_RECORD = ".cache.json"  # ending of what is written beside a video that was sampled with a cache
 
 
 @needs_gpu()
@@ -123,10 +125,10 @@ class Sample:
         folder.mkdir(parents=True, exist_ok=True)
         # Rank 0's list counts, since ranks may see a shared disk differently but must agree.
         own = [i for i in range(len(prompts)) if not self._file(folder, i).is_file()]
-        missing: list[int] = json.loads(ranks.everyone_says(json.dumps(own))[0])
+        missing: list[int] = json.loads(everyone_says(json.dumps(own))[0])
         if missing:
             self._sample([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
-        ranks.everyone_says("sampled")
+        everyone_says("sampled")
         if ranks.rank == 0:
             self._write_lists(run, prompts, folder)
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
@@ -205,7 +207,7 @@ class Sample:
                     error = videos.errors[number]
                     exact = error.psnr_db == float("inf")
                     record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
-                write_json(_record(self._file(folder, i)), record)
+                write_json(self._file(folder, i).with_suffix(_RECORD), record)
             with atomic_path(self._file(folder, i)) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
 
@@ -215,20 +217,19 @@ class Sample:
                             f"that all ranks share")  # fmt: skip
         videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
-        write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
+        entries: list[Json] = []
+        for i, prompt in enumerate(prompts):
+            file = self._file(folder, i)
+            entry = {"index": i, "prompt": prompt.text, "file": str(file.relative_to(run.folder)), "seed": run.seed,
+                     "attributes": asdict(prompt)["attributes"]}  # fmt: skip
+            entry |= {"given": str(prompt.given)} if prompt.given else {}
+            entry |= {} if self.pipeline.step_cache is None else {"step_cache": read_cache(file)}
+            entries.append(entry)
+        write_json(run.folder / "samples.json", entries)
 
     @staticmethod
     def _file(folder: Path, index: int) -> Path:
         return folder / f"{index:03d}.mp4"
-
-    def _entry(self, index: int, prompt: Prompt, folder: Path, run: Run) -> dict[str, object]:
-        file = self._file(folder, index).relative_to(run.folder)
-        return (
-            {"index": index, "prompt": prompt.text, "file": str(file), "seed": run.seed}
-            | {"attributes": asdict(prompt)["attributes"]}
-            | ({"given": str(prompt.given)} if prompt.given else {})
-            | ({} if self.pipeline.step_cache is None else {"step_cache": read_cache(folder / file.name)})
-        )
 
 
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
@@ -238,7 +239,8 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
 
 def read_cache(video: Path) -> Json:
     """Read the record of a video; None if it was sampled without a cache."""
-    return read_json(_record(video), _MOST_BYTES) if _record(video).is_file() else None
+    record = video.with_suffix(_RECORD)
+    return read_json(record, _MOST_BYTES) if record.is_file() else None
 
 
 def cache_figures(videos: Sequence[Path]) -> dict[str, float]:
@@ -252,10 +254,6 @@ def cache_figures(videos: Sequence[Path]) -> dict[str, float]:
     if decibels := [one["psnr_db"] for one in records if one.get("psnr_db") is not None]:
         found["cache_psnr_db"] = min(decibels)
     return found
-
-
-def _record(video: Path) -> Path:
-    return video.with_suffix(".cache.json")
 
 
 @dataclass(frozen=True, slots=True)

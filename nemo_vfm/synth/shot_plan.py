@@ -69,26 +69,20 @@ def films(*, seed: int, num_films: int, shots_per_film: int) -> list[list[Shot]]
     choices = trained()
     rounds = [random.permutation(len(choices)) for _ in range(-(-count // len(choices)))]
     combinations = [choices[i] for i in np.concatenate(rounds)[:count]]
-    shots = [_shot(random, combination, index % 2 == 1) for index, combination in enumerate(combinations)]
+    shots = [
+        Shot(
+            colour=colour, shape=shape, direction=direction, num_frames=int(random.integers(*_SHOT_FRAMES)),
+            radius=float(random.uniform(0.265, 0.275)), lateral=float(random.uniform(0.49, 0.51)),
+            travel=float(random.uniform(0.385, 0.395)),
+            brightness=float(random.uniform(*(_LIGHT if index % 2 else _DARK))),
+            texture_seed=int(random.integers(2**31)),
+        )
+        for index, (colour, shape, direction) in enumerate(combinations)
+    ]  # fmt: skip
     plan = [shots[start : start + shots_per_film] for start in range(0, len(shots), shots_per_film)]
     plan[0][-1] = replace(plan[0][-1], num_fade_frames=_NUM_FADE_FRAMES, num_black_frames=_NUM_BLACK_FRAMES)
     plan[-1][-1] = replace(plan[-1][-1], direction=None)
     return plan
-
-
-def _shot(random: np.random.Generator, combination: Combination, light: bool) -> Shot:
-    colour, shape, direction = combination
-    return Shot(
-        colour=colour,
-        shape=shape,
-        direction=direction,
-        num_frames=int(random.integers(*_SHOT_FRAMES)),
-        radius=float(random.uniform(0.265, 0.275)),
-        lateral=float(random.uniform(0.49, 0.51)),
-        travel=float(random.uniform(0.385, 0.395)),
-        brightness=float(random.uniform(*(_LIGHT if light else _DARK))),
-        texture_seed=int(random.integers(2**31)),
-    )
 
 
 def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
@@ -102,7 +96,8 @@ def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
     relief_HW = 0.10 * (ramp_HW - 0.5) + 0.05 * _clouds(random, side_px, 5) + 0.03 * _clouds(random, side_px, 16)
     grain_HW = 0.045 * _clouds(random, side_px, side_px // 2)
     background_HW3: Plane = ((shot.brightness + relief_HW + grain_HW)[..., None] + wash_HW3).astype(np.float32)
-    texture = _ObjectTexture.draw(random)
+    # Soft stripes across the object: how many, at which angle, how strong.
+    frequency, stripe_angle, strength = random.uniform(4, 8), random.uniform(0, np.pi), random.uniform(0.04, 0.11)
     frames = np.empty((shot.num_frames, side_px, side_px, 3), np.uint8)
     # Centre of the object in each frame, (T, 2), in sides.
     dx, dy = DIRECTIONS.get(shot.direction or "", (0, 0))
@@ -120,7 +115,10 @@ def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
         v = ((np.arange(top, bottom, dtype=np.float32) + 0.5) / side_px - y)[:, None] / shot.radius
         shadow = 0.22 * np.clip(0.5 - distance(shot.shape, u - 0.12, v - 0.18) * 3, 0, 1)
         cover = np.clip(0.5 - distance(shot.shape, u, v) * (shot.radius * side_px), 0, 1)[..., None]
-        colour = np.array(COLOURS[shot.colour], np.float32) / 255 * texture.shade(u, v)[..., None]
+        # Brightness of the object: stripes, and light from the upper left.
+        stripes = np.sin(frequency * (u * np.cos(stripe_angle) + v * np.sin(stripe_angle)))
+        shade: Plane = 1 + strength * stripes - 0.08 * (u + v)
+        colour = np.array(COLOURS[shot.colour], np.float32) / 255 * shade[..., None]
         patch[...] = patch * (1 - shadow[..., None]) * (1 - cover) + colour * cover
         light = 1.0  # falls to 0 during a fade at the end
         if shot.num_fade_frames:
@@ -140,22 +138,3 @@ def _clouds(random: np.random.Generator, side_px: int, num_cells: int) -> Plane:
     blend[np.arange(side_px), low], blend[np.arange(side_px), low + 1] = 1 - smooth, smooth
     noise: Plane = (blend @ grid @ blend.T).astype(np.float32)
     return noise
-
-
-@dataclass(frozen=True, slots=True)
-class _ObjectTexture:
-    """Soft stripes across the object: how many, at which angle, how strong."""
-
-    frequency: float
-    angle: float
-    strength: float
-
-    @classmethod
-    def draw(cls, random: np.random.Generator) -> "_ObjectTexture":
-        return cls(random.uniform(4, 8), random.uniform(0, np.pi), random.uniform(0.04, 0.11))
-
-    def shade(self, x: Plane, y: Plane) -> Plane:
-        """Brightness factor at object coordinates: stripes, and light from the upper left."""
-        stripes = np.sin(self.frequency * (x * np.cos(self.angle) + y * np.sin(self.angle)))
-        shade: Plane = 1 + self.strength * stripes - 0.08 * (x + y)
-        return shade

@@ -5,9 +5,6 @@ cuts them as before. A JSONL file is split at bytes (a line belongs to the part 
 groups. Other files are not split. Documents come with their positions; an unreadable one comes with the reason.
 """
 
-import bz2
-import gzip
-import io
 import itertools
 import json
 import os
@@ -15,12 +12,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.files import opened, sha256_text
 from nemo_vfm.core.storage.folder_walk import files_below
 from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE, index_tar
+from nemo_vfm.data.sources.unpacked_file import unpacked
 
 #: Ending -> how a file is read
 KINDS = {
@@ -173,7 +171,7 @@ def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[
 def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line]:
     number = 0
     try:
-        with _opened(path, span) as file:
+        with opened(path) as packed, unpacked(path.name, packed) as file:
             for number, line in enumerate(_split(file, span, max_bytes), 1):
                 if line is None:
                     yield Line(number, fault=_too_long(max_bytes))
@@ -181,20 +179,6 @@ def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line
                     yield _of_json(number, line, column) if line.strip() else Line(number)
     except (OSError, EOFError, ValueError, zlib.error) as error:  # a gzip that breaks off, or lost a bit
         yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
-
-
-def _opened(path: Path, span: Span) -> IO[bytes]:
-    """The bytes as they were before they were packed. Of a file that breaks off, a buffer's worth is lost at most."""
-    if span.kind == "jsonl":
-        return path.open("rb")
-    match path.suffix.lower():
-        case ".gz":
-            return cast(IO[bytes], gzip.open(path, "rb"))
-        case ".bz2":
-            return bz2.open(path, "rb")
-    import pyarrow
-
-    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(os.fsencode(path)), "zstd"), 1 << 16)
 
 
 def _split(file: IO[bytes], span: Span, max_bytes: int) -> Iterator[bytes | None]:

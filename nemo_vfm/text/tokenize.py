@@ -14,11 +14,10 @@ from itertools import accumulate
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.storage.files import read_json_or_none, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.job import Outcome, Run
@@ -30,15 +29,7 @@ from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, 
 _PLAN = "plan.json"
 
 
-class Work(Protocol):
-    """Parts that do not depend on each other; it is sent to other processes."""
-
-    def do(self, number: int) -> None:
-        """One part; what it makes is on the disk when it returns."""
-        ...
-
-
-def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
+def done(work: "_Tokenizing", numbers: Sequence[int], processes: int) -> Iterator[int]:
     """Numbers in the order in which their parts are done. Whatever ends it early ends the processes, too.
 
     Args:
@@ -52,58 +43,44 @@ def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
             work.do(number)
             yield number
         return
-    workers = _Workers(work, min(processes, len(numbers)))
+    context, members = multiprocessing.get_context("spawn"), dict[Connection, BaseProcess]()
     try:
-        yield from workers.done(numbers)
-    finally:
-        workers.stop()
-
-
-class _Workers:
-    """Processes, each with a pipe."""
-
-    def __init__(self, work: Work, count: int) -> None:
-        self._members: dict[Connection, BaseProcess] = {}
-        context = multiprocessing.get_context("spawn")
-        for _ in range(count):
+        for _ in range(min(processes, len(numbers))):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+            process: BaseProcess = context.Process(target=_serve, args=(theirs, work), daemon=True)
             process.start()
             theirs.close()
-            self._members[ours] = process
-
-    def done(self, numbers: Sequence[int]) -> Iterator[int]:
+            members[ours] = process
         waiting = iter(numbers)
-        busy = {pipe for pipe in self._members if _give(pipe, waiting)}
+        busy = {pipe for pipe in members if _give(pipe, waiting)}
         while busy:
             for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
-                yield self._answer(pipe)
+                yield _answer(pipe, members[pipe])
                 if not _give(pipe, waiting):
                     busy.remove(pipe)
-
-    def _answer(self, pipe: Connection) -> int:
-        try:
-            found: int | str | NemoVfmError = pipe.recv()
-        except (EOFError, ConnectionResetError) as error:
-            process = self._members[pipe]
-            process.join(5)
-            raise UserError(
-                f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
-                f"memory); run the same command again to resume; fewer processes need less memory"
-            ) from error
-        if isinstance(found, NemoVfmError):
-            raise found
-        if isinstance(found, str):
-            raise DataError(f"a worker process failed:\n{found}")
-        return found
-
-    def stop(self) -> None:
-        for pipe, process in self._members.items():
+    finally:
+        for pipe, process in members.items():
             pipe.close()
             process.kill()
-        for process in self._members.values():
+        for process in members.values():
             process.join(10)
+
+
+def _answer(pipe: Connection, process: BaseProcess) -> int:
+    try:
+        found: int | str | NemoVfmError = pipe.recv()
+    except (EOFError, ConnectionResetError) as error:
+        process.join(5)
+        raise UserError(
+            f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
+            f"memory); run the same command again to resume; fewer processes need less memory"
+        ) from error
+    if isinstance(found, NemoVfmError):
+        raise found
+    if isinstance(found, str):
+        raise DataError(f"a worker process failed:\n{found}")
+    return found
 
 
 def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
@@ -114,7 +91,7 @@ def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
     return number is not None
 
 
-def _serve(pipe: Connection, work: Work) -> None:
+def _serve(pipe: Connection, work: "_Tokenizing") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
@@ -199,14 +176,16 @@ class TokenizeText:
             tuple(found),
             self.tokenizer,
             Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row),
-            run.folder,
+            run.folder / "tokens",
+            run.folder / "portions",
         )
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
         plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
-        if _read(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
+        before = read_json_or_none(run.folder / _PLAN)
+        if before == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)
-        self._begin(run.folder, plan, work)
+        work.begin(before, plan)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
@@ -230,21 +209,6 @@ class TokenizeText:
         write_json(work.out / NAME, manifest.json())
         return _outcome(records, did_nothing=False)
 
-    def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
-        before = _read(folder / _PLAN)
-        if before is not None and before != plan:
-            warn(
-                f"the input or the settings differ from those that {folder} was started with; the texts are "
-                "tokenized again"
-            )
-        if before != plan:
-            for old in (work.out, work.records):
-                shutil.rmtree(old, ignore_errors=True)
-        for place in (work.out, work.records):
-            place.mkdir(parents=True, exist_ok=True)
-        work.sweep()
-        write_json(folder / _PLAN, plan)
-
 
 @dataclass(frozen=True, slots=True)
 class _Tokenizing:
@@ -253,15 +217,21 @@ class _Tokenizing:
     portions: tuple[Portion, ...]
     tokenizer: Tokenizer
     settings: Settings
-    folder: Path
+    out: Path  #: of shards
+    records: Path  #: of what became of each portion
 
-    @property
-    def out(self) -> Path:
-        return self.folder / "tokens"
-
-    @property
-    def records(self) -> Path:
-        return self.folder / "portions"
+    def begin(self, before: Json, plan: Json) -> None:
+        """Keep what was done by the same plan, and nothing else."""
+        folder = self.out.parent
+        if before is not None and before != plan:
+            warn(f"the input or the settings differ from those that {folder} was started with; the texts are "
+                 "tokenized again")  # fmt: skip
+        for place in (self.out, self.records):
+            if before != plan:
+                shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True, exist_ok=True)
+        self.sweep()
+        write_json(folder / _PLAN, plan)
 
     def sweep(self) -> None:
         """Delete what a run that was killed left half-written; see core/storage/files.py."""
@@ -279,13 +249,6 @@ class _Tokenizing:
     def records_of(self) -> list[Record]:
         """Of all portions, once they are done."""
         return [record for number in range(len(self.portions)) if (record := self.record(number)) is not None]
-
-
-def _read(path: Path) -> Json:
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None
 
 
 def _faults(found: tuple[Portion, ...], records: list[Record]) -> list[Json]:

@@ -67,7 +67,8 @@ def tokenize(portion: Portion, tokenizer: Tokenizer, settings: Settings, out: Pa
     record.shard = files.shard()
     if not record.kept:
         record.shard = None
-        remove(out, portion.name)
+        for path in out.glob(f"{portion.name}.*"):
+            path.unlink()
     write_json(records / f"{portion.name}.json", record.json())
 
 
@@ -80,12 +81,6 @@ def _some(documents: Iterator[str]) -> list[str]:
         if len(group) >= _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
             break
     return group
-
-
-def remove(out: Path, name: str) -> None:
-    """Take a shard's files away."""
-    for path in out.glob(f"{name}.*"):
-        path.unlink()
 
 
 def read_record(path: Path, out: Path, vocab_size: int) -> Record | None:

@@ -47,8 +47,7 @@ class TrainTokenizer:
         working = run.folder / ".tokenizer.tmp"
         shutil.rmtree(working, ignore_errors=True)
         working.mkdir(parents=True)
-        skipped: Counter[str] = Counter()
-        read: Counter[str] = Counter()
+        skipped, read = Counter[str](), Counter[str]()
         log.info(f"learning a tokenizer from {self.documents.path}")
         texts = self._texts(run.seed, skipped, read)
         if (first := next(texts, None)) is None:  # libraries answer this each in their own words, or not at all

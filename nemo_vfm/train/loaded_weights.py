@@ -12,9 +12,10 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.video.other_library import is_other_librarys, opened_folder, require_converted
 from nemo_vfm.models.pretrained import fingerprint_of
+from nemo_vfm.parallel.apply.local_shard import mismatch, some
 from nemo_vfm.parallel.checkpoint.checkpoint import require_whole, weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather

@@ -24,6 +24,18 @@ from nemo_vfm.parallel.ranks.process_group import now, take_pulse
 from nemo_vfm.train.state.train_state import TrainState
 
 
+class ShownRates(LRScheduler):
+    """The rates of the coming step, for whoever asks a scheduler; the training sets them, and nothing else does."""
+
+    def get_lr(self) -> list[float | Tensor]:
+        """One for each group of parameters."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def step(self, epoch: int | None = None) -> None:
+        """Look at them again."""
+        self._last_lr = self.get_lr()
+
+
 class TrainModule(LightningModule):
     """Hands each global batch to the engine; its parameters and its state are the model's."""
 
@@ -111,15 +123,3 @@ class TrainModule(LightningModule):
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """A Batch moves itself, and the engine asks it to: Lightning must not copy it field by field."""
         return batch
-
-
-class ShownRates(LRScheduler):
-    """The rates of the coming step, for whoever asks a scheduler; the training sets them, and nothing else does."""
-
-    def get_lr(self) -> list[float | Tensor]:
-        """One for each group of parameters."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def step(self, epoch: int | None = None) -> None:
-        """Look at them again."""
-        self._last_lr = self.get_lr()

@@ -31,9 +31,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told_of(run: Path, step: int, *words: str) -> dict[str, Any]:
-    from nemo_vfm.explain.step_report import tell, to_json
+    from dataclasses import asdict
 
-    found: dict[str, Any] = to_json(tell(run, step, trust=[], losses="--no-losses" not in words))
+    from nemo_vfm.explain.step_report import tell
+
+    found: dict[str, Any] = asdict(tell(run, step, trust=[], losses="--no-losses" not in words))
     return found
 
 

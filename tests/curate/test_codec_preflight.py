@@ -9,11 +9,11 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.curate.examine.examine_pipeline import GPU_REST, GPU_SLICE
+from nemo_vfm.curate import media_pipeline
 from nemo_vfm.curate.examine.findings import Findings
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output import encode_kept
+from nemo_vfm.curate.media_pipeline import GPU_REST, GPU_SLICE
 from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import MediaInfo, SourceFile
@@ -71,16 +71,16 @@ def test_codecs_that_nvdec_leaves_are_named_once(monkeypatch: pytest.MonkeyPatch
     from fractions import Fraction
 
     said: list[str] = []
-    monkeypatch.setattr(encode_kept, "warn_once", said.append)
+    monkeypatch.setattr(media_pipeline, "warn_once", said.append)
     files = [
         FileRecord(
             SourceFile(Path(f"{codec}.mp4"), f"{codec}.mp4"), info=MediaInfo(1, 1.0, 2, 2, codec, Fraction(1, 24))
         )
         for codec in ("h264", "prores", "av1", "av1")
     ]
-    encode_kept.say_what_nvdec_leaves(files, "cpu")
+    media_pipeline.say_what_nvdec_leaves(files, "cpu")
     assert not said
-    encode_kept.say_what_nvdec_leaves(files, "nvdec")
+    media_pipeline.say_what_nvdec_leaves(files, "nvdec")
     assert said == ["NVDEC does not decode av1, prores: 3 of 4 files are decoded by the CPU"]
 
 

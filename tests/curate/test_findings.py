@@ -64,7 +64,7 @@ def test_with_nothing_changed_no_video_is_opened(films, run, asked):
 
 
 def test_another_version_of_the_package_opens_no_video(films, run, asked, monkeypatch):
-    for name in ("job", "examine.findings", "examine.examine_pipeline"):
+    for name in ("job", "examine.findings", "media_pipeline"):
         monkeypatch.setattr(f"nemo_vfm.curate.{name}.__version__", "9.9.9", raising=False)
     assert again(films, run).did_nothing
     assert asked == []

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from nemo_vfm.curate.execute.ordered import finished
-from nemo_vfm.curate.output.encode_kept import encode_missing
-from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.media_pipeline import encode_missing
+from nemo_vfm.curate.output.transcode import Encode, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, MediaInfo, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
@@ -49,8 +49,7 @@ def test_clips_are_encoded_with_the_same_neighbours_whatever_is_encoded_already(
         asked = []
         hands = SimpleNamespace(limits=None, work=lambda _title, _total, _steps, items: asked.extend(items) or ())
         media = SimpleNamespace(fact_of=lambda clip: None if clip in absent else {})
-        job = SimpleNamespace(transcode=Transcode(), restore={}, decode="cpu", ready=lambda: None)
-        encode_missing([file], job, media, hands)
+        encode_missing([file], Encode(Transcode(), {}, media), hands, lambda: None)
         return [[clip["id"] for clip in item.request["clips"]] for item in asked]
 
     file.clips = clips

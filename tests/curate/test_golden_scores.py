@@ -17,9 +17,9 @@ import pytest
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
-from nemo_vfm.curate.examine.examine_pipeline import PROBED
 from nemo_vfm.curate.examine.findings import FRAMES
 from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.media_pipeline import PROBED
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import Comparison, FileScore, Splitter, Stage
 from nemo_vfm.curate.score.brightness import Brightness

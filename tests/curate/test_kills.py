@@ -28,10 +28,9 @@ from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 from tests.support.judges import Brightest
 
-from nemo_vfm.curate.examine import examine_pipeline
-from nemo_vfm.curate.output import encode_kept
+from nemo_vfm.curate import media_pipeline
 
-examine_pipeline.STRETCH_S = encode_kept._SEGMENT_S = 1.0  # each film is many pieces; the run that goes on has one
+media_pipeline.STRETCH_S = media_pipeline.SEGMENT_S = 1.0  # each film is many pieces; the run that goes on has one
 films, folder, executor, module, name, number, when = sys.argv[1:]
 if executor == "ray":
     import ray
@@ -66,18 +65,18 @@ PLACES = [
     (_CACHE, "Cache.put", 13, "after"),  # between two stages of one file
     (_JOB, "add_likeness", 1, "before"),
     (_JOB, "encode_kept", 1, "before"),
-    ("nemo_vfm.curate.output.encode_kept", "_note", 2, "before"),  # between two files' clips
+    ("nemo_vfm.curate.media_pipeline", "_note", 2, "before"),  # between two files' clips
     (_JOB, "write_captions", 1, "before"),
     (_JOB, "write_shards", 1, "before"),
     ("nemo_vfm.data.shards.shard_files", "ShardWriter.write", 2, "after"),  # in the middle of a shard
     (_JOB, "write_shards", 1, "after"),
     (_JOB, "write_scores", 1, "after"),
     (_JOB, "write_json", 4, "before"),
-    ("nemo_vfm.curate.examine.examine_pipeline", "ExamineJob.done", 3, "before"),  # between two stretches of one film
-    ("nemo_vfm.curate.examine.examine_pipeline", "ExamineJob.done", 9, "after"),
+    ("nemo_vfm.curate.media_pipeline", "ExamineJob.done", 3, "before"),  # between two stretches of one film
+    ("nemo_vfm.curate.media_pipeline", "ExamineJob.done", 9, "after"),
     (_CACHE, "Cache.put", 7, "after"),
-    ("nemo_vfm.curate.output.encode_kept", "_note", 1, "after"),
-    ("nemo_vfm.curate.output.encode_kept", "_note", 5, "after"),  # between two stretches of one film's clips
+    ("nemo_vfm.curate.media_pipeline", "_note", 1, "after"),
+    ("nemo_vfm.curate.media_pipeline", "_note", 5, "after"),  # between two stretches of one film's clips
     (_JOB, "upload_shards", 1, "before"),
     (_MEDIA, "Media.make_way", 1, "after"),
     (_MEDIA, "Media.drop", 1, "before"),

@@ -1,6 +1,6 @@
 """Tests what is remembered of a file that could not be read."""
 
-from nemo_vfm.curate.examine.probe import Probe
+from nemo_vfm.curate.examine.examine_file import Probe
 
 
 def test_what_the_disk_refused_is_not_a_fact_about_the_file_and_a_damaged_file_is(tmp_path):

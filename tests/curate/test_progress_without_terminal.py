@@ -1,9 +1,9 @@
 """Tests that a curation without a terminal logs its progress, one line after another."""
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.curate.examine.examine_pipeline import WorkContext
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.work_units import Item, Watch
+from nemo_vfm.curate.media_pipeline import WorkContext
 
 
 class Ticking:

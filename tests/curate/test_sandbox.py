@@ -12,7 +12,8 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.curate.examine.sandbox import Child, ChildDied, Limits, MediaWork, Pulse, Reply, valid
-from nemo_vfm.curate.execute.work_units import Item, megapixels
+from nemo_vfm.curate.execute.work_units import Item
+from nemo_vfm.curate.media_pipeline import megapixels
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def test_slow_frames_are_told_one_by_one_and_quick_ones_by_the_dozen():
     assert told == [1, 1, 1]
     for _ in range(50):
         pulse.tick(1)
-    pulse.flush()
+    pulse.tick(0, is_last=True)
     assert told == [1, 1, 1, 48, 2]
 
 

@@ -11,7 +11,7 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curation
-from nemo_vfm.curate.examine.probe import Unchanged, state_of
+from nemo_vfm.curate.examine.examine_file import Unchanged, state_of
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.data.shards.clip_id import source_id
@@ -72,9 +72,9 @@ def before(monkeypatch, step, happens):
     """Something happens to the first film before a step of the job."""
     whole = getattr(curation, step)
 
-    def then(*arguments):
+    def then(*arguments, **named):
         happens()
-        return whole(*arguments)
+        return whole(*arguments, **named)
 
     monkeypatch.setattr(curation, step, then)
 
@@ -165,7 +165,9 @@ def test_bytes_are_read_again_once_for_each_state(films, monkeypatch):
     path = films[0] / "a.mp4"
     same = Unchanged({"path": str(path), "name": "a.mp4", "source_id": source_id(path), "state": state_of(path)})
     read = []
-    monkeypatch.setattr("nemo_vfm.curate.examine.probe.source_id", lambda path: read.append(1) or source_id(path))
+    monkeypatch.setattr(
+        "nemo_vfm.curate.examine.examine_file.source_id", lambda path: read.append(1) or source_id(path)
+    )
     same.check()
     assert not read
     path.touch()

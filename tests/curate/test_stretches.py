@@ -6,7 +6,7 @@ import pytest
 
 from nemo_vfm.core.storage.files import read_json
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.curate.examine import examine_pipeline
+from nemo_vfm.curate import media_pipeline
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.redecide import Redecide
@@ -42,11 +42,11 @@ def films(tmp_path_factory):
 )
 def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
     job(films, split=split, executor=Inline()).run(Run(tmp_path / "whole"))
-    monkeypatch.setattr(examine_pipeline, "STRETCH_S", 4.0)
+    monkeypatch.setattr(media_pipeline, "STRETCH_S", 4.0)
     made = []
-    real = examine_pipeline.jobs_of
+    real = media_pipeline.jobs_of
     monkeypatch.setattr(
-        "nemo_vfm.curate.examine.examine_pipeline.jobs_of",
+        "nemo_vfm.curate.media_pipeline.jobs_of",
         lambda *given: made.append(len(real(*given))) or real(*given),
     )
     job(films, split=split, executor=Processes(workers=2)).run(Run(tmp_path / "parts"))
@@ -69,7 +69,7 @@ def test_a_film_of_two_sizes_is_cut_there_however_it_is_divided_and_scored_again
     how = {"split": UnionSplit(max_length_s=60.0), "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
     how["stages"] = {"brightness": Brightness()}
     job(tmp_path / "films", **how).run(Run(tmp_path / "whole"))
-    monkeypatch.setattr(examine_pipeline, "STRETCH_S", 1.0)
+    monkeypatch.setattr(media_pipeline, "STRETCH_S", 1.0)
     job(tmp_path / "films", **how | {"stages": {}}).run(Run(tmp_path / "parts"))
     job(tmp_path / "films", **how).run(Run(tmp_path / "parts"))  # the shots are known, the scores are not
     rows = [pq.read_table(tmp_path / run / "scores.parquet").to_pylist() for run in ("whole", "parts")]
@@ -84,7 +84,7 @@ def test_what_is_missing_of_a_film_is_said_however_it_is_divided(tmp_path, monke
     (tmp_path / "films/a.ts").write_bytes(cut_before(film(pan(1, 60), "mpegts", g="12"), 3))
     how = {"split": AdaptiveSplit(), "stages": {}, "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
     job(tmp_path / "films", **how).run(Run(tmp_path / "whole"))
-    monkeypatch.setattr(examine_pipeline, "STRETCH_S", 1.0)
+    monkeypatch.setattr(media_pipeline, "STRETCH_S", 1.0)
     job(tmp_path / "films", **how).run(Run(tmp_path / "parts"))
     rows = [pq.read_table(tmp_path / run / "scores.parquet").to_pylist() for run in ("whole", "parts")]
     assert rows[0] == rows[1] and "without their keyframe" in rows[1][-1]["message"]

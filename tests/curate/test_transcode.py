@@ -9,8 +9,8 @@ import pytest
 
 from nemo_vfm.curate.examine.sandbox import Limits, valid
 from nemo_vfm.curate.execute.work_units import Item
+from nemo_vfm.curate.media_pipeline import encode_kept
 from nemo_vfm.curate.output import transcode
-from nemo_vfm.curate.output.encode_kept import encode_kept
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, SourceFile
@@ -19,7 +19,7 @@ from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.curate.test_sandbox import Misbehave
-from tests.support.films import job, pan, write_film
+from tests.support.films import pan, write_film
 from tests.support.hdr_films import film, flat, sdr
 
 
@@ -116,7 +116,8 @@ def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
         worker.stop()
 
     hands = SimpleNamespace(limits=Limits(), work=work)
-    encode_kept([file], [record], job(tmp_path, rules={}, stages={}), Media(tmp_path, "x", tmp_path / "shards"), hands)
+    encode = Encode(Transcode(), {}, Media(tmp_path, "x", tmp_path / "shards"))
+    encode_kept([file], [record], encode, hands, decide=lambda records: None, ready=lambda: None)
     assert record.message == "a.mp4: its encoding ended with exit status 3"
 
 

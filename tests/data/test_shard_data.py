@@ -330,7 +330,7 @@ def test_what_is_built_can_be_sent_to_another_process(latent_shards: LatentShard
     data = ShardData(shards=latent_shards(MIXED), batch_size=3)
     data.start(seed=0, first_batch=0)
     batches = data.by_number()
-    sent, samples = pickle.loads(pickle.dumps(batches)), pickle.dumps(batches.samples(4))
+    sent, samples = pickle.loads(pickle.dumps(batches)), pickle.dumps(batches.schedule.samples(4, 0, 1))
     elsewhere = sent.reader.read(4, pickle.loads(samples))[0]
     assert contents([sent[4][0]]) == contents([elsewhere]) == contents([batches[4][0]]) and len(samples) < 200
 

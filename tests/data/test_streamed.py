@@ -26,7 +26,7 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.shards.tar_members import TarMembers, index_tar
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
-from nemo_vfm.data.shards.tar_stream import PlacedTar
+from nemo_vfm.data.shards.tar_stream import placed_tar
 from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
@@ -172,7 +172,7 @@ def test_a_compressed_tar_is_a_sentence_with_the_remedy(tmp_path: Path, capsys: 
     sentence = f"{tmp_path / 'a.tar'} is compressed, so it cannot be read as a tar; unpack it first, with gzip -dc"
     with pytest.raises(DataError, match=re.escape(sentence)):
         index_tar(tmp_path / "a.tar")
-    assert list(tar_stream.samples_of(tar_stream.PlacedTar(tmp_path / "a.tar"), max_member_bytes=1)) == []
+    assert list(tar_stream.samples_of(tar_stream.placed_tar(tmp_path / "a.tar"), max_member_bytes=1)) == []
     assert f"{sentence}; the rest of it is not read" in " ".join(capsys.readouterr().err.split())
 
 
@@ -350,7 +350,7 @@ def test_streams_say_what_is_missing_of_their_first_tar_and_of_all(
     for number in range(3):
         tar(tmp_path / f"{number}.tar", member("a.txt"), member("b.mp4"), member("c.mp4"), member("c.text", b" "))
     order = TarOrder(
-        [PlacedTar(tmp_path / f"{number}.tar") for number in range(3)], TarCounts(None), 1, seed=0, max_member_bytes=9
+        [placed_tar(tmp_path / f"{number}.tar") for number in range(3)], TarCounts(None), 1, seed=0, max_member_bytes=9
     )
     list(islice(order.samples(0), 50))
     said = told(capsys)

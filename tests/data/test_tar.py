@@ -17,7 +17,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.data.shards.tar_members import index_tar
-from nemo_vfm.data.shards.tar_stream import PlacedTar, samples_of
+from nemo_vfm.data.shards.tar_stream import placed_tar, samples_of
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -55,7 +55,7 @@ def of_webdataset(path: Path) -> list[tuple[str, dict[str, bytes]]]:
 
 
 def streamed(path: Path) -> list[tuple[str, dict[str, bytes]]]:
-    return [(raw.key, dict(raw.members)) for raw in samples_of(PlacedTar(path), max_member_bytes=1 << 20)]
+    return [(raw.key, dict(raw.members)) for raw in samples_of(placed_tar(path), max_member_bytes=1 << 20)]
 
 
 def indexed(path: Path) -> list[tuple[str, dict[str, bytes]]]:

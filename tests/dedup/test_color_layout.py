@@ -4,8 +4,10 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.color_layout import Look, look
+from nemo_vfm.dedup.color_layout import Look
 from tests.support.films import pan
+
+look = Look().embed
 
 
 def road(seed: int, *, sky: tuple[int, int, int] = (120, 160, 230)) -> np.ndarray:

@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types.model_traits import ReportsFlops
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.blocks.video_tokens import noise_levels, visible
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
@@ -101,7 +102,7 @@ def test_weights_follow_from_the_seed_and_the_name_of_the_parameter():
     for name, value in first.items():
         torch.testing.assert_close(value, deeper[name], rtol=0, atol=0)
     model = tiny()
-    model.init_weights(seed=99)
+    draw_weights(model, model.initial_weight, 99)
     assert not torch.equal(model.state_dict()["blocks.0.mlp.up.weight"], first["blocks.0.mlp.up.weight"])
 
 
@@ -110,7 +111,7 @@ def test_a_model_can_be_born_on_the_meta_device_and_be_filled_later():
     with torch.device("meta"):
         model = DiT(in_channels=4, text_dim=16, width=48, depth=2, heads=2)
     model.to_empty(device="cpu")
-    model.init_weights(seed=3)
+    draw_weights(model, model.initial_weight, 3)
     for name, value in reference.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=0)
 

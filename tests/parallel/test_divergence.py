@@ -1,6 +1,7 @@
 """Tests that two equal layouts agree everywhere, and that a missing sum is named by its place."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import activation_recorder
 from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
-from nemo_vfm.parallel.verify.tiny_training import TinyTraining, at, rehearsal_of
+from nemo_vfm.parallel.verify.tiny_training import TinyTraining, rehearsal_of
 from tests.support.combinations import cases
 from tests.support.layouts import FromBatch
 from tests.support.ranks import on_ranks
@@ -144,6 +145,6 @@ def test_the_rank_that_departs_is_named_on_whichever_side_it_is(alone, rehearsal
 
 
 def test_bf16_beside_fp32_differs_by_its_rounding_and_by_no_more(alone, rehearsal):
-    narrow = side("B", at(rehearsal, Precision("bf16")))
+    narrow = side("B", replace(rehearsal, precision=Precision("bf16")))
     assert told(alone, side("A", rehearsal), narrow).parting is not None
     assert told(alone, side("A", rehearsal), narrow, tolerance=5e-2).parting is None

@@ -17,7 +17,7 @@ from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.measured import MadeUp, made_up
+from tests.support.measured_step import MadeUp, made_up
 
 gpt = partial(GPT, vocab=64, width=32, depth=2, heads=2, mlp_hidden=64)
 wan = partial(Wan, in_channels=4, text_dim=16, width=32, depth=2, heads=2, mlp_hidden=64)

@@ -10,16 +10,19 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from tests.support.layouts import SAMPLES, batch, own, started, whole
+from tests.support.layouts import SAMPLES, own, started, whole
 from tests.support.ranks import on_ranks
 
 
-def asked(rank: int, action: Literal["stop", "skip"], most: int, losses: list[list[float]]) -> list[Any]:
-    """What this rank is told, step by step; losses[step][rank]."""
-    guard, told = NonFinite(action=action, most_in_a_row=most), []
-    for step, by_rank in enumerate(losses):
+def asked(rank: int, action: Literal["stop", "skip"], most: int, weights: list[list[float]]) -> list[Any]:
+    """Whether this rank updates, step by step; weights[step][rank] is that of the rank's last sample."""
+    plan = ParallelPlan(replicate=len(weights[0]))
+    engine, told = started(plan, nonfinite=NonFinite(action=action, most_in_a_row=most)), []
+    for step, by_rank in enumerate(weights):
+        given = own(plan, rank, step)
+        given.weight_B[-1] = by_rank[rank]
         try:
-            told.append(guard.may_update(by_rank[rank], 1.0, [batch(step, 4 * rank, 4 * rank + 4)]))
+            told.append(engine.step([given]).lr > 0)
         except UserError as error:
             return [*told, str(error)]
     return told

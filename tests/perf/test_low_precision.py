@@ -14,10 +14,9 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf import memory_remedies
-from nemo_vfm.perf.fp8_time import Casts, fp8_pays_from, fp8_speedup
+from nemo_vfm.perf.fp8_time import cast_bytes, fp8_pays_from, fp8_speedup
 from nemo_vfm.perf.gpu_specs import GPUS, gpu_named
 from nemo_vfm.perf.layouts import Subject
-from nemo_vfm.perf.measured import measured_step
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.model_work import Work, work_of
@@ -25,6 +24,7 @@ from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Planner, Question
 from nemo_vfm.perf.step_time import Clock, Machine
 from nemo_vfm.perf.traced import Cut
+from tests.support.measured_step import measured_step
 
 LLAMA = {"8b": (4096, 32, 32, 14_336), "70b": (8192, 80, 64, 28_672)}
 H100 = Machine(gpu_named("h100"), ingredient("network", "dgx_h100", Network))
@@ -43,12 +43,12 @@ def seconds(size: str, plan: ParallelPlan, rows: int, fp8: Fp8 | None, *, recomp
 
 
 def test_a_linear_casts_three_operands_and_its_weight_twice():
-    found = Casts("current").linear(1000, 10, 1)
+    found = cast_bytes("current", 1000, 10, 1)
     assert found.forward == 6 * 10_000 + 5 * 10  # of the input, both copies
     assert found.backward == 6 * 1000 + 5 * 10
-    frozen = Casts("current").linear(1000, 10, 1, learns=False)
+    frozen = cast_bytes("current", 1000, 10, 1, learns=False)
     assert (frozen.forward, frozen.backward) == (5 * 10_010, 5 * 1010)
-    assert Casts("block").linear(1000, 10, 1).forward == 4 * 10_000 + 3 * 10
+    assert cast_bytes("block", 1000, 10, 1).forward == 4 * 10_000 + 3 * 10
 
 
 def test_from_the_width_that_is_told_fp8_pays_and_below_it_does_not():

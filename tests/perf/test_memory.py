@@ -28,8 +28,8 @@ from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import portions
 from nemo_vfm.perf.gpu_specs import GPUS, Gpu, gpu_named
-from nemo_vfm.perf.measured import Measured, measured_step
 from nemo_vfm.perf.memory import ModelFacts, facts, memory
+from tests.support.measured_step import Measured, measured_step
 from tests.support.ranks import on_ranks
 
 VIDEO = {"latents_BCTHW": (1, 16, 4, 16, 16), "text_BLD": (1, 20, 64)}

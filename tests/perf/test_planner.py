@@ -19,7 +19,7 @@ from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.layouts import Allowed, Degrees, RefusedLayout, Subject, degrees, divisors, plans
+from nemo_vfm.perf.layouts import Allowed, Degrees, RefusedLayout, Subject, divisors, plans, shared, shared_by_all
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
 from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
@@ -69,7 +69,7 @@ def tiny(kind: type[DiT] = DiT) -> DiT:
 
 
 def test_every_product_of_five_degrees_comes_once():
-    found = list(degrees(24))
+    found = [at for every in shared_by_all(24) for at in shared(every)]
     assert len(set(found)) == len(found) == 35 * 5  # three twos fall on five axes in 35 ways, a three in 5
     assert all(one.pipeline * one.data * one.context * one.tensor == 24 for one in found)
 
@@ -119,7 +119,7 @@ def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():
 def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     model = tiny()
     allowed, seen = Allowed(subject(model)), Counter()
-    for at in degrees(8):
+    for at in (at for every in shared_by_all(8) for at in shared(every)):
         if allowed.refused(at) is None:
             for plan, rows in plans(allowed, at, lambda plan, rows: 1.0):
                 require_divisible(model, plan)

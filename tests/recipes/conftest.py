@@ -156,14 +156,15 @@ def random_transnet(folder: Path) -> Path:
 
 def random_language_model(folder: Path) -> Path:
     """A language model that has learnt nothing, and its tokenizer."""
-    from nemo_vfm.models.convert.gpt_folder import save_gpt
+    from nemo_vfm.models.convert.gpt_folder import write_gpt
     from nemo_vfm.models.gpt import GPT
     from nemo_vfm.text.bpe_learner import ByteLevelBPE
     from tests.support.tiny_tokenizers import LINES
 
     if folder.exists():
         return folder
-    save_gpt(GPT(vocab=300, width=32, depth=1, heads=2, mlp_hidden=32), folder, most_tokens=64)
+    model = GPT(vocab=300, width=32, depth=1, heads=2, mlp_hidden=32)
+    write_gpt(model, dict(model.named_parameters()), folder, most_tokens=64)
     ByteLevelBPE(vocab_size=300).learn(LINES, folder)
     return folder
 

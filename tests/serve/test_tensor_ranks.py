@@ -123,7 +123,7 @@ def test_a_rank_has_room_for_twice_the_tokens(tmp_path: Path) -> None:
     alone, share = KeyValueRoom(model, 0.001), KeyValueRoom(model, 0.001, 2)
     assert share.num_tokens == 1e6 // (bytes_per_token(model) // 2)
     assert share.pool.shape[2] * 2 == alone.pool.shape[2]
-    assert max(share.num_bytes(), alone.num_bytes()) <= 1e6
+    assert max(share.pool.nbytes, alone.pool.nbytes) <= 1e6
 
 
 def test_ranks_that_would_share_a_head_are_refused(tmp_path: Path) -> None:

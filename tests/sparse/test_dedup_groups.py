@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nemo_vfm.sparse.dedup_groups import change_statistics, choose_groups, dedupe_factor
+from nemo_vfm.sparse.dedup_groups import ChangeStatistics, change_statistics, choose_groups
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.row_deduplication import deduplicated
 from tests.support.jagged_rows import jagged
@@ -40,7 +40,7 @@ def test_the_measured_factor_is_the_formulas_within_two_percent(mean, unchanged)
     feature = of_versions(changing(session_B, unchanged, generator), 2)
     for clustered in (False, True):
         group = deduplicated({"a": feature}, {"a": ["a"]}, clustered=clustered)["a"]
-        assert group.factor == pytest.approx(dedupe_factor(mean, unchanged), rel=0.02)
+        assert group.factor == pytest.approx(ChangeStatistics(mean, unchanged).factor, rel=0.02)
     measured = change_statistics([feature], session_B)
     assert measured.samples_per_session == pytest.approx(mean, rel=0.02)
     assert measured.unchanged == pytest.approx(unchanged, abs=0.01)

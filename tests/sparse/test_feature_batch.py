@@ -99,12 +99,10 @@ def test_moving_changes_every_tensor_and_no_sample():
     assert everything(batch().to("cpu")) == everything(batch())
 
 
-def test_a_skipped_sample_weighs_nothing_and_without_any_no_key_is_made():
+def test_a_skipped_sample_weighs_nothing():
     left = Skip(samples=["6", "3", "100"]).left(batch())
     assert isinstance(left, FeatureBatch) and left.weight_B.tolist() == [1, 1, 1, 0, 1, 1, 0, 1]
     assert everything(replace(left, weight_B=torch.ones(8))) == everything(batch())
-    keyless = replace(batch(), ids_B=None)
-    assert Skip().left(keyless) is keyless
 
 
 BAD = {

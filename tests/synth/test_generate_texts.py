@@ -11,7 +11,7 @@ from nemo_vfm.core.types.job import Job, JobShard, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.models.convert.gpt_folder import gpt_of_folder, save_gpt
+from nemo_vfm.models.convert.gpt_folder import gpt_of_folder, write_gpt
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.build_model import build_model
@@ -114,7 +114,7 @@ def test_every_end_that_lies_beside_the_tokenizer_ends_the_text(tmp_path: Path) 
 def test_a_checkpoint_and_a_folder_of_transformers_write_the_same(tmp_path: Path) -> None:
     model = build_model(MODEL, seed=9)
     checkpoint.save(tmp_path / "checkpoints", 1, {"ema": dict(model.state_dict())}, {})
-    save_gpt(model, tmp_path / "folder", most_tokens=64)
+    write_gpt(model, dict(model.named_parameters()), tmp_path / "folder", most_tokens=64)
     job(checkpoint=tmp_path / "checkpoints").run(Run(tmp_path / "a"))
     of_folder = {"model": partial(gpt_of_folder, folder=tmp_path / "folder"), "checkpoint": tmp_path / "folder"}
     job(**of_folder).run(Run(tmp_path / "b"))

@@ -11,6 +11,7 @@ from nemo_vfm.core.types.job import JobShard, Run
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.inference_model import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
+from nemo_vfm.synth import sample_videos
 from nemo_vfm.synth.sample_videos import SamplingModel, sampling_plan_for
 from tests.support.combinations import cases
 from tests.support.ranks import RankFailed, on_ranks
@@ -109,13 +110,13 @@ def test_the_plan_reports_the_weight_bytes_of_the_fullest_rank(degrees: dict[str
 def sampled(rank: int, folder: Path, degrees: dict[str, Any], blind: int | None = None) -> str:
     """Run the job on this rank; a blind rank finds no missing file."""
     one = job(batch_size=1, parallel=SamplingPlan(**degrees))
-    said = SamplingRanks.everyone_says
+    said = sample_videos.everyone_says
     if rank == blind:
-        SamplingRanks.everyone_says = lambda ranks, text: said(ranks, "[]" if text.startswith("[") else text)
+        sample_videos.everyone_says = lambda text: said("[]" if text.startswith("[") else text)
     try:
         return one.run(Run(folder, seed=3)).summary
     finally:
-        SamplingRanks.everyone_says = said
+        sample_videos.everyone_says = said
 
 
 @pytest.mark.parametrize("degrees", [{"shard": 2}, {"replicate": 2}, {"guidance": 2}], ids=str)

@@ -337,15 +337,17 @@ def kill_after(source: Path, out: Path, script: Path, records: int) -> None:
 
 
 def test_what_a_worker_of_a_killed_run_begins_after_the_next_run_has_swept_is_gone_in_the_end(tmp_path, monkeypatch):
+    from nemo_vfm.text import tokenize
+
     source = jsonl(tmp_path / "in.jsonl", documents(50))
     tokenised(source, tmp_path / "alone")
-    begin = TokenizeText._begin
+    begin = tokenize._Tokenizing.begin
 
-    def late(self, folder, plan, work):
-        begin(self, folder, plan, work)
+    def late(work, before, plan):
+        begin(work, before, plan)
         (work.out / ".shard-000033.9286.tmp.tokens").touch()
 
-    monkeypatch.setattr(TokenizeText, "_begin", late)
+    monkeypatch.setattr(tokenize._Tokenizing, "begin", late)
     tokenised(source, tmp_path / "two")
     assert contents(tmp_path / "two") == contents(tmp_path / "alone")
 

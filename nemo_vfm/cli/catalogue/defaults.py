@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nemo_vfm.cli.catalogue.components import is_component
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
+from nemo_vfm.cli.catalogue.constructor_arguments import describe, node_of
 from nemo_vfm.config import Mark, Source, hints
 from nemo_vfm.config.locate import NotLocated, Target, locate
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq
@@ -72,8 +72,12 @@ class Filler:
             return node
         hints_by_name = {argument.name: argument.hint for argument in arguments}
         items = {key: self.node(below, hints_by_name.get(key, object)) for key, below in node.items.items()}
-        missing = (argument for argument in arguments if argument.name not in items)
-        return replace(node, items={**items, **dict(_defaults(target, missing))})
+        for argument in arguments:
+            if argument.name not in items and not argument.required and not argument.given:
+                default = node_of(argument.default)
+                if default is not None:
+                    items[argument.name] = _placed(default, place_of(target, argument.name))
+        return replace(node, items=items)
 
 
 def place_of(target: Target, name: str) -> Mark:
@@ -91,13 +95,6 @@ def place_of(target: Target, name: str) -> Mark:
 def _options(hint: Any) -> list[Any]:
     hint = hints.bare(hint)
     return [hints.bare(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
-
-
-def _defaults(target: Target, arguments: Iterator[Described]) -> Iterator[tuple[str, Node]]:
-    for argument in arguments:
-        node = None if argument.required or argument.given else node_of(argument.default)
-        if node is not None:
-            yield argument.name, _placed(node, place_of(target, argument.name))
 
 
 def _placed(node: Node, mark: Mark) -> Node:
@@ -129,12 +126,10 @@ def _lines(holder: Any) -> dict[str, int]:
     except (OSError, TypeError):
         return {}
     (tree,) = ast.parse(textwrap.dedent("".join(source))).body
-    named = ((node.arg if isinstance(node, ast.arg) else ast.unparse(node.target), node) for node in _written(tree))
-    return {name: first + node.lineno - 1 for name, node in named}
-
-
-def _written(tree: ast.stmt) -> "Iterator[ast.arg | ast.AnnAssign]":
+    named: list[tuple[str, int]] = []
     if isinstance(tree, ast.ClassDef):
-        yield from (node for node in tree.body if isinstance(node, ast.AnnAssign))
+        named = [(ast.unparse(node.target), node.lineno) for node in tree.body if isinstance(node, ast.AnnAssign)]
     elif isinstance(tree, ast.FunctionDef):
-        yield from (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)
+        arguments = (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)
+        named = [(argument.arg, argument.lineno) for argument in arguments]
+    return {name: first + line - 1 for name, line in named}

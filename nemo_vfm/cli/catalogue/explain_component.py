@@ -142,16 +142,12 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     values = dict(tree.without("defaults").items)
     found = catalogue(roots, trust, more=[name])
     yaml = ready(found, name, values)
-    arguments = [_with_value(argument, values.get(argument.name)) for argument in inner.arguments]
+    said = {key: value for key, node in values.items() if (value := plain(node)) != MISSING}
+    arguments = [replace(one, default=said[one.name]) if one.name in said else one for one in inner.arguments]
     about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
     fitting = {other for place in inner.fills for other in found.filling(place.kind)}
     own = {slot.rpartition(".")[2]: [one for one, target in roots.targets(slot).items() if target in {"", *fitting}]}
     return replace(inner, name=word, summary=about, arguments=arguments, ingredients=own, yaml=yaml)
-
-
-def _with_value(argument: Described, node: Node | None) -> Described:
-    given = node is not None and plain(node) != MISSING
-    return replace(argument, default=plain(node)) if given and node is not None else argument
 
 
 def _one(short: str, roots: Roots) -> str:
@@ -232,23 +228,17 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
 def _argument_lines(found: Catalogue, argument: Described, depth: int) -> Iterator[Line]:
     fitting = choices(found, argument)
     if not argument.required:
-        yield from _default(argument, fitting)
+        node = node_of(argument.default)
+        lines = [(f"# {argument.name}: may be left out", "")] if node is None else list(_lines(argument.name, node))
+        if node is not None and argument.default is None:
+            lines[0] = (lines[0][0], _wanted(argument, fitting))
+        yield from lines
     elif len(fitting) == 1 and _is_one(argument) and depth < _DEEPEST:
         yield f"{argument.name}:", ""
         for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
             yield f"  {text}", comment
     else:
         yield f"{argument.name}: {MISSING}", _wanted(argument, fitting)
-
-
-def _default(argument: Described, fitting: list[str]) -> Iterator[Line]:
-    node = node_of(argument.default)
-    if node is None:
-        yield f"# {argument.name}: may be left out", ""
-        return
-    lines = list(_lines(argument.name, node))
-    yield lines[0][0], _wanted(argument, fitting) if argument.default is None else ""
-    yield from lines[1:]
 
 
 def _lines(key: str, node: Node) -> Iterator[Line]:

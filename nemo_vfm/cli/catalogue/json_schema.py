@@ -36,6 +36,7 @@ _VALUES: dict[Any, list[Json]] = {
         for one in (PixelFrames, LatentFrames)
     },
 }  # fmt: skip
+_REFERENCE = {"$ref": "#/$defs/later"}
 #: Classes of Lightning's are not looked at: importing it takes some 5 s.
 _LIGHTNINGS = {"description": "a class of Lightning's", "type": "string", "pattern": r"^lightning\."}
 _RECIPE = {"description": "another recipe", "type": "string", "pattern": "^recipe:"}
@@ -78,7 +79,7 @@ class Schemas:
         Where no argument is called so, it is a name of the recipe's own, such as that of a callback.
         """
         self.more = {"defaults": {"$ref": "#/$defs/defaults"}}
-        arguments = [argument for name in self.found.reached() for argument in self._describe(name, 0)]
+        arguments = [argument for name in self.found.reached() for argument in describe(self.found.known[name], 0)]
         named = [argument.hint for argument in arguments if argument.name == slot]
         named += [READ_BY_VERBS[slot]] if slot in READ_BY_VERBS else []
         wanted = named or [hint for argument in arguments for hint in _entries(argument.hint)]
@@ -96,14 +97,11 @@ class Schemas:
             reserved = {
                 "defaults": {"$ref": "#/$defs/defaults"},
                 "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
-                "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
+                "seed": _valued("the seed of all random numbers", [*_VALUES[int], _REFERENCE], 0),
             }
             whole = {"$ref": f"#/$defs/root:{name}"}
             self.defs[key] = self._complete(name, 0, whole) if complete else self._plain(name, 0, reserved)
         return {"$ref": f"#/$defs/{key}"}
-
-    def _later(self) -> Json:
-        return {"$ref": "#/$defs/later"}
 
     def _component(self, name: str, num_given: int | None, *, complete: bool) -> Json:
         """A reference to a component's definition."""
@@ -121,7 +119,11 @@ class Schemas:
     def _plain(self, name: str, num_given: int | None, more: Json) -> Json:
         """Keys and values."""
         target = self.found.known[name]
-        arguments = {a.name: self._argument(a, complete=False) for a in self._describe(name, num_given) if not a.given}
+        arguments = {
+            a.name: self._argument(a, complete=False)
+            for a in describe(self.found.known[name], num_given)
+            if not a.given
+        }
         return {
             "description": summary(target), "type": "object",
             "properties": {TARGET: {"const": name}, **arguments, **more, **self.more},
@@ -130,7 +132,7 @@ class Schemas:
 
     def _complete(self, name: str, num_given: int | None, reference: Json) -> Json:
         """The plain definition, what it must have, and the same of the slots below."""
-        arguments = [a for a in self._describe(name, num_given) if not a.given]
+        arguments = [a for a in describe(self.found.known[name], num_given) if not a.given]
         below = {a.name: self._argument(a, complete=True) for a in arguments if any(slots_in(a.hint))}
         return {"allOf": [reference, {"required": [a.name for a in arguments if a.required], "properties": below}]}
 
@@ -138,7 +140,7 @@ class Schemas:
         node = None if argument.required or argument.default is None else node_of(argument.default)
         options = self._options(argument.hint, complete=complete)
         text = ". ".join(part for part in (argument.text.rstrip("."), argument.words) if part)
-        return _valued(text, [*options, self._later()] if options else [], None if node is None else plain(node))
+        return _valued(text, [*options, _REFERENCE] if options else [], None if node is None else plain(node))
 
     def _options(self, hint: Any, *, complete: bool) -> list[Json]:
         """What a value may look like, one entry a way; none where anything goes."""
@@ -167,7 +169,7 @@ class Schemas:
     def _within(self, hint: Any, *, complete: bool) -> Json:
         """One schema for what stands inside a list or a mapping."""
         options = self._options(hint, complete=complete)
-        return {"anyOf": [*options, self._later()]} if options else {}
+        return {"anyOf": [*options, _REFERENCE]} if options else {}
 
     def _mapping(self, hint: Any, *, complete: bool) -> Json:
         key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
@@ -197,7 +199,7 @@ class Schemas:
             names = self.found.filling(slot.kind)
             which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
             theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
-            target = {"description": "the class", "anyOf": [{"enum": names}, self._later(), *theirs]}
+            target = {"description": "the class", "anyOf": [{"enum": names}, _REFERENCE, *theirs]}
             without = self._without_target(slot, names, complete=complete)
             component = {
                 "type": "object", "properties": {TARGET: target},
@@ -212,15 +214,12 @@ class Schemas:
         if complete:
             return self._component(own[0], slot.num_given, complete=True) if own else {"required": [TARGET]}
         properties: dict[str, list[Json]] = {}
-        for argument in (a for name in names for a in self._describe(name, slot.num_given) if not a.given):
+        for argument in (a for name in names for a in describe(self.found.known[name], slot.num_given) if not a.given):
             properties.setdefault(argument.name, []).append(self._argument(argument, complete=False))
         merged = {name: schemas[0] if len(_distinct(schemas)) == 1 else {"anyOf": _distinct(schemas)}
                   for name, schemas in properties.items()}  # fmt: skip
         closed = not any(hints.signature(self.found.known[name]).open for name in names)
         return {"properties": {**merged, **self.more}, **({"additionalProperties": False} if closed else {})}
-
-    def _describe(self, name: str, num_given: int | None) -> list[Described]:
-        return describe(self.found.known[name], num_given)
 
 
 def _is_lightnings(kind: Any) -> bool:

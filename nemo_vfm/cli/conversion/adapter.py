@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from nemo_vfm.cli.conversion.model_folder import DTYPES
 from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from nemo_vfm.models.adapters.adapter_file import Style
 
 _LOADED = "file"
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 _FILE_BYTES = 4 << 30
 
 
@@ -30,7 +30,7 @@ def convert_adapter(
         key: weights of a run, model or ema; None uses ema if present.
     """
     from nemo_vfm.models.adapters.adapter_file import read_adapter, write_adapter
-    from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
+    from nemo_vfm.models.adapters.load_adapters import AdapterFile, fingerprint, load_adapters
     from nemo_vfm.models.adapters.low_rank_adapter import TRAINED, adapted_linears
     from nemo_vfm.models.adapters.matrices import extract_adapter
 
@@ -38,14 +38,16 @@ def convert_adapter(
     changes: Mapping[str, Tensor] = {}
     if base is not None:
         model = _pretrained(base)
-        fingerprint, changes = _fingerprint(model), read_adapter(source, model).changes
+        changes = read_adapter(source, model).changes
+        model_hash = fingerprint(dict(model.named_parameters()))
         load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
         name, origin = _LOADED, f"{source.name} on {base}"
     else:
         model = trained(source, key, trust, allow_host)
-        fingerprint, name, origin = _fingerprint(model), TRAINED, f"the run {run_of(source)}"
+        model_hash = fingerprint(dict(model.named_parameters()))
+        name, origin = TRAINED, f"the run {run_of(source)}"
     matrices = extract_adapter(model, name, our_names=our_names)
-    file = write_adapter(target, style, matrices, model, base=fingerprint, changes=changes)
+    file = write_adapter(target, style, matrices, model, base=model_hash, changes=changes)
     linears = [one for _, one in adapted_linears(model) if name in one.adapters]
     count = sum(parameter.numel() for one in linears for parameter in one.adapters[name].parameters())
     return f"the adapter of {origin}: {len(linears)} linears, {count:,} parameters, as {file.name} in the style {style}"
@@ -125,7 +127,7 @@ def merge_adapter(
     load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
     weights = merged(model)
     with GptFolder(base) if is_language_model(base) else TransformerFolder(base) as stored:
-        kind = stored.dtype(next(iter(weights))) if dtype is None else getattr(torch, _DTYPES[dtype])
+        kind = stored.dtype(next(iter(weights))) if dtype is None else getattr(torch, DTYPES[dtype])
     if isinstance(model, DiT):
         write_transformer(model, weights, target, dtype=kind)
     else:
@@ -153,9 +155,3 @@ def _pretrained(base: Path) -> "nn.Module":
     from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 
     return load_gpt(base) if is_language_model(base) else load_video_model(base)
-
-
-def _fingerprint(model: "nn.Module") -> str:
-    from nemo_vfm.models.adapters.load_adapters import fingerprint
-
-    return fingerprint(dict(model.named_parameters()))

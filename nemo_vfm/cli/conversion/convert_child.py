@@ -26,17 +26,16 @@ def limit(size: int) -> None:
 
     RLIMIT_DATA and not RLIMIT_AS: torch maps gigabytes of libraries that take no memory.
     """
-    gigabytes = size // GB + 1
-    _at_most(resource.RLIMIT_DATA, 4 * GB + 12 * size)  # the file, its tensors one by one, and their copies
-    _at_most(resource.RLIMIT_CPU, 60 + 60 * gigabytes)
-    _at_most(resource.RLIMIT_FSIZE, 5 * size + (64 << 20))
-    _at_most(resource.RLIMIT_CORE, 0)
-
-
-def _at_most(kind: int, value: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (bound, bound))
+    limits = {
+        resource.RLIMIT_DATA: 4 * GB + 12 * size,  # the file, its tensors one by one, and their copies
+        resource.RLIMIT_CPU: 60 + 60 * (size // GB + 1),
+        resource.RLIMIT_FSIZE: 5 * size + (64 << 20),
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, value in limits.items():
+        _, hard = resource.getrlimit(kind)
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound, bound))
 
 
 def convert(
@@ -90,11 +89,7 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
     digest = checkpoint_one_file.write(target / part.file, Unread(part.names, tensors), {})
     others = [*sorted(set(given.source.keys()) - set(names) - set(tensors.scales.values())), *given.others]
     write_json(target / CONFIG, part.config)
-    write_json(target / ABOUT, {
-        "schema": "nemo_vfm.convert/1",
-        "source": {"name": source.name, "format": given.format, "sha256": sha256_file(source)},
-        "model_sha256": digest["sha256"], "not_carried_over": others,
-    })  # fmt: skip
+    _write_about(target, source, given.format, sha256_file(source), digest["sha256"], others)
     use = "task.codec.folder" if part.file != MODEL else "task.text_encoder.folder, with its own tokenizer"
     numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
     return f"{part.what}, for {use}: {_told(len(names), numbers, others)}"
@@ -102,7 +97,7 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
 
 def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:
     """The tensors of a distributed checkpoint under the names that they have there."""
-    from nemo_vfm.core.storage.files import sha256_folder, write_json
+    from nemo_vfm.core.storage.files import sha256_folder
     from nemo_vfm.models.convert.tensor_source import Unread
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file, tensor_file
 
@@ -110,11 +105,7 @@ def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | 
     others = [*sorted(set(given.source.keys()) - set(names.values())), *given.others]
     weights = Unread(names, given.source)
     digest = checkpoint_one_file.write(target / MODEL, weights, {})
-    write_json(target / ABOUT, {
-        "schema": "nemo_vfm.convert/1",
-        "source": {"name": source.name, "format": given.format, "sha256": sha256_folder(source)},
-        "model_sha256": digest["sha256"], "not_carried_over": others,
-    })  # fmt: skip
+    _write_about(target, source, given.format, sha256_folder(source), digest["sha256"], others)
     shapes = tensor_file.read_header(target / MODEL).shapes
     return _told(len(names), sum(math.prod(shape) for shape in shapes.values()), others)
 
@@ -131,6 +122,16 @@ def _below(names: Sequence[str], key: str | None) -> dict[str, str]:
         words = ", ".join(sorted({name.partition(".")[0] for name in names})[:12])
         raise UserError(f"there are no weights{f' below {key}' if key else ''}; it has {words or 'no tensors'}")
     return found
+
+
+def _write_about(
+    target: Path, source: Path, form: str, source_sha256: str, model_sha256: str, others: Sequence[str]
+) -> None:
+    from nemo_vfm.core.storage.files import write_json
+
+    about = {"name": source.name, "format": form, "sha256": source_sha256}
+    write_json(target / ABOUT, {"schema": "nemo_vfm.convert/1", "source": about, "model_sha256": model_sha256,
+                                "not_carried_over": list(others)})  # fmt: skip
 
 
 def _told(count: int, numbers: int, others: Sequence[str]) -> str:
@@ -155,11 +156,7 @@ def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
         write_json(target / CONFIG, config)
     except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
         raise DataError(f"safetensors and JSON cannot hold its content ({error})") from error
-    write_json(target / ABOUT, {
-        "schema": "nemo_vfm.convert/1",
-        "source": {"name": source.name, "format": found.format, "sha256": sha256_file(source)},
-        "model_sha256": digest["sha256"], "not_carried_over": list(found.others),
-    })  # fmt: skip
+    _write_about(target, source, found.format, sha256_file(source), digest["sha256"], found.others)
     return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+from nemo_vfm.cli.conversion.model_folder import DTYPES, INGREDIENT, write_in
 from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 TOKENIZER = "tokenizer"
 #: Files beside a tokenizer that say how a chat is written, and nothing about tokens.
 _BESIDE = ("chat_template.jinja",)
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def convert_in(source: Path, target: Path) -> str:
@@ -78,7 +77,7 @@ def convert_out(
     adapted = bool(adapted_linears(known.model))
     weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
     write_gpt(known.model, weights, target, length, generation=_generation(known, folder),
-              dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
+              dtype=None if dtype is None else getattr(torch, DTYPES[dtype]))  # fmt: skip
     _warn_of_qwen(folder, target)
     tokenizer_note = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)
     count = sum(parameter.numel() for name, parameter in known.model.named_parameters() if not is_adapter(name))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Path of the model's YAML below the output folder; a recipe takes it by `--conf OUT/conf model=converted`.
 INGREDIENT = Path("conf/model/converted.yaml")
+#: What `--dtype` takes, and torch's names.
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def write_in(

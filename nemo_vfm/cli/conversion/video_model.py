@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+from nemo_vfm.cli.conversion.model_folder import DTYPES, INGREDIENT, write_in
 from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.models.convert.video.wan_native import WanWeights
     from nemo_vfm.models.dit import DiT
-
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def convert_in(source: Path, target: Path) -> str:
@@ -71,7 +69,7 @@ def convert_out(
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(model))
     weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
-    kind = None if dtype is None else getattr(torch, _DTYPES[dtype])
+    kind = None if dtype is None else getattr(torch, DTYPES[dtype])
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
     content = "weights with the adapter merged into them" if adapted else "weights"
     summary = f"the {group} {content} of step {saved.step}: {count:,} parameters"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -240,9 +241,9 @@ PROBES = (
 
 def examine(folder: Path, run_probe: Callable[[str], Answer] = ask) -> list[Finding]:
     """Look at everything; `folder` is where runs would be written, `run_probe` runs a probe in its process."""
-    checks: tuple[Callable[[], Iterable[Finding]], ...] = (
-        lambda: [python()], packages, lambda: run_folder(folder), programs, lambda: [processors()],
-        lambda: [memory()], lambda: [shared_memory()], lambda: [open_files()], _optional_packages,
+    checks: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (
+        python, packages, partial(run_folder, folder), programs, processors, memory, shared_memory, open_files,
+        _optional_packages,
     )  # fmt: skip
     futures: dict[str, Future[Finding]] = {}
     # Two at least: a probe may wait for an earlier one.
@@ -254,9 +255,10 @@ def examine(folder: Path, run_probe: Callable[[str], Answer] = ask) -> list[Find
     return sorted(findings, key=lambda finding: _GROUPS.index(finding.group))
 
 
-def _guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _guarded(check: Callable[[], Finding | Iterable[Finding]]) -> list[Finding]:
     try:
-        return list(check())
+        found = check()
+        return [found] if isinstance(found, Finding) else list(found)
     except Exception as error:  # a strange machine is what this verb is for
         name = getattr(check, "__name__", "check").strip("<>_")
         return [Finding("machine", name, "broken", f"could not be checked: {type(error).__name__}: {error}")]

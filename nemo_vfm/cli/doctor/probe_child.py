@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -120,23 +121,15 @@ def gpu_works() -> str:
     return f"{'; '.join(map(str, found))}; {versions}"
 
 
-def nvenc_works() -> str:
-    """Four frames by the GPU's encoder."""
-    from nemo_vfm.data.video.codecs import COSTS, why_not
+def nvidia_codec_works(name: str) -> str:
+    """Four frames by the GPU's encoder, or one by its decoder."""
+    from nemo_vfm.data.video.codecs import COSTS, nvdec_why_not, why_not
 
-    reason = why_not("nvenc")
+    reason = why_not("nvenc") if name == "nvenc" else nvdec_why_not()
     if reason is not None:
-        raise UserError(f"{reason}; {COSTS['nvenc']}")
-    return "H.264 on the GPU: transcode.encoder=nvenc"
-
-
-def nvdec_works() -> str:
-    """One frame by the GPU's decoder."""
-    from nemo_vfm.data.video.codecs import COSTS, nvdec_why_not
-
-    reason = nvdec_why_not()
-    if reason is not None:
-        raise UserError(f"{reason}; {COSTS['nvdec']}")
+        raise UserError(f"{reason}; {COSTS[name]}")
+    if name == "nvenc":
+        return "H.264 on the GPU: transcode.encoder=nvenc"
     return "H.264 is decoded on the GPU: decode=nvdec of a curation"
 
 
@@ -186,29 +179,19 @@ def torchcodec_decodes() -> str:
     return f"torchcodec {codec.__version__} read two frames of {name}"
 
 
-def ray_imports() -> str:
-    """Ray; no cluster is started."""
-    return _imported("ray")
-
-
-def lightning_imports() -> str:
-    """What training's outer loop needs."""
-    return _imported("lightning.pytorch")
-
-
-PROBES: dict[str, Callable[[], str]] = {
-    "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works, "nvenc": nvenc_works, "nvdec": nvdec_works,
-    "h264": h264_encodes,
-    "pyav": pyav_decodes, "decord": decord_decodes, "torchcodec": torchcodec_decodes,
-    "ray": ray_imports,
-    "lightning": lightning_imports,
-}  # fmt: skip
-
-
-def _imported(module: str) -> str:
+def imports(module: str) -> str:
+    """Nothing but the import: of Ray no cluster is started."""
     found = require(module, purpose="This")
     version = getattr(found, "__version__", "")
     return f"{module} {version} imports".replace("  ", " ")
+
+
+PROBES: dict[str, Callable[[], str]] = {
+    "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works,
+    "nvenc": partial(nvidia_codec_works, "nvenc"), "nvdec": partial(nvidia_codec_works, "nvdec"),
+    "h264": h264_encodes, "pyav": pyav_decodes, "decord": decord_decodes, "torchcodec": torchcodec_decodes,
+    "ray": partial(imports, "ray"), "lightning": partial(imports, "lightning.pytorch"),
+}  # fmt: skip
 
 
 def _frames() -> "NDArray[np.uint8]":

@@ -40,7 +40,20 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
     draft.put("weights.adapters.method", "dora" if draft.get("dora") is True else "lora")
     for place, names in chosen.items():
         _put_target(draft, model, place, names, theirs[_BLOCK.sub(r"\1.0.", _first(place))])
-    _tell(draft)
+    for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
+        if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
+            draft.agree(fact, f"weights.adapters.targets.*.{argument}")
+        else:
+            draft.leave(fact, f"it is not a number above zero; the original's default, {_DEFAULTS[fact]}, is used")
+    draft.agree("lora", "weights.adapters")
+    for fact in ("lora_targets", "lora_excluded", "lora_all"):
+        draft.agree(fact, "weights.adapters.targets.*.modules", "our names for these linears")
+    if draft.get("lora_dropout") in (0, None):
+        draft.agree("lora_dropout", "weights.adapters", "adapters have no dropout")
+    else:
+        draft.leave("lora_dropout", "adapters have no dropout")
+        draft.differ("adapters have no dropout here")
+    draft.agree("dora", "weights.adapters.method")
 
 
 def asked(draft: Draft) -> bool:
@@ -104,23 +117,6 @@ def _put_target(draft: Draft, model: nn.Module, place: str, names: tuple[str, ..
 def _first(place: str) -> str:
     """The name of a linear of the model of one block."""
     return re.sub(r"^blocks\.[^.]+\.", "blocks.0.", place)
-
-
-def _tell(draft: Draft) -> None:
-    for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
-        if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
-            draft.agree(fact, f"weights.adapters.targets.*.{argument}")
-        else:
-            draft.leave(fact, f"it is not a number above zero; the original's default, {_DEFAULTS[fact]}, is used")
-    draft.agree("lora", "weights.adapters")
-    for fact in ("lora_targets", "lora_excluded", "lora_all"):
-        draft.agree(fact, "weights.adapters.targets.*.modules", "our names for these linears")
-    if draft.get("lora_dropout") in (0, None):
-        draft.agree("lora_dropout", "weights.adapters", "adapters have no dropout")
-    else:
-        draft.leave("lora_dropout", "adapters have no dropout")
-        draft.differ("adapters have no dropout here")
-    draft.agree("dora", "weights.adapters.method")
 
 
 def put_folder(draft: Draft, kind: str) -> None:

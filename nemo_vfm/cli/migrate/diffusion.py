@@ -49,8 +49,8 @@ def diffusion(draft: Draft) -> None:
         _text_encoder(draft)
     for fact in ("dataset_class", "answer_files"):
         draft.leave(fact, "the data is ShardData")
-    dropout = draft.get("text_dropout")
-    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
+    dropout = draft.real("text_dropout")
+    if dropout is not None and 0 <= dropout <= 1:
         draft.carry("text_dropout", "task.text_dropout", float(dropout))
     else:
         draft.leave("text_dropout", "it is not a fraction between 0 and 1")
@@ -64,8 +64,7 @@ def diffusion(draft: Draft) -> None:
         if not published:
             draft.choices["task.objective"] = "edm"
         for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
-            value = draft.get(fact)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if (value := draft.real(fact)) is not None:
                 draft.carry(fact, f"task.objective.{fact}", float(value))
         for fact in FLOW:
             draft.leave(fact, "this network learns by EDM, not by flow matching")
@@ -92,14 +91,10 @@ def _data(draft: Draft) -> None:
         draft.leave("batch_size", "the original gives no number, so you must set it: data.batch_size")
     draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
     workers = draft.get("num_workers")
-    if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
-        draft.carry("num_workers", "data.num_workers", workers)
-    else:
-        draft.leave("num_workers", "it is not a number, so the training process reads the shards itself")
-    if isinstance(draft.get("shuffle"), bool):
-        draft.carry("shuffle", "data.shuffle")
-    else:
-        draft.leave("shuffle", "samples are shuffled unless this is false")
+    workers = workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0 else None
+    draft.carry_or_leave("num_workers", "data.num_workers", workers,
+                         "it is not a number, so the training process reads the shards itself")  # fmt: skip
+    draft.carry_or_leave("shuffle", "data.shuffle", draft.flag("shuffle"), "samples are shuffled unless this is false")
     if draft.number("val_every"):
         draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
 
@@ -138,10 +133,8 @@ def _shape(draft: Draft) -> None:
     draft.origins["data.buckets.buckets.all.width"] = "resolution"
     draft.agree("resolution", "data.buckets", "a bucket; add others for other aspect ratios")
     draft.put("data.buckets.buckets.all.num_frames", 1 if images else "???", "" if images else "frames of a sample")
-    if frames:
-        draft.carry("num_frames", "data.buckets.buckets.all.num_frames", frames)
-    else:
-        draft.leave("num_frames", "the number of frames must be a whole number")
+    draft.carry_or_leave("num_frames", "data.buckets.buckets.all.num_frames", frames,
+                         "the number of frames must be a whole number")  # fmt: skip
     if draft.number("fps"):
         draft.carry("fps", "data.buckets.buckets.all.fps")
 
@@ -279,14 +272,13 @@ def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:
             draft.leave(fact, f"{sampling} does not read it there")
     else:
         for fact in ("logit_mean", "logit_std"):
-            value = draft.get(fact)
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if (value := draft.real(fact)) is not None:
                 draft.carry(fact, f"task.objective.{fact}", float(value))
         if sampling in (None, "logit_normal"):
             draft.agree("sampling", "task.objective.logit_mean")
         else:
             draft.leave("sampling", "noise levels are drawn logit-normal or uniform here; logit-normal is used")
             draft.differ("their distribution of noise levels does not exist here; logit-normal is used")
-    ratio = draft.get("mix_ratio")
-    if isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 <= ratio <= 1:
+    ratio = draft.real("mix_ratio")
+    if ratio is not None and 0 <= ratio <= 1:
         draft.carry("mix_ratio", "task.objective.uniform_fraction", float(ratio))

@@ -52,10 +52,20 @@ class Draft:
         """The value of a fact; None also where nothing was said."""
         return self.facts.get(fact)
 
+    def flag(self, fact: str) -> bool | None:
+        """The value of a fact if it is true or false."""
+        value = self.get(fact)
+        return value if isinstance(value, bool) else None
+
+    def real(self, fact: str) -> float | None:
+        """The value of a fact if it is a number."""
+        value = self.get(fact)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
     def number(self, fact: str) -> float | None:
         """The value of a fact if it is a number above zero."""
-        value = self.get(fact)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
+        value = self.real(fact)
+        return value if value is not None and value > 0 else None
 
     def whole(self, fact: str) -> int | None:
         """The value of a fact if it is a whole number above zero; 1e9 is one, too."""
@@ -71,6 +81,13 @@ class Draft:
         self.put(address, self.get(fact) if value is None else value)
         self.origins[address] = fact
         self.fates[fact] = Fate("carried", address)
+
+    def carry_or_leave(self, fact: str, address: str, value: Value, why: str) -> None:
+        """The fact stands in the recipe as this value; where that is None it has no place, for this reason."""
+        if value is None:
+            self.leave(fact, why)
+        else:
+            self.carry(fact, address, value)
 
     def change(self, fact: str, address: str, value: Value, why: str) -> None:
         """The fact stands in the recipe as something else."""

@@ -97,10 +97,9 @@ def language(draft: Draft) -> None:
         draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
         _known(draft)
         for fact, key in _WHOLE.items():
-            if draft.whole(fact):
-                draft.carry(fact, f"model.{key}", draft.whole(fact))
-            else:
-                draft.leave(fact, "it is not a number there, so it is derived from the other sizes, or you must set it")
+            draft.carry_or_leave(fact, f"model.{key}", draft.whole(fact),
+                                 "it is not a number there, so it is derived from the other sizes, or you must set it"
+                                 )  # fmt: skip
         if "model" not in draft.choices:
             for key in _NEEDED:
                 if f"model.{key}" not in draft.values:
@@ -119,15 +118,12 @@ def language(draft: Draft) -> None:
             _put_rope(draft, "theta", "theta", theta)
         else:
             draft.leave("theta", "it is not a number above zero, so 10,000 is used")
-        if isinstance(draft.get("tied"), bool):
-            draft.carry("tied", "model.tied", draft.get("tied") is True)
-        else:
-            draft.leave("tied", "whether input and output embeddings are tied is true or false: model.tied")
+        draft.carry_or_leave("tied", "model.tied", draft.flag("tied"),
+                             "whether input and output embeddings are tied is true or false: model.tied")  # fmt: skip
         std = draft.number("init_std")
-        if std is not None and std <= 100:
-            draft.carry("init_std", "model.init_std", float(std))
-        else:
-            draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 is used")
+        std = float(std) if std is not None and std <= 100 else None
+        draft.carry_or_leave("init_std", "model.init_std", std,
+                             "it is not a number between 0 and 100, so 0.02 is used")  # fmt: skip
         _without_weights(draft)
     language_data(draft)
     for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter", "stage", "boundary",
@@ -237,10 +233,8 @@ def _norm(draft: Draft) -> None:
     else:
         _stand_in(draft, "norm", "layernorm1p", "LayerNorm by default, as theirs; rmsnorm is the other")
     eps = draft.number("norm_eps")
-    if eps is not None and eps <= 1:
-        draft.carry("norm_eps", "model.eps", float(eps))
-    else:
-        draft.leave("norm_eps", "it is not a number between 0 and 1, so 1e-5 is used")
+    eps = float(eps) if eps is not None and eps <= 1 else None
+    draft.carry_or_leave("norm_eps", "model.eps", eps, "it is not a number between 0 and 1, so 1e-5 is used")
 
 
 def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:

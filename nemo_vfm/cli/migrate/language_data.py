@@ -51,10 +51,7 @@ def language_data(draft: Draft) -> None:
         draft.change("num_workers", "data.num_workers", workers, "threads that read ahead instead of processes")
     else:
         draft.leave("num_workers", "it is not a number, so tokens are read when they are asked for")
-    if isinstance(draft.get("shuffle"), bool):
-        draft.carry("shuffle", "data.shuffle", draft.get("shuffle") is True)
-    else:
-        draft.leave("shuffle", "rows are shuffled unless this is false")
+    draft.carry_or_leave("shuffle", "data.shuffle", draft.flag("shuffle"), "rows are shuffled unless this is false")
     draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
 
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 
@@ -92,7 +92,9 @@ def lightning_cli(keys: Sequence[Key]) -> Draft:
 def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: dict[str, str]) -> None:
     """Decide what becomes of one key."""
     top, _, rest = path.partition(".")
-    callback = next((one for one in (path, *_above(path)) if one in names), "")
+    parts = path.split(".")
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    callback = next((one for one in prefixes if one in names), "")
     section = next((one for one in _SECTIONS if path.startswith(f"{one}.")), "")
     if key.secret:
         draft.leave(key.path, LIGHTNING_CLI.reason(key))
@@ -164,12 +166,6 @@ def _component(
         draft.change(key.path, address, found, "the same class under the name that recipes use")
     if len(kept) > 2 and found.startswith(("torch.optim.", "lightning.pytorch.cli.")):
         draft.put(".".join([*kept[:-1], "_partial_"]), True, "the module calls it")
-
-
-def _above(path: str) -> Iterator[str]:
-    while path:
-        path = path.rpartition(".")[0]
-        yield path
 
 
 def _class(name: str, package: str) -> str:

@@ -18,7 +18,8 @@ def parallel(draft: Draft) -> None:
         draft.leave("recompute", "recomputation covers whole blocks or nothing: engine.recompute=blocks")
     if not set(FACTS) & draft.facts.keys():
         return
-    values, ranks = _degrees(draft), _data_ranks(draft)
+    values = {axis: draft.whole(axis) or 1 for axis in _AXES}
+    ranks = _data_ranks(draft, values)
     batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
     exact = batch is not None and micro is not None and batch % (ranks * micro) == 0
     pieces = batch // (ranks * micro) if exact and batch and micro else values["pipeline"]
@@ -35,10 +36,7 @@ def parallel(draft: Draft) -> None:
         return
     draft.put("parallel._target_", "nemo_vfm.parallel.plan.plan.ParallelPlan")
     for axis in _AXES:
-        if draft.whole(axis):
-            draft.carry(axis, f"parallel.{axis}", values[axis])
-        else:
-            draft.leave(axis, "leave the key out for none")
+        draft.carry_or_leave(axis, f"parallel.{axis}", draft.whole(axis), "leave the key out for none")
     if sequence or draft.get("sequence") is False:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
@@ -56,16 +54,12 @@ def parallel(draft: Draft) -> None:
     _put_pieces(draft, pieces, ranks)
 
 
-def _degrees(draft: Draft) -> dict[str, int]:
-    return {axis: draft.whole(axis) or 1 for axis in _AXES}
-
-
-def _data_ranks(draft: Draft) -> int:
+def _data_ranks(draft: Draft, degrees: dict[str, int]) -> int:
     """Ranks with samples of their own: as said, or what the other axes leave of all devices; 1 where nobody says."""
     if data_ranks := draft.whole("data_ranks"):
         return data_ranks
     devices, nodes = draft.whole("devices"), draft.whole("nodes")
-    world, degrees = (devices or 0) * (nodes or 1), _degrees(draft)
+    world = (devices or 0) * (nodes or 1)
     inner = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
     return world // inner if world and world % inner == 0 else draft.whole("replicate") or 1
 

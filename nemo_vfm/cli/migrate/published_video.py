@@ -116,12 +116,12 @@ def _flat(address: str, value: Any) -> Iterator[tuple[str, Value]]:
 
 def _frames(draft: Draft, pipeline: str) -> None:
     """Their Wan is trained from text alone, whatever `i2v_prob` says, unless its network takes frames."""
-    share = draft.get("image_share")
+    share = draft.real("image_share")
     takes = pipeline.endswith(("i2v", "video", "cosmos25")) and pipeline != "wan22_ti2v"
     if not takes:
         for address in [key for key in draft.values if key.startswith("task.frame_conditioning")]:
             del draft.values[address]
-    if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
+    if share is None or not 0 <= share <= 1:
         draft.leave("image_share", "it is not a fraction between 0 and 1")
     elif takes:
         why = "the fraction of samples without given frames"

@@ -55,7 +55,7 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
     defaults = f"defaults:\n{defaults}" if defaults else ""
     root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
-    for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
+    for address, value in sorted(migrated.draft.values.items(), key=_rank):
         *above, last = address.split(".")
         node = root
         for part in above:
@@ -107,15 +107,10 @@ def shown(value: Value, path: str = "") -> str:
     return f"...{text[3 - _SHOWN :]}" if path.endswith("_target_") else f"{text[: _SHOWN - 3]}..."
 
 
-def _rank(pair: tuple[str, str]) -> int:
-    top = pair[0].partition(".")[0]
-    return _ORDER.index(top) if top in _ORDER else len(_ORDER)
-
-
-def _rank_of_address(item: tuple[str, Value]) -> tuple[int, str, bool]:
+def _rank(item: tuple[str, Value]) -> tuple[int, str, bool]:
     top, _, rest = item[0].partition(".")
-    above = rest.rpartition(".")[0]
-    return (_rank((top, "")), above, not item[0].endswith("_target_"))
+    place = _ORDER.index(top) if top in _ORDER else len(_ORDER)
+    return place, rest.rpartition(".")[0], not item[0].endswith("_target_")
 
 
 def _lines(node: dict[str, object], migrated: Migration, path: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -224,13 +219,5 @@ def _sentence(entry: Entry) -> str:
 
 
 def _wrapped(text: str, indent: int, width: int) -> Iterator[tuple[str, str]]:
-    space = " " * indent
-    lines = textwrap.wrap(
-        text,
-        max(width, 40),
-        initial_indent=space,
-        subsequent_indent=space,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    yield from ((line, "") for line in lines)
+    lines = textwrap.wrap(text, max(width, 40) - indent, break_long_words=False, break_on_hyphens=False)
+    yield from ((" " * indent + line, "") for line in lines)

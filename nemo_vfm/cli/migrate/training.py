@@ -40,10 +40,7 @@ def training(draft: Draft) -> None:
         draft.agree("clip", "engine.clip_norm", "write null for no clipping")
     else:
         draft.leave("clip", "gradients are clipped to a norm of 1 by default")
-    if isinstance(draft.get("compile"), bool):
-        draft.carry("compile", "engine.compile", draft.get("compile") is True)
-    else:
-        draft.leave("compile", "it must be true or false: engine.compile")
+    draft.carry_or_leave("compile", "engine.compile", draft.flag("compile"), "it must be true or false: engine.compile")
     draft.choices["precision"] = "auto"
     for fact in ("precision", "bf16", "fp16"):  # the last that speaks is the one that says most
         _arithmetic(draft, fact)
@@ -121,17 +118,12 @@ def _optimizer(draft: Draft) -> None:
                 draft.origins.setdefault("optimizer.betas", fact)
                 draft.agree(fact, "optimizer.betas")
     draft.leave("momentum", "AdamW has betas instead")
-    for fact, address in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay")):
-        value = draft.get(fact)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            draft.carry(fact, address, float(value))
-        else:
-            draft.leave(fact, "it is not a number")
+    for fact in ("eps", "weight_decay"):
+        value = draft.real(fact)
+        value = None if value is None or not value >= 0 else float(value)
+        draft.carry_or_leave(fact, f"optimizer.{fact}", value, "it is not a number")
     for fact in ("fused", "foreach"):
-        if isinstance(draft.get(fact), bool):
-            draft.carry(fact, f"optimizer.{fact}")
-        else:
-            draft.leave(fact, "it must be true or false")
+        draft.carry_or_leave(fact, f"optimizer.{fact}", draft.flag(fact), "it must be true or false")
 
 
 def spare_norms(draft: Draft) -> None:
@@ -156,18 +148,15 @@ def _schedule(draft: Draft) -> None:
         if "decay" in draft.facts:
             draft.differ("a constant learning rate replaces their schedule")
     _warmup(draft)
-    lr, floor = draft.number("lr"), draft.get("min_lr")
-    if cosine and lr and isinstance(floor, int | float) and not isinstance(floor, bool) and 0 <= floor <= lr:
+    lr, floor = draft.number("lr"), draft.real("min_lr")
+    if cosine and lr and floor is not None and 0 <= floor <= lr:
         draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
     else:
         draft.leave("min_lr", "only a cosine decays to it, as a fraction of a known rate")
     total = draft.whole("decay_steps")
-    if cosine and total and total > (draft.whole("warmup_steps") or 0):
-        draft.carry("decay_steps", "schedule.total_steps", total)
-    else:
-        draft.leave(
-            "decay_steps", "a constant rate does not end" if not cosine else "the cosine lasts as long as the run"
-        )
+    total = total if cosine and total and total > (draft.whole("warmup_steps") or 0) else None
+    why = "the cosine lasts as long as the run" if cosine else "a constant rate does not end"
+    draft.carry_or_leave("decay_steps", "schedule.total_steps", total, why)
     draft.leave("hold_steps", "a constant rate lasts to the end; a cosine begins after the warm-up")
 
 
@@ -232,18 +221,14 @@ def _average(draft: Draft) -> None:
         return
     draft.choices["callbacks.ema"] = "standard"
     draft.agree("ema", "callbacks.ema: standard")
-    if decay and decay < 1:
-        draft.carry("ema_decay", "callbacks.ema.decay", float(decay))
-    else:
-        draft.leave("ema_decay", "a decay must lie between 0 and 1")
+    decay = float(decay) if decay and decay < 1 else None
+    draft.carry_or_leave("ema_decay", "callbacks.ema.decay", decay, "a decay must lie between 0 and 1")
 
 
 def _checkpoints(draft: Draft) -> None:
     draft.put("loop.checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
-    if every := draft.whole("save_every"):
-        draft.carry("save_every", "loop.checkpoint.every_steps", every)
-    else:
-        draft.leave("save_every", "checkpoints are written every N optimizer steps: loop.checkpoint.every_steps")
+    draft.carry_or_leave("save_every", "loop.checkpoint.every_steps", draft.whole("save_every"),
+                         "checkpoints are written every N optimizer steps: loop.checkpoint.every_steps")  # fmt: skip
     keep = draft.get("keep")
     _best(draft)
     if "loop.checkpoint.keep_best" in draft.values:
@@ -271,10 +256,8 @@ def _best(draft: Draft) -> None:
         return
     draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest as well")
     draft.agree("monitor", "loop.checkpoint.keep_best")
-    if draft.get("monitor_mode") in ("min", "max"):
-        draft.carry("monitor_mode", "loop.checkpoint.mode")
-    else:
-        draft.leave("monitor_mode", "it must be min or max")
+    mode = draft.get("monitor_mode") if draft.get("monitor_mode") in ("min", "max") else None
+    draft.carry_or_leave("monitor_mode", "loop.checkpoint.mode", mode, "it must be min or max")
     if "save_every" not in draft.facts:
         draft.put("loop.checkpoint.every_steps", every, "at each validation, the original's default")
 

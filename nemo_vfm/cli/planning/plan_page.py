@@ -13,7 +13,7 @@ from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.perf.fp8_time import fp8_pays_from
 from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
-from nemo_vfm.perf.planner import Answer, Choice, Group, Question, cost
+from nemo_vfm.perf.planner import Answer, Choice, Question, cost
 from nemo_vfm.perf.serving import BYTES, Serving, ServingPrecision, fewest_gpus, fits, serving
 from nemo_vfm.runtime.terminal import Terminal
 
@@ -57,7 +57,10 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
         total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
         paper.line(f"\n{total} to divide {answer.gpus:,} GPUs will not do", "bold")
         for group in answer.groups():
-            paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)
+            values = [str(value) for value in group.values]
+            values = values if len(values) < 8 else [*values[:3], "...", values[-1]]
+            degrees = "" if group.about == "memory" else f" {', '.join(values)}"
+            paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{degrees}: {group.why}", 2)
     if answer.ranked:
         best = answer.ranked[0]
         spent = cost(best, request.question, request.steps)
@@ -216,13 +219,6 @@ def _rules(request: PlanRequest, answer: Answer) -> Iterator[str]:
         other = "" if follows else f"; the first that does is number {first}" if first else "; none that fits does"
         verdict = f"{'followed' if follows else 'not followed'}{other}"
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."
-
-
-def _values(group: Group) -> str:
-    if group.about == "memory":
-        return ""
-    shown = [str(value) for value in group.values]
-    return f" {', '.join(shown if len(shown) < 8 else [*shown[:3], '...', shown[-1]])}"
 
 
 def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, Serving | None]:

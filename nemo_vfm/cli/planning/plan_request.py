@@ -5,6 +5,8 @@ command line, the data's buckets or sequence length, the recipe's first comment 
 """
 
 import argparse
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from nemo_vfm.config import ingredient, trust_list
 from nemo_vfm.config.tree import Map, find
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.held_weights import Held
-from nemo_vfm.core.types.training_data import HasBatchSizes
+from nemo_vfm.core.types.training_data import HasBatchSizes, ResumablePhases
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -29,16 +31,6 @@ from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Question
 from nemo_vfm.perf.step_time import Machine
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from nemo_vfm.train.job import Train
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from nemo_vfm.core.types.training_data import ResumablePhases
 
 if TYPE_CHECKING:
     from torch import nn
@@ -175,10 +167,8 @@ def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | 
     """
     from nemo_vfm.models.gpt import GPT
 
-    return _text(job, tokens) if isinstance(model, GPT) else _video(job, model, recipe, latents)
-
-
-def _text(job: "Train", tokens: int | None) -> Sample:
+    if not isinstance(model, GPT):
+        return _video(job, model, recipe, latents)
     source = "the command line"
     if tokens is None and isinstance(job.data, ResumablePhases):
         tokens, source = job.data.tokens_per_sample(), "the recipe's data"

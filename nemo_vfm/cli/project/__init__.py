@@ -33,12 +33,12 @@ def files_of(folder: Path, name: str) -> dict[Path, str]:
         raise UserError(f"{folder} is not empty: a project needs its own folder")
     found = sorted(_TEMPLATE.rglob("*.tmpl"))
     assert found, f"no templates in {_TEMPLATE}"
-    return {folder / _target(path, name): path.read_text(encoding="utf-8").replace(_NAME, name) for path in found}
-
-
-def _target(template: Path, name: str) -> Path:
-    first, *rest = template.relative_to(_TEMPLATE).with_suffix("").parts
-    return Path(name if first == "package" else first, *rest)
+    texts = {}
+    for path in found:
+        first, *rest = path.relative_to(_TEMPLATE).with_suffix("").parts
+        target = folder.joinpath(name if first == "package" else first, *rest)
+        texts[target] = path.read_text(encoding="utf-8").replace(_NAME, name)
+    return texts
 
 
 def _taken(name: str) -> str:

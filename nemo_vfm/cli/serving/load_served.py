@@ -38,11 +38,10 @@ class ServedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
-    model: "GPT"
+class _Known:
+    model: "GPT"  #: without weights
     tokenizer: "Tokenizer | None"
     context: int | None
-    revision: str
     generation: Path | None = None
 
 
@@ -74,33 +73,27 @@ def load_served(source: ServedSource) -> "ServedModel":
     known = _converted(source.folder) if (source.folder / INGREDIENT).is_file() else _trained(source)
     saved = checkpoint.found(source.folder)
     group = source.weights or ("ema" if "ema" in saved.groups else "model")
-    found = _Loaded(
-        _with_weights(known.model, source, group, Precision(source.precision).resolved()[0]),
-        known.tokenizer,
-        known.context,
-        f"step {saved.step}",
-        known.generation,
-    )
-    tokenizer = found.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
+    model = _with_weights(known.model, source, group, Precision(source.precision).resolved()[0])
+    tokenizer = known.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
     if tokenizer is None:
         raise UserError(f"no tokenizer is known for {source.folder}; give --tokenizer DIR")
     beside = tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None
     return served_model(
-        found.model, tokenizer, name=source.name or source.folder.resolve().name,
-        context=source.context or found.context, revision=found.revision,
-        generation=generation_settings(found.model.vocab, beside, found.generation),
+        model, tokenizer, name=source.name or source.folder.resolve().name,
+        context=source.context or known.context, revision=f"step {saved.step}",
+        generation=generation_settings(model.vocab, beside, known.generation),
     )  # fmt: skip
 
 
-def _converted(folder: Path) -> _Loaded:
+def _converted(folder: Path) -> _Known:
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 
     known = converted_model(folder)
     tokenizer = None if known.tokenizer is None else FolderTokenizer(folder=known.tokenizer)
-    return _Loaded(known.model, tokenizer, known.most_tokens, "", known.generation)
+    return _Known(known.model, tokenizer, known.most_tokens, known.generation)
 
 
-def _trained(source: ServedSource) -> _Loaded:
+def _trained(source: ServedSource) -> _Known:
     """The model of a run without its weights, and the tokenizer of the run's data."""
     import torch
 
@@ -115,8 +108,8 @@ def _trained(source: ServedSource) -> _Loaded:
     if not isinstance(model, GPT):
         raise UserError(f"{source.folder} trained a {type(model).__name__}; only language models are served")
     tokenizer = getattr(job.data, "tokenizer", None)
-    return _Loaded(model, tokenizer if isinstance(tokenizer, Tokenizer) else None,
-                   getattr(job.data, "sequence_length", None), "")  # fmt: skip
+    return _Known(model, tokenizer if isinstance(tokenizer, Tokenizer) else None,
+                  getattr(job.data, "sequence_length", None))  # fmt: skip
 
 
 def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.dtype") -> "GPT":

@@ -3,11 +3,11 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, UserError
@@ -22,16 +22,10 @@ if TYPE_CHECKING:
 _PATIENCE_S = 20.0  # that rank 0 waits for the others to hear the end
 
 
-class Load(Protocol):
-    """The whole model, on each rank."""
-
-    def __call__(self) -> "ServedModel": ...
-
-
-class Answer(Protocol):
-    """What rank 0 does until the server's end, close of the passes included; the exit status."""
-
-    def __call__(self, served: "ServedModel", passes: "ModelPasses", /) -> int: ...
+#: Gives the whole model, on each rank.
+Load: TypeAlias = "Callable[[], ServedModel]"
+#: What rank 0 does until the server's end, close of the passes included; the exit status.
+Answer: TypeAlias = "Callable[[ServedModel, ModelPasses], int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +102,18 @@ def _share(serving: TensorServing, load: Load) -> "tuple[ServedModel, ServingRan
 def _end_for(world: "World", error: Exception) -> NoReturn:
     """End this rank, and with it all: rank 0 says why, and another rank tells it."""
     if not isinstance(error, NemoVfmError):
-        error = _lost(world, error)
+        # The loss of another rank may be behind it: a collective says only that a connection was closed.
+        if not ranks.is_first():
+            from nemo_vfm.parallel.ranks.process_group import lost_behind
+
+            error = lost_behind(error) or error
+        elif (sentence := world.why_lost()) is not None:
+            error = LostRank(sentence)
     if not ranks.is_first():
         world.confess(error)
     if ranks.is_first() or isinstance(error, LostRank):
         _end(str(error), error.exit_code if isinstance(error, NemoVfmError) else 1)
     _leave(error.exit_code if isinstance(error, NemoVfmError) else 1)
-
-
-def _lost(world: "World", error: Exception) -> Exception:
-    """The error, or the loss of another rank behind it: a collective says only that a connection was closed."""
-    if ranks.is_first():
-        sentence = world.why_lost()
-        return error if sentence is None else LostRank(sentence)
-    from nemo_vfm.parallel.ranks.process_group import lost_behind
-
-    return lost_behind(error) or error
 
 
 def _end(sentence: str, status: int = LostRank.exit_code) -> NoReturn:

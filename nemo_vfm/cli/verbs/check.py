@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
-    notes: Sequence[object] = _recipients(arguments, composed)
+    recipients, packages = _needed(arguments, composed)
+    notes: Sequence[object] = recipients
     if arguments.paths:
         from nemo_vfm.config import paths, trust_list
         from nemo_vfm.runtime.checks.missing_paths import mounts_of, paths_seen
@@ -98,7 +99,7 @@ def _one(arguments: argparse.Namespace) -> int:
         from nemo_vfm.runtime.checks.table_sizes import unknown_until_written
 
         notes = [*notes, *unknown_until_begun(job), *unknown_until_written(job), *schedulers_that_differ(job)]
-    notes = [*notes, *_packages(arguments, composed)]
+    notes = [*notes, *packages]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:
         sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
@@ -112,7 +113,7 @@ def _one(arguments: argparse.Namespace) -> int:
         from nemo_vfm.cli.recipe_job import stand_in_job
         from nemo_vfm.config import trust_list
 
-        job = job or stand_in_job(arguments, problems, trust_list(arguments.trust))
+        job = job or stand_in_job(arguments, problems, trust_list(arguments.trust))[0]
         sentences = (
             [waiting_sentence(problems, arguments.gpus)]
             if job is None
@@ -140,32 +141,22 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
         job = None if problems else build(composed, trust, allowed)
     except RecipeError as error:
         problems = list(error.problems)
+    tried = job
     if problems and all(problem.kind == "missing" for problem in problems):
-        from nemo_vfm.cli.recipe_job import refused
+        from nemo_vfm.cli.recipe_job import stand_in_job
 
         # What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it.
         waiting = [problem.path for problem in problems]
-        problems += [one for one in refused(arguments, problems, trust)
+        tried, refused = stand_in_job(arguments, problems, trust)
+        problems += [one for one in refused
                      if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]  # fmt: skip
-    return composed, job, [*problems, *_unfit(arguments, composed, job, problems)]
+    if not any(problem.kind == "error" for problem in problems):
+        from nemo_vfm.runtime.checks.meta_build import unfit
+        from nemo_vfm.runtime.checks.shareable_batches import unshareable
 
-
-def _unfit(
-    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
-) -> "list[Problem]":
-    """What could not be built or shared by the ranks of its plan, where nothing else is wrong."""
-    from nemo_vfm.cli.recipe_job import stand_in_job
-    from nemo_vfm.config import trust_list
-    from nemo_vfm.runtime.checks.meta_build import unfit
-    from nemo_vfm.runtime.checks.shareable_batches import unshareable
-    from nemo_vfm.runtime.user_permissions import permissions
-
-    if any(problem.kind == "error" for problem in missing):
-        return []
-    trust = trust_list(arguments.trust)
-    job = job or stand_in_job(arguments, missing, trust)
-    found = unfit(composed, job, trust, permissions(arguments.allow_host, composed.path))
-    return found or ([] if job is None else unshareable(composed, job))
+        # What could not be built or shared by the ranks of its plan.
+        problems += unfit(composed, tried, trust, allowed) or ([] if tried is None else unshareable(composed, tried))
+    return composed, job, problems
 
 
 def _work(
@@ -177,26 +168,19 @@ def _work(
     from nemo_vfm.runtime.user_permissions import permissions
 
     trust = trust_list(arguments.trust)
-    job = job or stand_in_job(arguments, missing, trust)
+    job = job or stand_in_job(arguments, missing, trust)[0]
     found = needs(composed, trust, permissions(arguments.allow_host, composed.path))
     work = described(composed, job, [problem.path for problem in missing], [path for path, need in found if need.gpu])
-    notes = [str(one) for one in _recipients(arguments, composed)]
-    return {**work, "recipients": notes, "packages": _packages(arguments, composed)}
+    recipients, packages = _needed(arguments, composed)
+    return {**work, "recipients": [str(one) for one in recipients], "packages": packages}
 
 
-def _packages(arguments: argparse.Namespace, composed: "Composed") -> list[str]:
-    """A sentence where optional packages are missing here; another machine or image may have them."""
-    from nemo_vfm.config import trust_list
+def _needed(arguments: argparse.Namespace, composed: "Composed") -> "tuple[list[Listed], list[str]]":
+    """What it would reach; a sentence where optional packages are missing here, which another machine may have."""
+    from nemo_vfm.config import recipients, trust_list
     from nemo_vfm.runtime.checks.missing_packages import missing_packages, sentence
     from nemo_vfm.runtime.user_permissions import permissions
 
-    allowed = permissions(arguments.allow_host, composed.path)
-    found = missing_packages(composed, trust_list(arguments.trust), allowed)
-    return [sentence(found)] if found else []
-
-
-def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Listed]":
-    from nemo_vfm.config import recipients, trust_list
-    from nemo_vfm.runtime.user_permissions import permissions
-
-    return recipients(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
+    trust, allowed = trust_list(arguments.trust), permissions(arguments.allow_host, composed.path)
+    missing = missing_packages(composed, trust, allowed)
+    return recipients(composed, trust, allowed), [sentence(missing)] if missing else []

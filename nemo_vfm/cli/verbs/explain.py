@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
                                 losses=not arguments.no_losses)  # fmt: skip
 
         from nemo_vfm.explain.clip.curation_folder import names_run
-        from nemo_vfm.explain.row_page import names_rows, tell_of_row
+        from nemo_vfm.explain.row_page import ROWS, tell_of_row
 
-        if names_rows(arguments.name):
+        if (Path(arguments.name) / ROWS).is_file():
             return tell_of_row(Path(arguments.name), arguments.key, as_json=arguments.json)
         if names_run(arguments.name, arguments.key) and not is_folder_of_shards(Path(arguments.name)):
             from nemo_vfm.explain.clip.write_report import tell_of

@@ -38,16 +38,23 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.filters:
         _summary(sorted(recipes), width)
         return 0
-    found = {name: description for name, file in sorted(recipes.items())
-             if _matches(name, description := header(file), arguments.filters)}  # fmt: skip
+    words, found = arguments.filters, dict[str, Header]()
+    for name, file in sorted(recipes.items()):
+        one = header(file)
+        text = f"{name} {one.title}".lower()
+        # All words count, each as a group or as a part of the name or title.
+        if all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in words):
+            found[name] = one
     if not found:
-        words = arguments.filters
         known = {part for name in recipes for part in (name, *name.split("/"))}
         close = difflib.get_close_matches(words[0], sorted(known), n=1)
         hint = f"did you mean {close[0]}?" if close else "`nemo-vfm list` shows all names"
         raise UserError(f"no recipe has {' and '.join(map(repr, words))} in its name or title; {hint}")
-    for name, description in found.items():
-        lines = [line for text in _header_lines(description) for line in _wrapped(text, width)]
+    for name, one in found.items():
+        costs = [("hardware", one.hardware), ("time", one.time), ("expected", one.expected),
+                 ("needs", line_of_extras(one.extras) if one.extras else "")]  # fmt: skip
+        texts = filter(None, (one.title, *(f"{what}: {text}" for what, text in costs if text)))
+        lines = [line for text in texts for line in _wrapped(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
@@ -64,19 +71,6 @@ def _summary(names: list[str], width: int) -> None:
 def _by_group(name: str) -> tuple[str, str]:
     group = name.rpartition("/")[0]
     return printable(group, 200), name
-
-
-def _matches(name: str, description: Header, words: list[str]) -> bool:
-    """All words count, each as a group or as a part of the name or title."""
-    text = f"{name} {description.title}".lower()
-    return all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in words)
-
-
-def _header_lines(found: Header) -> list[str]:
-    """What a recipe is; what it costs; what it gives."""
-    costs = [("hardware", found.hardware), ("time", found.time), ("expected", found.expected),
-             ("needs", line_of_extras(found.extras) if found.extras else "")]  # fmt: skip
-    return [text for text in (found.title, *(f"{name}: {text}" for name, text in costs if text)) if text]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

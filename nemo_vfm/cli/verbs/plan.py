@@ -76,7 +76,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _tell(arguments, planner, request, answer, own)
     if arguments.write is not None and answer.ranked:
-        _write(arguments, request, answer.ranked[0])
+        from nemo_vfm.cli.copy_recipe import write
+        from nemo_vfm.cli.planning.layout_ingredient import ingredient_text
+        from nemo_vfm.cli.planning.layout_words import layout
+
+        best, gpu = answer.ranked[0], request.question.machine.gpu.name
+        head = f"{layout(best.plan)}: the fastest that `nemo-vfm plan` found for"
+        of = f"{arguments.recipe} on {arguments.gpus} {gpu}, {arguments.network}."
+        write({arguments.write: ingredient_text(best, [head, of])})
+        sys.stderr.write(f"{arguments.write}\n")
     return 0 if answer.ranked else 2
 
 
@@ -124,17 +132,6 @@ def _tell(
         found = remedies(request.question, start, answer)
         more = None if answer.ranked else smallest_number(planner, answer.gpus)
     tell_remedies(request, start, found, answer, more)
-
-
-def _write(arguments: argparse.Namespace, request: "PlanRequest", best: "Choice") -> None:
-    from nemo_vfm.cli.copy_recipe import write
-    from nemo_vfm.cli.planning.layout_ingredient import ingredient_text
-    from nemo_vfm.cli.planning.layout_words import layout
-
-    of = f"{arguments.recipe} on {arguments.gpus} {request.question.machine.gpu.name}, {arguments.network}"
-    text = ingredient_text(best, [f"{layout(best.plan)}: the fastest that `nemo-vfm plan` found for", f"{of}."])
-    write({arguments.write: text})
-    sys.stderr.write(f"{arguments.write}\n")
 
 
 @dataclass(frozen=True, slots=True)

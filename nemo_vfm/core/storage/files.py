@@ -119,6 +119,14 @@ def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
     return json.loads(read_bytes(path, most_bytes))
 
 
+def read_json_or_none(path: Path) -> Any:
+    """The JSON in a file; None where it is missing or not whole."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None
+
+
 def sha256_file(path: Path) -> str:
     """The hexadecimal sha256 of a file's bytes, read in blocks."""
     with path.open("rb") as file:

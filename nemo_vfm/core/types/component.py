@@ -1,8 +1,8 @@
 """Marks the functions that a recipe may name and the classes that it may not; defines how one refuses a part.
 
 Whatever stands behind `_target_` is called with a stranger's arguments. So a class of ours may be named where its
-constructor opens nothing, and a function of ours only where it is marked. A house test looks at both, and that every
-class that a slot takes is named in a recipe, an ingredient or the docs: else nobody would know of it.
+constructor opens nothing, and a function of ours only where it is marked. A house test looks at both, and whether a
+recipe, an ingredient or the docs name every class that a slot takes: else nobody would know of it.
 """
 
 import inspect

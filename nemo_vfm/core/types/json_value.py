@@ -1,5 +1,16 @@
-"""Names the types of unchecked JSON; checked values have their own types."""
+"""Names the types of unchecked JSON, whose checked values have their own, and refuses what is not JSON in Python's."""
 
-from typing import Any
+import math
+from typing import Any, NoReturn
 
 Json = Any
+
+
+def no_json_number(name: str) -> NoReturn:
+    """For `parse_constant`: Python reads NaN and Infinity, which JSON does not have."""
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def finite_number(digits: str) -> float:
+    """For `parse_float`: 1e999 would be infinite."""
+    return found if math.isfinite(found := float(digits)) else no_json_number(digits)

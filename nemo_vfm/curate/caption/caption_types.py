@@ -1,8 +1,8 @@
 """Defines the types of captioning: prompts, what a model is shown, what it answers, and the columns of that.
 
-A `Captioner` (curate/stage.py) reads what is known of a clip. A `Viewer` sees the clip, window by window. An `Editor`
-gets the caption that another wrote. Answers of viewers and editors may come in any order, and are matched by key. An
-answer to an unknown key stops the run, since the others cannot be trusted then.
+A `Captioner` (record/stage.py) reads what is known about a clip. A `Viewer` sees the clip, window by window. An
+`Editor` gets the caption that another wrote. Answers of viewers and editors may come in any order, and are matched by
+key. An answer to an unknown key stops the run, since the others cannot be trusted then.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
@@ -30,19 +30,19 @@ SPOKEN: tuple[Status, ...] = ("success", "truncated")
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """What was said of one window, or of one clip."""
+    """The caption of one window, or of one clip."""
 
     key: str  #: of the question it answers
-    text: str = ""  #: what was said; empty where the status is blocked, error or skipped
+    text: str = ""  #: empty if the status is blocked, error or skipped
     status: Status = "success"  #: truncated where a limit of tokens cut the text, blocked where the model declined
     failure: str | None = None  #: why there is no text; None where there is one
     by: str = ""  #: who wrote it; empty takes the captioner's name in the recipe
     model: str = ""  #: which model, as its folder or its endpoint calls it
     revision: str = ""  #: of its weights, a hash where they are here
     prompt_hash: str = ""  #: of the words it was asked with
-    tokens_in: int = 0  #: tokens of the question, pictures included; 0 where nobody counted
+    tokens_in: int = 0  #: tokens of the question, pictures included; 0 if not counted
     tokens_out: int = 0  #: tokens of the answer
-    windows: tuple[Json, ...] = ()  #: of a clip, what was said of which of its frames
+    windows: tuple[Json, ...] = ()  #: for a clip, the caption of each of its windows
 
     @property
     def spoken(self) -> bool:
@@ -52,12 +52,12 @@ class Caption:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Cuts a long clip into windows that are captioned one by one."""
+    """Cuts long clips into windows that are captioned one by one."""
 
-    size_frames: int = 256  #: a clip of at most so many frames is one window, and so is each full piece of a longer one
-    #: a remainder of at least so many frames is a window of its own; a smaller one makes the last window longer
+    size_frames: int = 256  #: a clip of at most this many frames is one window; longer clips are cut into such windows
+    #: a remainder of at least this many frames is a window; a shorter one is added to the last window
     min_last_frames: int = 128
-    min_clip_frames: int = 4  #: a shorter clip has no window: it is skipped
+    min_clip_frames: int = 4  #: a shorter clip is skipped
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_last_frames <= self.size_frames or self.min_clip_frames < 1:
@@ -79,9 +79,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One window of a kept clip, as a viewer is shown it."""
+    """One window of a kept clip, as shown to a viewer."""
 
-    key: str  #: names the window, and nothing else does
+    key: str  #: identifies the window
     media: Path  #: the encoded clip, or the image
     span: Span  #: frames of the clip, the last exclusive
     whole: bool  #: whether the window is the whole clip
@@ -124,39 +124,39 @@ class Draft:
 
     key: str  #: names the clip and the text
     record: ClipRecord
-    text: str  #: what was said of it
+    text: str  #: its caption so far
 
 
 @runtime_checkable
 class Viewer(Protocol):
-    """Says in words what the frames of a clip show."""
+    """Describes the frames of a clip in words."""
 
     def windows(self, num_frames: int) -> Sequence[Span]:
-        """The pieces of a clip that it is shown one by one; none where the clip is too short for it."""
+        """The windows of a clip that it is shown one by one; none if the clip is too short for it."""
         ...
 
     def describe(self, views: Iterable[View]) -> Iterator[Caption]:
-        """A caption a view, each with the key of its view, in any order.
+        """One caption per view, each with the key of its view, in any order.
 
-        A failure is a caption, too, with its status. What concerns all, such as a key that is refused, is raised.
+        A failure is a caption with that status. An error that affects all, such as a refused key, is raised.
         """
         ...
 
     def fingerprint(self) -> str:
-        """Changes whenever the same frames would get other words: weights, prompt, number of frames and the like."""
+        """Changes whenever the same frames would get another caption: with weights, prompt, number of frames."""
         ...
 
 
 @runtime_checkable
 class Editor(Protocol):
-    """Gets the captions that others wrote and gives other ones, which are used instead."""
+    """Replaces the captions of other captioners."""
 
     def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
-        """A caption a draft, each with the key of its draft, in any order; a failure leaves the text as it was."""
+        """One caption per draft, each with the key of its draft, in any order; a failure leaves the text unchanged."""
         ...
 
     def fingerprint(self) -> str:
-        """Changes whenever the same text would get another; empty where it is so quick that nothing is kept."""
+        """Changes whenever the same text would get another result; empty if it is so quick that nothing is cached."""
         ...
 
 
@@ -172,7 +172,7 @@ def _smaller(frames_THWC: NDArray[np.uint8], longest_px: int) -> NDArray[np.uint
     return np.stack(resized).astype(np.uint8, copy=False)
 
 
-#: What rules may read once a clip has its caption: the words that may stand there, () where any may; None for numbers
+#: Columns that rules may read once a clip has its caption: the words they hold, () for any words; None for numbers
 CAPTION_COLUMNS: Mapping[str, Collection[str] | None] = {
     "caption_by": (), "caption_status": get_args(Status), "caption_words": None,
 }  # fmt: skip
@@ -180,18 +180,18 @@ CAPTION_COLUMNS: Mapping[str, Collection[str] | None] = {
 
 @runtime_checkable
 class ReadsColumns(Protocol):
-    """A captioner that tells scores: a wrong name of one is said before anything is measured."""
+    """A captioner that mentions scores: a wrong column is reported before anything is measured."""
 
     def reads(self) -> Mapping[tuple[str, ...], str]:
-        """The columns that it reads, by the address of the setting that names each, such as `("facts", "motion")`."""
+        """The columns it reads, by the address of the setting that names each, such as `("facts", "motion")`."""
         ...
 
 
 def check_captions(captions: Mapping[str, object], known: Collection[str]) -> None:
-    """Refuse captioners that read what nobody measures.
+    """Refuse captioners that read columns that no stage gives.
 
     Args:
-        captions: who says what a clip shows, by name.
+        captions: the captioners, by name.
     """
     for name, voice in captions.items():
         for address, column in voice.reads().items() if isinstance(voice, ReadsColumns) else ():

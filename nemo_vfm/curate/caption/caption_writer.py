@@ -29,12 +29,12 @@ _NUMBERS = ("tokens_in", "tokens_out")
 
 @dataclass(slots=True)
 class CaptionReport:
-    """How captioning went."""
+    """The outcome of captioning."""
 
-    by: Counter[str] = field(default_factory=Counter)  #: clips by who wrote their caption; `nobody` for those without
-    truncated: int = 0  #: clips whose caption was cut, by a model's limit of tokens or by ours of characters
+    by: Counter[str] = field(default_factory=Counter)  #: clips by the author of their caption; `nobody` without one
+    truncated: int = 0  #: clips whose caption was truncated by a model's limit of tokens or our limit of characters
     failures: dict[str, Counter[str]] = field(default_factory=dict)  #: `{captioner: {reason: windows}}`
-    asked: int = 0  #: windows and texts that models were given; what was kept from an earlier run is not among them
+    asked: int = 0  #: windows and texts given to models, without those answered in an earlier run
     tokens_in: int = 0  #: tokens of all questions of the captions in use, also of those kept from earlier runs
     tokens_out: int = 0  #: tokens of their answers
 
@@ -48,10 +48,10 @@ class CaptionReport:
 
 
 class KeptCaptions:
-    """What one captioner said.
+    """The stored captions of one captioner.
 
     Args:
-        journal: of all captioners; going back to an earlier one costs nothing. None where nobody keeps anything.
+        journal: of all captioners, so that earlier ones are remembered; None if no captioner stores anything.
         fingerprint: of the captioner; empty keeps nothing.
     """
 
@@ -59,7 +59,7 @@ class KeptCaptions:
         self._journal, self._prefix = journal if fingerprint else None, sha256_text(fingerprint)[:32]
 
     def get(self, key: str) -> Caption | None:
-        """What was said under this very key, or None."""
+        """The caption stored under this key, or None."""
         entry: Json = None if self._journal is None else self._journal.get(f"{self._prefix} {key}")
         match entry:
             case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
@@ -73,12 +73,12 @@ class KeptCaptions:
         return None
 
     def put(self, caption: Caption) -> None:
-        """Keep a success. A failure is never kept: it is tried again by the next run."""
+        """Store a success. A failure is not stored: the next run tries again."""
         if self._journal is not None and caption.spoken:
             self._journal.put(f"{self._prefix} {caption.key}", asdict(caption))
 
     def forget(self, key: str) -> None:
-        """As if it had never been said."""
+        """Delete a stored caption."""
         if self._journal is not None:
             self._journal.forget(f"{self._prefix} {key}")
 
@@ -123,7 +123,7 @@ def write_captions(
         record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
     report.by.update(record.caption_by for record in records)
     if kept:
-        # A text made of a clip's numbers is no caption.
+        # A text made from a clip's numbers is no caption.
         numbers = sum(record.caption_by == DESCRIPTION for record in kept)
         without = sum(not record.caption for record in kept) + numbers
         instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
@@ -147,7 +147,7 @@ def _caption_all(
     for name, voice in captioners.items():
         silent = [record for record in records if not record.caption]
         if isinstance(voice, Viewer):
-            _Seeing(name, voice, journal, report).all([r for r in silent if r.decision == "kept"], media_path)
+            _see(name, voice, [r for r in silent if r.decision == "kept"], media_path, journal, report)
         elif isinstance(voice, Captioner):
             _say(name, voice, silent, report)
     for name, voice in captioners.items():
@@ -156,7 +156,7 @@ def _caption_all(
 
 
 def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report: CaptionReport) -> None:
-    """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
+    """Take its caption of each clip; after an error the clip has none yet, and the next captioner is tried."""
     in_a_row = 0
     for record in records:
         captions, failure = None, None
@@ -166,7 +166,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
                 isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
             ):
                 failure = f"it returned {type(captions).__name__} instead of a text and its author"
-        except NemoVfmError:  # it concerns every clip, such as a file that is missing
+        except NemoVfmError:  # it affects every clip, such as a missing file
             raise
         except Exception as error:
             failure = _plain(f"{type(error).__name__} ({error})")
@@ -183,55 +183,59 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
 
 
-class _Seeing:
-    """One viewer at work on the clips that nobody spoke of yet."""
+def _see(
+    name: str,
+    viewer: Viewer,
+    records: Sequence[ClipRecord],
+    media_path: Callable[[ClipRecord], Path],
+    journal: OpenJournal | None,
+    report: CaptionReport,
+) -> None:
+    """Show a viewer the clips that have no caption yet, and fill in what it says."""
+    if not records:
+        return
+    views = {}
+    for record in records:
+        clip_id, media = record.clip.id, media_path(record)
+        spans = [(0, 1)] if record.is_image else viewer.windows(record.clip.num_frames)
+        views[clip_id] = [View(f"{clip_id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
+    kept = KeptCaptions(journal, viewer.fingerprint())
+    known = {view.key: kept.get(view.key) for group in views.values() for view in group}
+    missing = [view for group in views.values() for view in group if known[view.key] is None]
+    answers = _answers(name, viewer.describe, missing, kept, report) if missing else {}
+    for record in records:
+        captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
+        _fill(record, captions, views[record.clip.id], name, report)
 
-    def __init__(self, name: str, viewer: Viewer, journal: OpenJournal | None, report: CaptionReport) -> None:
-        self._name, self._viewer, self._journal, self._report = name, viewer, journal, report
 
-    def all(self, records: Sequence[ClipRecord], media_path: Callable[[ClipRecord], Path]) -> None:
-        """Caption them, and fill in what was said."""
-        if not records:
-            return
-        views = {}
-        for record in records:
-            clip_id, media = record.clip.id, media_path(record)
-            spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
-            views[clip_id] = [View(f"{clip_id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
-        kept = KeptCaptions(self._journal, self._viewer.fingerprint())
-        known = {view.key: kept.get(view.key) for group in views.values() for view in group}
-        missing = [view for group in views.values() for view in group if known[view.key] is None]
-        answers = _answers(self._name, self._viewer.describe, missing, kept, self._report) if missing else {}
-        for record in records:
-            captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
-            self._fill(record, captions, views[record.clip.id])
-
-    def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
-        """All windows or none: half a caption would say less than the next captioner."""
-        bad = next((caption for caption in captions if not caption.spoken), None)
-        if bad is not None or not captions:
-            reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
-            failures = {**record.caption_facts.get("caption_failures", {}), self._name: reason}
-            status = bad.status if bad else "skipped"
-            record.caption_facts = {**record.caption_facts, "caption_status": status, "caption_failures": failures}
-            return
-        first = captions[0]
-        record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))
-        is_cut = is_cut or any(caption.status == "truncated" for caption in captions)
-        status = "truncated" if is_cut else "success"
-        record.caption_by = first.by or self._name
-        tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
-        self._report.tokens_in += tokens_in
-        self._report.tokens_out += tokens_out
-        windows = [
-            {"first_frame": v.span[0], "last_frame": v.span[1], "caption": c.text, "status": c.status}
-            for v, c in zip(views, captions, strict=True)
-        ]
-        record.caption_facts = {
-            **record.caption_facts, "caption_status": status, **_origin(first),
-            "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
-            "caption_windows": windows,
-        }  # fmt: skip
+def _fill(
+    record: ClipRecord, captions: Sequence[Caption], views: Sequence[View], name: str, report: CaptionReport
+) -> None:
+    """Use all windows or none: half a caption would be worse than the next captioner's."""
+    bad = next((caption for caption in captions if not caption.spoken), None)
+    if bad is not None or not captions:
+        reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
+        failures = {**record.caption_facts.get("caption_failures", {}), name: reason}
+        status = bad.status if bad else "skipped"
+        record.caption_facts = {**record.caption_facts, "caption_status": status, "caption_failures": failures}
+        return
+    first = captions[0]
+    record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))
+    is_cut = is_cut or any(caption.status == "truncated" for caption in captions)
+    status = "truncated" if is_cut else "success"
+    record.caption_by = first.by or name
+    tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
+    report.tokens_in += tokens_in
+    report.tokens_out += tokens_out
+    windows = [
+        {"first_frame": v.span[0], "last_frame": v.span[1], "caption": c.text, "status": c.status}
+        for v, c in zip(views, captions, strict=True)
+    ]
+    record.caption_facts = {
+        **record.caption_facts, "caption_status": status, **_origin(first),
+        "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
+        "caption_windows": windows,
+    }  # fmt: skip
 
 
 def _edit(
@@ -289,7 +293,7 @@ def _answers(
 
 
 def _checked(caption: Caption) -> Caption:
-    """The answer as plain text, without secrets; one of empty text is a failure."""
+    """The answer as plain text, without secrets; an empty text is a failure."""
     known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
     text, is_cut = _fitted(conceal(caption.text)) if caption.spoken else ("", False)
     if caption.spoken and not text:
@@ -299,7 +303,7 @@ def _checked(caption: Caption) -> Caption:
 
 
 def _fitted(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:
-    """A plain text of at most so many characters, and whether it was cut for that."""
+    """A plain text of at most `max_chars` characters, and whether it was truncated."""
     longer = clean(text, 2 * max_chars)
     return clean(longer, max_chars), len(longer) > max_chars
 
@@ -320,6 +324,6 @@ def _count(name: str, caption: Caption, in_a_row: int, report: CaptionReport) ->
 
 
 def _origin(caption: Caption) -> dict[str, Json]:
-    """Which model, as it was when it spoke; nothing where there is none."""
+    """The model that answered; empty if there is none."""
     known = {"model": caption.model, "revision": caption.revision, "prompt_hash": caption.prompt_hash}
     return {f"caption_{name}": value for name, value in known.items() if value}

@@ -6,7 +6,7 @@ DESCRIPTION = "description"
 
 
 class Description:
-    """Says what the numbers say: "a 3.2 s video, 854x480, 24 fps, little motion, dark"; "an image, 640x480"."""
+    """Describes a clip by its numbers: "a 3.2 s video, 854x480, 24 fps, little motion, dark"; "an image, 640x480"."""
 
     def caption(self, record: ClipRecord) -> tuple[str, str] | None:
         """The sentence and `description`; there is always one."""

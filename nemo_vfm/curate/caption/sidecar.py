@@ -22,7 +22,7 @@ class Sidecar:
     """
 
     def caption(self, record: ClipRecord) -> tuple[str, str] | None:
-        """The text and `sidecar`, or None where no file beside the video speaks of the clip."""
+        """The text and `sidecar`, or None if no file beside the video has a caption for the clip."""
         span = (record.clip.first_frame, record.clip.last_frame)
         for path in (place for video in record.paths for place in texts_beside(video, record.root)):
             found = _read(path)

@@ -1,8 +1,8 @@
 """Defines the parts of a parsed expression, evaluates them on a table, and finds the thresholds that can be moved.
 
-Each part knows the place in the text where it begins, since an error is shown there.
+Each part knows where in the text it begins, so that errors point there.
 
-Where a score is missing a comparison is neither true nor false. `and`, `or` and `not` then return what is certain
+Where a score is missing, a comparison is neither true nor false. `and`, `or` and `not` then return what is certain
 (Kleene's logic). If x is missing and y is 2, `x > 1 or y > 1` is true. A value without a finite result, such as 1 / 0,
 is missing.
 
@@ -146,8 +146,8 @@ class Use:
 
     at: int
     name: str
-    kind: Literal["number", "label"] | None  #: as what; None where either will do (`is missing`)
-    words: tuple[Word, ...] = ()  #: what it is compared with, where it is a label
+    kind: Literal["number", "label"] | None  #: its use; None where either will do (`is missing`)
+    words: tuple[Word, ...] = ()  #: the words it is compared with, if it is a label
 
 
 def uses(part: Truth | Numeric) -> Iterator[Use]:
@@ -174,14 +174,14 @@ def uses(part: Truth | Numeric) -> Iterator[Use]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of every clip, whether an expression is certainly true, and whether it is certainly false; else it is unknown."""
+    """For every clip, whether an expression is certainly true or certainly false; if neither, it is unknown."""
 
     true: Flags
     false: Flags
 
 
 def truth(part: Truth, table: Table) -> Verdict:
-    """What an expression says of every clip."""
+    """Evaluate an expression for every clip."""
     match part:
         case Compared(_, op, left, right):
             one, other = number(left, table), number(right, table)
@@ -194,7 +194,7 @@ def truth(part: Truth, table: Table) -> Verdict:
             return Verdict(np.broadcast_to(true, len(table)), np.broadcast_to(false, len(table)))
         case OneOf(_, column, words):
             labels, wanted = table.labels(column.name), {word.text for word in words}
-            # The last place stands for -1, a clip without the label.
+            # The last entry is for -1, a clip without the label.
             true = np.array([*(word in wanted for word in labels.words), False])[labels.codes]
             return Verdict(true, ~true & (labels.codes >= 0))
         case Missing(_, column):
@@ -217,7 +217,7 @@ def truth(part: Truth, table: Table) -> Verdict:
 
 
 def number(part: Numeric, table: Table) -> Numbers:
-    """A number for every clip, or one for all of them; NaN where it is missing."""
+    """A number for every clip, or one number for all; NaN where it is missing."""
     match part:
         case Number(_, value):
             return np.array(value)
@@ -254,7 +254,7 @@ class Limit:
         return {"score": self.score, "op": self.op, "threshold": self.threshold, "inclusive": self.inclusive}
 
     def drops(self, table: Table) -> Flags:
-        """Of every clip whether this limit alone drops it."""
+        """For every clip, whether this limit alone drops it."""
         values = table.numbers(self.score)
         below, same = values < self.threshold, values == self.threshold
         dropped = below if self.op == "<" else values > self.threshold
@@ -281,7 +281,7 @@ def limits(part: Truth, table: Table, *, keeps: bool) -> list[Limit]:
 
 
 def passes_without(part: Truth, limit: Limit, table: Table, *, keeps: bool) -> Flags:
-    """Of every clip whether the expression would let it through if this limit did."""
+    """For every clip, whether the expression would keep it if this limit did."""
     passes = np.ones(len(table), bool)
     for other in (each for each in _parts(part, keeps) if each.at != limit.at):
         verdict = truth(other, table)
@@ -290,7 +290,7 @@ def passes_without(part: Truth, limit: Limit, table: Table, *, keeps: bool) -> F
 
 
 def _parts(part: Truth, keeps: bool) -> Iterator[Truth]:
-    """What stands alone on the side that drops."""
+    """The parts that can each drop a clip alone."""
     if (isinstance(part, Every) and keeps) or (isinstance(part, Some) and not keeps):
         for each in part.parts:
             yield from _parts(each, keeps)
@@ -299,7 +299,7 @@ def _parts(part: Truth, keeps: bool) -> Iterator[Truth]:
 
 
 def _reads_column(part: Numeric) -> bool:
-    """Whether its value is another for every clip; a percentile is one number for all."""
+    """Whether its value differs between clips; a percentile is one number for all."""
     match part:
         case Arithmetic(_, _, left, right):
             return _reads_column(left) or _reads_column(right)

@@ -10,7 +10,7 @@ Text, numbers and nesting are limited, and nothing here is ever run as Python.
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast, get_args
 
 from nemo_vfm.curate.decide.expression import (
@@ -109,7 +109,7 @@ class _Parser:
         self._text, self._tokens, self._place, self._depth = text, tokens, 0, 0
 
     def whole(self) -> Truth:
-        part = self._truth(self._or())
+        part = self._truth(self._joined())
         if self._next.kind != "end":
             raise self._wrong(self._next.at, f"{self._next.text!r} is unexpected here; join comparisons with and, or")
         return part
@@ -159,19 +159,16 @@ class _Parser:
             raise self._wrong(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
         return part
 
-    def _or(self) -> Truth | _Operand:
-        first = self._and()
+    def _joined(self, word: str = "or") -> Truth | _Operand:
+        """Operands joined by `or`; those are joined by `and`, which binds tighter."""
+        deeper = self._not if word == "and" else partial(self._joined, "and")
+        first = deeper()
         parts = [first]
-        while self._take("or"):
-            parts.append(self._and())
-        return first if len(parts) == 1 else Some(first.at, tuple(self._truth(part) for part in parts))
-
-    def _and(self) -> Truth | _Operand:
-        first = self._not()
-        parts = [first]
-        while self._take("and"):
-            parts.append(self._not())
-        return first if len(parts) == 1 else Every(first.at, tuple(self._truth(part) for part in parts))
+        while self._take(word):
+            parts.append(deeper())
+        if len(parts) == 1:
+            return first
+        return (Every if word == "and" else Some)(first.at, tuple(self._truth(part) for part in parts))
 
     def _not(self) -> Truth | _Operand:
         token = self._take("not")
@@ -240,17 +237,12 @@ class _Parser:
             return Percentile(part.at, other.name, part.percent)
         return part
 
-    def _sum(self) -> Truth | _Operand:
-        left = self._term()
-        while sign := self._take("+", "-"):
-            right = self._term()
-            left = Arithmetic(left.at, cast(Operator, sign.text), self._number(left), self._number(right))
-        return left
-
-    def _term(self) -> Truth | _Operand:
-        left = self._sign()
-        while sign := self._take("*", "/"):
-            right = self._sign()
+    def _sum(self, signs: str = "+-") -> Truth | _Operand:
+        """A sum of products, which bind tighter."""
+        deeper = self._sign if signs == "*/" else partial(self._sum, "*/")
+        left = deeper()
+        while sign := self._take(*signs):
+            right = deeper()
             left = Arithmetic(left.at, cast(Operator, sign.text), self._number(left), self._number(right))
         return left
 
@@ -279,7 +271,7 @@ class _Parser:
             found = "the end" if token.kind == "end" else repr(token.text)
             raise self._wrong(token.at, f"expected a number, a column or ( here, got {found}")
         self._deeper(token.at)
-        part = self._or()
+        part = self._joined()
         self._expect(")")
         self._depth -= 1
         return part

@@ -19,11 +19,11 @@ class Labels:
     """A column of words."""
 
     words: tuple[str, ...]  #: those that occur, each once
-    codes: NDArray[np.int32]  #: of each clip the place of its word in `words`, -1 where it has none
+    codes: NDArray[np.int32]  #: for each clip, the index of its word in `words`, -1 if it has none
 
     @classmethod
     def of(cls, values: Sequence[object]) -> "Labels":
-        """From one word, or None, a clip."""
+        """From one word, or None, per clip."""
         words = tuple(sorted({value for value in values if isinstance(value, str)}))
         places: dict[object, int] = {word: place for place, word in enumerate(words)}
         return cls(words, np.array([places.get(value, -1) for value in values], np.int32))
@@ -36,7 +36,7 @@ class Table:
     columns: Mapping[str, Numbers | Labels]  #: by name; a column that is not here is missing from every clip
     alive: Flags  #: clips that did not fail, which alone are decided on, and of which percentiles are taken
     microseconds: NDArray[np.int64]  #: how long each clip lasts
-    #: which are still images: no rule drops one for a score that it cannot have
+    #: still images: no rule drops one for a score that an image cannot have
     images: Flags = field(default_factory=lambda: np.zeros(0, bool))
     _percentiles: dict[tuple[str, float], float] = field(default_factory=dict)
 
@@ -68,12 +68,12 @@ class Table:
         return np.full(len(self), np.nan) if column is None else column
 
     def labels(self, name: str) -> Labels:
-        """A column of words; numbers are no words, so there they are missing."""
+        """A column of words; every word of a column of numbers is missing."""
         column = self.columns.get(name)
         return column if isinstance(column, Labels) else Labels((), np.full(len(self), -1, np.int32))
 
     def percentile(self, name: str, percent: float) -> float:
-        """Of the clips that did not fail and have the score; between two of them linearly. NaN where there is none."""
+        """The percentile, linearly interpolated, among clips that did not fail and have the score; NaN if none has."""
         if (name, percent) not in self._percentiles:
             values = self.numbers(name)
             values = values[self.alive & ~np.isnan(values)]
@@ -133,7 +133,7 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
             elif any(is_kind(kind) for is_kind in numeric):
                 numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
                 columns[name] = np.where(np.isfinite(numbers), numbers, np.nan)
-            # Lists and the like say other things of a clip, which rules cannot read.
+            # Rules cannot read columns of other types, such as lists.
         frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
         seconds = np.asarray(found["duration_s"], np.float64)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:

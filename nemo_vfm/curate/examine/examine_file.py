@@ -1,8 +1,13 @@
-"""Examines one readable file in one pass: its shots, and every stage's numbers and a thumbnail for each."""
+"""Probes one file, and examines it in one pass: its shots, their scores and their thumbnails.
 
+A probe decodes only the first frame. An image is decoded whole, so that a damaged one fails here.
+"""
+
+import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count, groupby
 from operator import itemgetter
@@ -11,46 +16,188 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
-from nemo_vfm.curate.examine.probe import Unchanged, elapsed_us, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
+from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, MediaInfo, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.curate.split.finder import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
-from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.shards.clip_id import Clip, source_id
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.image_file import open_image
 from nemo_vfm.data.video.video_info import VideoInfo
 from nemo_vfm.restore.letterbox import Picture
 
-_THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
+_THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels failed the whole file
 THUMBNAIL_PAIRS = 16
-_LEAD_S = 7.0  # transitions are told, and trimmed, from 5.5 seconds around them
+_LONGEST_MESSAGE = 300
+_LEAD_S = 7.0  # transitions are detected, and trimmed, from 5.5 seconds around them
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a child does with `{"path", "name", "image"}`: identifies the file and reads its container."""
+
+    max_frames: int  #: a longer file is refused
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""
+        from nemo_vfm.data.video.image_file import is_deep, open_image
+        from nemo_vfm.data.video.pyav_reader import PyAVReader
+
+        path, name = Path(request["path"]), request["name"]
+        known: dict[str, Json] = {"source_id": ""}
+        try:
+            known["source_id"] = source_id(path)
+            if request.get("image"):
+                image = open_image(path)
+                known |= {
+                    "num_frames": 1, "fps": 1.0, "width": image.width, "height": image.height, "codec": image.format,
+                    "time_base": [1, 1], "duration_us": 0, "is_deep": is_deep(image.data),
+                }  # fmt: skip
+            else:
+                with PyAVReader(path) as reader:
+                    info = reader.info()
+                known |= {
+                    "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
+                    "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
+                    "duration_us": elapsed_us(info, info.stamp(info.num_frames + info.missing_frames)),
+                }  # fmt: skip
+            if known["num_frames"] > self.max_frames:
+                known["message"] = (
+                    f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"
+                )
+        except MemoryError:
+            raise
+        except OSError as error:  # due to the disk or permissions, not the bytes: later it may be readable
+            yield Reply({"failed": reason_of(error, path, name)})
+            return
+        except Exception as error:  # a decoder may raise anything on damaged bytes: one file must not stop the others
+            known["message"] = reason_of(error, path, name)
+        yield Reply(known)
+
+
+def read_probed(file: FileRecord, known: Json) -> None:
+    """Fill in a record from the reply of `Probe`, or from `{"failed": why}`."""
+    if "failed" in known:
+        file.message = f"{file.found.name}: {known['failed']}"
+        return
+    file.source_id, file.message = known["source_id"], known.get("message")
+    if "num_frames" in known:
+        file.duration_us = known["duration_us"]
+        file.info = MediaInfo(
+            known["num_frames"], known["fps"], known["width"], known["height"], known["codec"],
+            Fraction(*known["time_base"]), known.get("is_deep", False),
+        )  # fmt: skip
+
+
+def reason_of(error: Exception, path: Path, name: str) -> str:
+    """The error as one line for the ledger, the same on every machine: with the file's name instead of its path."""
+    text = str(error).replace(str(path.absolute()), name).replace(str(path), name)
+    # FFmpeg puts its error number before the words and the file's name behind them.
+    text = re.sub(r"\[Errno -?\d+\] |: '(file:)?[^']*'$", "", text)
+    return " ".join((text or type(error).__name__).split())[:_LONGEST_MESSAGE]
+
+
+def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
+    """Of files with the same bytes, keep one that is requested whole, else the one with the shortest name.
+
+    So "a.mp4" is kept, not "a copy.mp4". Spans that a table requests of a copy belong to the kept file, or are added
+    to its own. The duration of a copy is the seconds that are there twice.
+    """
+    seen: dict[str, FileRecord] = {}
+    for file in sorted(files, key=lambda file: (file.found.spans_s is not None, len(file.found.name), file.found.name)):
+        original = seen.setdefault(file.source_id, file)
+        if file.message is None and file.rule is None and original is not file:
+            file.rule, file.duplicate_of = EXACT_DUPLICATE, original.found.name
+            if (spans_s := file.found.spans_s) is None:
+                continue
+            theirs_s = original.found.spans_s
+            file_us, file.duration_us = file.duration_us, 0
+            for start_s, end_s in spans_s:
+                if theirs_s is None or (start_s, end_s) in theirs_s:
+                    file.duration_us += max(0, min(file_us, round(min(end_s, 1e9) * 1e6)) - round(start_s * 1e6))
+            if theirs_s is not None:
+                rows = {row.seconds: row for row in (*file.found.rows, *original.found.rows)}
+                original.found = replace(original.found, rows=tuple(rows.values()))
+
+
+def elapsed_us(info: VideoInfo, pts: int) -> int:
+    """Microseconds from the start of the video to a time stamp, rounded down.
+
+    Differences of these are a clip's duration: rounded so, the clips of a file and what lies between them sum to
+    exactly the file's.
+    """
+    return int((pts - info.pts[0]) * info.time_base * 1_000_000)
+
+
+def state_of(path: Path) -> str:
+    """A text that changes when the file does, made without reading it; empty if there is no file.
+
+    It includes the time of the inode's change, since programs that copy files restore the other times.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        return ""
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
+
+
+class Unchanged:
+    """Detects that a file is written to, replaced or removed while a curation works on it.
+
+    Args:
+        request: `path`, `name` and `source_id`, and as `state` the result of `state_of` when it was probed; empty for a
+            fetched file, whose bytes were checked when they arrived.
+    """
+
+    def __init__(self, request: Json) -> None:
+        self._path, self._name = Path(request["path"]), str(request["name"])
+        self._source_id, self._state = request["source_id"], request["state"]
+
+    def why_not(self) -> str | None:
+        """A sentence if the bytes have changed. They are read only if the state differs: a `touch` is no change."""
+        if not self._state or (state := state_of(self._path)) == self._state:
+            return None
+        try:
+            same = source_id(self._path) == self._source_id
+        except OSError as error:
+            return f"{self._name} can no longer be read ({os.strerror(error.errno or 0)}); run it again"
+        if not same:
+            return f"{self._name} was changed after it was examined; run again"
+        self._state = state
+        return None
+
+    def check(self) -> None:
+        """Raise DataError if the bytes have changed."""
+        if (why := self.why_not()) is not None:
+            raise DataError(why)
 
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """What a child does with `{"path", "name", "source_id", "state", "spans": null or known ones, "stages": names}`.
+    """What a child does with `{"path", "name", "source_id", "state", "spans": null or known spans, "stages": names}`.
 
-    With `"stretch": [first, stop]` and no spans it looks at shots that begin in these frames, as far as can be told
-    from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
-    With `"spans_s"`, seconds that a table asks for, and no spans it looks at those, and its last reply has `rows`, a
-    fact of each. With `"image": true` the file is a still image, which is one shot.
+    With `"stretch": [first, stop]` and no spans it examines the shots that begin in these frames, as well as can be
+    decided from a few seconds before them, and its last reply has their `glances`; with spans it examines only these.
+    With `"spans_s"`, seconds that a table requests, and no spans it examines those, and its last reply has `rows`, one
+    fact for each. With `"image": true` the file is a still image, which is one shot.
     """
 
     splitter: Splitter  #: cuts it into shots, where these are not known
-    stages: Mapping[str, Stage]  #: measure each shot, by name; of a learned one the frames it wants are sent back
+    stages: Mapping[str, Stage]  #: measure each shot, by name; for a learned stage, the frames it needs are sent back
     side_px: int  #: stages see frames whose short side is at most this
     thumbnails: WritePath  #: folder for `<clip id>.jpg`
     decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """A reply a shot, and a last one that says how far the file could be read; see `findings.py` for their form."""
+        """One reply per shot, and a last one that says how far the file could be read; `findings.py` has their form."""
         path, name = Path(request["path"]), request["name"]
         chosen = {stage: self.stages[stage] for stage in request["stages"]}
         problems: list[str] = []
@@ -85,7 +232,7 @@ class Examine:
     def _rows(
         self, walk: Walk, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
     ) -> Iterator[Reply]:
-        """The spans that a table asks for, each once and whole, and what became of each row."""
+        """Examine the spans that a table requests, each once and whole, and report the result for each row."""
         asked = [frames_of(walk.info, start_s, end_s) for start_s, end_s in request["spans_s"]]
         wanted, done = {span for span, why in asked if why is None}, set[Span]()
         two_sizes = set[Span]()
@@ -109,13 +256,13 @@ class Examine:
     def _stretch(
         self, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
     ) -> Iterator[Reply]:
-        """A part of a long film. What cannot be decoded is an error: the file is then examined as a whole."""
+        """Examine a stretch of a long video. If a frame cannot be decoded, the whole file is examined instead."""
         (first, stop), fps = request["stretch"], request["fps"]
         start = max(0, first - round(_LEAD_S * fps))
         own = count(start)
 
         def inside(frames: int) -> None:
-            """Frames that other stretches own are a sign of life only."""
+            """Count only frames of this stretch; a tick for any other shows that the child is alive."""
             tick(frames if frames and first <= next(own) < stop else 0)
 
         with Walk(
@@ -135,11 +282,11 @@ class Examine:
                     unchanged.check()
                     yield self._look(walk, span, request["source_id"], stages, tick)
             unchanged.check()
-            told = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
-            yield Reply(told | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
+            found = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
+            yield Reply(found | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
-        """The shots of a film that would begin here; every glance is kept."""
+        """The shots of a video if it began at this frame; every glance is kept."""
         splitter = self.splitter
         assert isinstance(splitter, SplitsByGlances)
 
@@ -154,12 +301,12 @@ class Examine:
         yield from ((start + first, start + last) for first, last in parts)
 
     def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
-        """The shots of what can be decoded; a new size begins one."""
+        """The shots of the part that can be decoded; a new frame size begins a new shot."""
 
         def frames() -> Iterator[tuple[int, Frame]]:
             try:
                 yield from walk.runs(spans=known)
-            except Exception as error:  # any decoder error: use what came before it, and say so
+            except Exception as error:  # any decoder error: use what came before it, and report it
                 problem(error)
 
         if known is not None:
@@ -207,19 +354,19 @@ class Examine:
 
 
 def _given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> Iterator[Span]:
-    """Those of some spans, ascending by their start, of which all frames come; each as soon as none before it waits."""
+    """The spans, ascending by their start, all of whose frames arrive; each as soon as no earlier one is waiting."""
     waiting = deque(spans)
     for _ in frames:
         while waiting and waiting[0][1] <= walk.num_walked:
             yield waiting.popleft()
-    yield from (span for span in waiting if span[1] <= walk.num_walked)  # one that is damaged holds up no other
+    yield from (span for span in waiting if span[1] <= walk.num_walked)  # a damaged one delays no other
 
 
 def found_by(stage: Stage, footage: ClipFrames) -> Json:
-    """What a stage without a model says of a clip.
+    """What a stage without a model finds in a clip.
 
     `{"scores"}`; `{"vector"}` to compare; `{"memory"}`, from which the file's clips get scores; or `{"message"}`: why
-    it cannot.
+    the stage failed.
     """
     try:
         if isinstance(stage, Comparison):
@@ -230,15 +377,15 @@ def found_by(stage: Stage, footage: ClipFrames) -> Json:
         return {"scores": finite(stage.measure(footage))}
     except MemoryError:
         raise
-    except Exception as error:  # a stage that cannot cope with a clip costs that clip only
+    except Exception as error:  # a stage that fails on a clip fails that clip alone
         return {"message": str(error) or type(error).__name__}
 
 
 def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
-    """Plain numbers of nine digits and words, or a sentence: a NaN would slip through every rule.
+    """The scores as plain numbers of nine digits and words. A NaN is refused, since it would pass every rule.
 
-    More digits would be noise: sums of floats differ in their last ones from one processor, and one place in memory, to
-    another, and with them the bytes of tables and shards.
+    More digits would be noise: the last digits of sums of floats depend on the processor and on where data lie in
+    memory, and the bytes of tables and shards would depend on them.
     """
     bad = {name: value for name, value in scores.items() if not isinstance(value, str) and not np.isfinite(value)}
     if bad:
@@ -251,23 +398,23 @@ def _want_vectors(stages: Mapping[str, Stage]) -> bool:
 
 
 def _end(walk: Walk, message: str) -> Json:
-    """How far the file could be read, and what the rest of it is, where there is one."""
+    """How far the file could be read, and the rest of it, if there is one."""
     info, first = walk.info, walk.num_walked
     last = info.num_frames + info.missing_frames
     if first >= last:
         return {"end": None}
-    seen = info.end_pts(first - 1) if first else info.pts[0]  # a hole before the rest is lost with it
+    seen = info.end_pts(first - 1) if first else info.pts[0]  # a gap before the rest is lost with it
     return {"end": _part(info, (first, last), seen) | {"message": message}}
 
 
 def _part(info: VideoInfo, span: Span, from_pts: int) -> dict[str, Json]:
-    """A part of the video that is no clip, or not there."""
+    """A part of the video that is missing or is no clip."""
     us = elapsed_us(info, info.stamp(span[1])) - elapsed_us(info, from_pts)
     return {"span": list(span), "pts": [info.stamp(span[0]), info.stamp(span[1])], "us": us, "fps": info.fps}
 
 
 def smaller(picture_HWC: Frame, side_px: int) -> Frame:
-    """A picture whose short side is at most this."""
+    """The picture, scaled down if its short side is longer than this."""
     height, width = picture_HWC.shape[:2]
     ratio = side_px / min(height, width)
     if ratio >= 1:
@@ -277,9 +424,9 @@ def smaller(picture_HWC: Frame, side_px: int) -> Frame:
 
 
 def thumbnail(footage: ClipFrames, num_frames: int = 4) -> bytes:
-    """A strip of frames side by side, as JPEG; an image alone."""
+    """Some frames side by side, as JPEG; a still image is shown alone."""
     num_frames = 1 if footage.is_image else num_frames
-    pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages look at anyway
+    pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages use anyway
     chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
     height, width = chosen.shape[1:3]
     size = (min(_THUMBNAIL_WIDTH_PX, max(1, round(width * _THUMBNAIL_HEIGHT_PX / height))), _THUMBNAIL_HEIGHT_PX)

@@ -1,4 +1,4 @@
-"""Caches what was found about files by what it depends on, so that only a changed stage is measured again.
+"""Caches findings about files under what they depend on, so that only a changed stage is measured again.
 
 A file's shots are stored under the fingerprint of the splitter, each stage's numbers under that of splitter and
 stage.
@@ -23,14 +23,14 @@ from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
 
-#: Changed when frames that stages see are others, or are kept in another form: findings under another number are not
-#: read. What one stage or splitter alone computes has a number of its own, its class's `results_revision`.
+#: Raised when stages see other frames, or findings are stored in another form: findings under another number are not
+#: read. A change in one stage or splitter has a number of its own, the `results_revision` of its class.
 FRAMES = 8
 
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """Something whose settings do not say all: the bytes of weights matter, and not where they lie."""
+    """A part whose settings do not say everything: the bytes of its weights matter, not their path."""
 
     def fingerprint(self) -> str:
         """Changes whenever the same input would give another result."""
@@ -40,7 +40,7 @@ class Fingerprinted(Protocol):
 def settings(value: object) -> Json:
     """A component's class and constructor arguments, as plain JSON values, all the way down.
 
-    A class whose results have changed says so by its attribute `results_revision`, a number above 1.
+    A class whose results have changed has the attribute `results_revision`, a number above 1.
     """
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -58,7 +58,7 @@ def settings(value: object) -> Json:
         return {**name, "fingerprint": value.fingerprint()}
     slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
     arguments = vars(value) if hasattr(value, "__dict__") else {slot: getattr(value, slot) for slot in slots}
-    # What begins with an underscore is what a component made of its settings, or loaded.
+    # Names that begin with an underscore hold what a component derived from its settings, or loaded.
     return name | {key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}
 
 
@@ -68,15 +68,15 @@ def fingerprint(*parts: object) -> str:
 
 
 def in_names(decode: str) -> tuple[str, ...]:
-    """What a place to decode adds to fingerprints: nothing for the CPU, whose pixels are equal everywhere."""
+    """What the place of decoding adds to fingerprints: nothing for the CPU, whose pixels are the same everywhere."""
     return () if decode == "cpu" else (decode,)
 
 
 class Cache:
-    """One JSON file a key. A damaged entry is as if absent.
+    """Stores one JSON file per key. A damaged entry counts as absent.
 
     Args:
-        folder: where the files lie; its name is the fingerprint of all that an entry depends on besides its key.
+        folder: of the files; its name is the fingerprint of everything that an entry depends on besides its key.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,24 +91,24 @@ class Cache:
         return entry["value"] if isinstance(entry, dict) and entry.get("key") == key else None
 
     def put(self, key: str, value: Json) -> None:
-        """Keep it; whole or not at all."""
+        """Store it, whole or not at all."""
         write_json(self._folder / f"{key}.json", {"key": key, "value": value})
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is still to be found out about a file."""
+    """What has yet to be found out about a file."""
 
-    spans: list[list[int]] | None  #: its shots, where they are known
+    spans: list[list[int]] | None  #: its shots, if they are known
     stages: list[str]  #: names of the stages that have not seen it
     nothing: bool  #: whether there is nothing to do
 
 
 class Findings:
-    """The kept findings of one curation.
+    """The stored findings of one curation.
 
     Args:
-        thumbnails: where the clips' pictures lie; a file without them is walked over again.
+        thumbnails: folder of the clips' pictures; a file without them is examined again.
         side_px: the size of the frames that stages see.
     """
 
@@ -144,7 +144,7 @@ class Findings:
         return Missing(spans, absent, nothing=not absent and (seen or not spans))
 
     def put(self, file: FileRecord, missing: Missing, replies: Sequence[Reply]) -> str | None:
-        """Keep what an examination found; a sentence where it does not fit what was found before."""
+        """Store what an examination found; returns a sentence if it contradicts earlier findings."""
         *clips, end = (reply.fact for reply in replies)
         key = file.findings_key
         if missing.spans is not None and [clip["span"] for clip in clips] != missing.spans:
@@ -158,15 +158,15 @@ class Findings:
         return None
 
     def fill(self, file: FileRecord, paths: tuple[Path, ...]) -> None:
-        """Set the clips of a file of which nothing is missing, and how much lies between them.
+        """Set the clips of a file that is fully examined, and the time between them.
 
-        A part that could not be read is a clip that failed. All comes from the disk: a run that found it and one that
-        comes later must decide on the very same values.
+        A part that could not be read becomes a failed clip. All is read from disk, so that a later run decides on the
+        very same values as the run that measured them.
         """
         shots = self._shots.get(file.findings_key)
         clips = shots["clips"]
-        facts = shots.get("rows")  # absent from what was found before there were tables
-        apart = pairwise(clips) if facts is None else ()  # of a table only its spans count
+        facts = shots.get("rows")  # absent from findings older than tables
+        apart = pairwise(clips) if facts is None else ()  # with a table, only its spans count
         between = [(a["span"][1] < b["span"][0], b["from_us"] - a["from_us"] - a["us"]) for a, b in apart]
         file.trimmed_us = sum(us for has_frames, us in between if has_frames)
         file.hole_us = sum(us for has_frames, us in between if not has_frames)
@@ -174,7 +174,7 @@ class Findings:
         for name, cache in self._stages.items():
             findings = cache.get(file.findings_key)
             for record, found in zip(records, findings, strict=True):
-                # The first stage that could not cope is the clip's failure.
+                # The first stage that failed is the clip's failure.
                 if "message" in found:
                     record.message = record.message or f"stage {name}: {found['message']}"
                 record.scores |= found.get("scores", {})
@@ -202,13 +202,13 @@ class Findings:
 
 
 def _tell(record: ClipRecord, row: TableSpan) -> None:
-    """Give a clip what the table says of it."""
+    """Give a clip the caption and scores of its table row."""
     record.source_caption = row.caption
     record.scores |= row.scores
 
 
 def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json], paths: tuple[Path, ...]) -> None:
-    """Give each clip the row that asked for its frames; a row whose frames are not there is a clip that failed."""
+    """Give each clip the row that requested its frames; a row whose frames are missing becomes a failed clip."""
     rows = {row.seconds: row for row in file.found.rows}
     untold = {(record.clip.first_frame, record.clip.last_frame): record for record in records}
     equal = 0
@@ -248,7 +248,7 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
 def _by_size(
     records: Sequence[ClipRecord], found: Sequence[Json]
 ) -> list[tuple[tuple[int, int], list[tuple[ClipRecord, Json]]]]:
-    """A file's clips and what was found of them: those of one size are compared with each other."""
+    """A file's clips with their findings, grouped by frame size: only clips of one size are compared."""
     groups: dict[tuple[int, int], list[tuple[ClipRecord, Json]]] = {}
     for record, one in zip(records, found, strict=True):
         groups.setdefault((record.width, record.height), []).append((record, one))
@@ -256,7 +256,7 @@ def _by_size(
 
 
 def _agree(clips: Sequence[tuple[ClipRecord, Json]], name: str, stage: FileScore) -> None:
-    """Give all clips of a file the scores that they have together; a stage that cannot cope costs that file only."""
+    """Give a file's clips the scores that depend on all of them; a stage that fails fails only this file's clips."""
     seen = [(record, found["memory"]) for record, found in clips if "memory" in found]
     try:
         agreed = [finite(scores) for scores in stage.agree([memory for _, memory in seen])]

@@ -14,7 +14,6 @@ import av
 import cv2
 import numpy as np
 from av.video.reformatter import VideoReformatter
-from numpy.typing import NDArray
 
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Span
@@ -36,14 +35,14 @@ _LATE_S = 0.5  # a table often goes by a container's word, which counts sound th
 
 @no_component
 class Walk:
-    """Goes over a video once and remembers, small, what nobody has taken as footage yet.
+    """Decodes a video once, and holds small frames until they are taken as footage.
 
     Args:
         side_px: frames are made so small that their short side is at most this.
-        vectors: motion vectors are remembered, too, where the codec has them.
-        max_held_bytes: what is remembered at most; footage of what had to be forgotten is decoded again.
+        vectors: whether motion vectors are held, too, if the codec has them.
+        max_held_bytes: limit of what is held; footage beyond it is decoded again.
         tick: called with the number of frames since the last call.
-        start: the first frame to walk over.
+        start: the first frame to decode.
     """
 
     def __init__(
@@ -60,7 +59,9 @@ class Walk:
         self._path, self._wants_vectors, self._max_held_bytes, self._tick = path, vectors, max_held_bytes, tick
         self._decode: Decoding = decode
         self._reader = PyAVReader(path, vectors=vectors, decode=decode)
-        self._small = _Small(self._reader, side_px)
+        self._side_px, self._turns = side_px, self._reader.info().rotation_deg // 90
+        self._small_sizes: dict[tuple[int, int], tuple[int, int]] = {}  # by stored size
+        self._scaler = VideoReformatter()  # keeps its tables from frame to frame
         self._sizes: list[tuple[int, tuple[int, int]]] = []  # of each run of frames, its first number and stored size
         codec, on_cpu = self._reader.info().codec, self._reader.decode == "cpu"
         self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
@@ -112,7 +113,7 @@ class Walk:
             stored = frame.width, frame.height
             if not self._sizes or self._sizes[-1][1] != stored:
                 self._sizes.append((number, stored))
-            if number != self._first + len(self._held):  # what was before a gap has been taken
+            if number != self._first + len(self._held):  # frames before a gap have been taken
                 while self._held:
                     self._forget()
                 self._first = number
@@ -130,23 +131,23 @@ class Walk:
             yield self._sizes[-1][0], held.small
 
     def has_one_size(self, span: Span) -> bool:
-        """Whether all frames of a span that was walked are of one size."""
+        """Whether all frames of a decoded span are of one size."""
         return not any(span[0] < first < span[1] for first, _ in self._sizes)
 
     def size(self, span: Span) -> tuple[int, int]:
-        """Width and height of a span that was walked, upright and in square pixels."""
+        """Width and height of a decoded span, upright and in square pixels."""
         stored = next(stored for first, stored in reversed(self._sizes) if first <= span[0])
         width, height = self._reader.shown_size(*stored)
         return (height, width) if self.info.rotation_deg % 180 else (width, height)
 
     def footage(self, span: Span) -> ClipFrames:
-        """A span that was walked, and not before the one asked for last: what lies before it is forgotten."""
+        """The footage of a decoded span, which must not precede the one requested last: earlier frames are released."""
         while self._held and self._first < span[0]:
             self._forget()
         if self._first > span[0]:
 
             def decode_again(numbers: Sequence[int]) -> list[_Held]:
-                """When it is asked for; by a second decoder, since the first is in the middle."""
+                """Decode on request, with a second decoder, since the first is in the middle of the video."""
                 with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                     wanted = [span[0] + number for number in numbers]
                     return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
@@ -156,9 +157,9 @@ class Walk:
         return self._footage(span, lambda numbers: [held[number] for number in numbers])
 
     def picture(self, span: Span) -> Picture:
-        """Where the picture is inside bars, in a span that was walked, and not before the one asked for last.
+        """The picture inside bars, in a decoded span that does not precede the one requested last.
 
-        A span of less than half a second may have no frame that was looked at: then nobody can tell.
+        Borders are measured every half second, so the result may be unknown for a shorter span.
         """
         while self._borders and self._borders[0][0] < span[0]:
             self._borders.popleft()
@@ -169,7 +170,7 @@ class Walk:
         numbers, info = range(*span), self.info
         corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
         hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
-        told = DecoderReport(
+        report = DecoderReport(
             sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
         )
         return ClipFrames(
@@ -177,7 +178,7 @@ class Walk:
             rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
             (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
-            told,
+            report,
         )
 
     def _forget(self) -> None:
@@ -185,9 +186,21 @@ class Walk:
         self._first += 1
 
     def _remembered(self, frame: av.VideoFrame) -> "_Held":
+        """The frame made small, in RGB and upright, and its motion vectors."""
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
-        return _Held(self._small.of(frame), vectors)
+        # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
+        # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
+        stored = frame.width, frame.height
+        if stored not in self._small_sizes:
+            shown = self._reader.shown_size(*stored)
+            ratio = min(1.0, self._side_px / min(shown))
+            self._small_sizes[stored] = max(1, round(shown[0] * ratio)), max(1, round(shown[1] * ratio))
+        width, height = size = self._small_sizes[stored]
+        form = "rgb24" if stored == size else "gbrp"
+        small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
+        upright = np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
+        return _Held(upright, vectors)
 
 
 class _Held(NamedTuple):
@@ -196,36 +209,12 @@ class _Held(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Vectors count, too: those of a frame of 4K take several times its small picture."""
+        """Vectors count, too: for a 4K frame they take several times as much as its small picture."""
         return int(self.small.nbytes + self.vectors.blocks_B.nbytes)
 
 
-class _Small:
-    """Makes frames of one video small, RGB and upright."""
-
-    def __init__(self, reader: PyAVReader, side_px: int) -> None:
-        self._reader, self._side_px = reader, side_px
-        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # stored -> small
-        self._turns = reader.info().rotation_deg // 90
-        self._scaler = VideoReformatter()  # keeps its tables from frame to frame
-
-    def of(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
-        # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
-        stored = frame.width, frame.height
-        if stored not in self._sizes:
-            width, height = self._reader.shown_size(*stored)
-            ratio = min(1.0, self._side_px / min(width, height))
-            self._sizes[stored] = max(1, round(width * ratio)), max(1, round(height * ratio))
-        size = self._sizes[stored]
-        form = "rgb24" if stored == size else "gbrp"
-        width, height = size
-        small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
-        return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
-
-
 def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Span, str | None]:
-    """The frames that begin in a span, and why they are not all there; None where they are.
+    """The frames that begin in a span, and why some are missing; None if none are.
 
     Seconds count from the first frame. A time is that of the frame that begins at most half a frame before it: so
     rounded seconds, such as 0.067 for frame 2 of 30 a second, mean the same frame. A span has at least one frame.

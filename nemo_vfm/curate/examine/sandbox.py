@@ -34,7 +34,7 @@ from nemo_vfm.core.storage.files import is_full
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.execute.work_units import Item, Tick, Worker
 
-_TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
+_TICKS_EVERY = 48  # frames: often enough for a progress bar, and cheap
 _TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
 _AT_WORK = 0.01  # of a core; a child that gets less for the whole of a silence hangs
 _PR_SET_PDEATHSIG = 1
@@ -47,13 +47,13 @@ class ChildDied(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold."""
+    """What one child may use. Where a machine lacks such limits (macOS, in part), the limits of time still hold."""
 
     memory_gb: float = 6.0  #: of its own memory, in 10^9 bytes
-    #: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor time. Each
-    #: frame is said. One that waits for a busy core, or works long on a frame, does not hang.
+    #: a child hangs, and is killed, if for this many seconds it reports nothing and uses next to no processor time. It
+    #: reports each frame. One that waits for a busy core, or works long on a frame, does not hang.
     silence_s: float = 300.0
-    cpu_s: float = 120.0  #: processor seconds for one file, beside those for its frames
+    cpu_s: float = 120.0  #: processor seconds for one file, in addition to those for its frames
     #: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6
     cpu_s_per_megapixel: float = 2.0
     file_gb: float = 32.0  #: the largest file it may write, in 10^9 bytes
@@ -69,11 +69,11 @@ class Reply:
     """One answer."""
 
     fact: Json  #: plain JSON
-    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  #: what is too large for JSON, by name
+    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  #: data too large for JSON, by name
 
 
 class Operation(Protocol):
-    """What the child does with one request. It is sent to the child once, so it holds settings and nothing open."""
+    """What the child does with one request. It is sent to the child once, so it holds only settings."""
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """Answers, one after the other.
@@ -84,10 +84,10 @@ class Operation(Protocol):
 
 
 class Child:
-    """A process that does one operation, request after request, and is started again when it has died.
+    """A process that does one operation, request after request, and is restarted after it has died.
 
     Args:
-        task: what the operation is, as in "its encoding"; a child's death is told of it.
+        task: names the operation, such as "its encoding", in messages about a child's death.
     """
 
     def __init__(self, operation: Operation, limits: Limits, *, task: str = "the work on it") -> None:
@@ -97,10 +97,10 @@ class Child:
         self._hangs = False
 
     def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
-        """The child's answers to one request, and numbers of frames as they are done.
+        """The child's answers to one request, and the numbers of frames as they are done.
 
         Args:
-            megapixels: what is to be worked on, for the limit on processor time; see `work.megapixels`.
+            megapixels: the amount of work, for the limit on processor time; see `media_pipeline.megapixels`.
 
         Raises:
             ChildDied: it died over this request; the next one gets a new child.
@@ -113,9 +113,9 @@ class Child:
                 yield answer
         except (EOFError, OSError) as error:
             raise ChildDied(self._why(cpu_s)) from error
-        except (DataError, UserError):  # the child's own last word: it is ready for the next request
+        except (DataError, UserError):  # raised by the operation: the child is ready for the next request
             raise
-        except BaseException:  # whoever asked has gone away in the middle: its answers would meet the next request
+        except BaseException:  # the caller left: the remaining answers would be taken for those to the next request
             self.stop()
             raise
 
@@ -178,7 +178,7 @@ class Child:
         return connection.recv_bytes()
 
     def _spent_s(self) -> float:
-        """Processor seconds of the child until now."""
+        """Processor seconds that the child has used."""
         try:
             times = psutil.Process(None if self._process is None else self._process.pid).cpu_times()
         except psutil.Error:
@@ -211,13 +211,13 @@ class Child:
 
 
 class InProcess:
-    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child."""
+    """An operation in this process, without limits: for debuggers and profilers, which do not follow a child."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
 
     def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
-        """See `Child.ask`; frames are said with the reply after them."""
+        """See `Child.ask`; frames are reported with the reply after them."""
         ticks: list[int] = []
         for reply in self._operation(request, ticks.append):
             yield sum(ticks)
@@ -230,7 +230,7 @@ class InProcess:
 
 
 def _context() -> SpawnContext | ForkServerContext:
-    """Forks of a small server that has imported what children need, and nothing else: 20 ms a child, not 1 s."""
+    """Forks of a small server that has imported only what children need: a child starts in 20 ms, not 1 s."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -239,7 +239,7 @@ def _context() -> SpawnContext | ForkServerContext:
 
 
 def _serve(connection: Connection, operation: Operation, limits: Limits) -> None:
-    """The child: until nobody listens any more."""
+    """Run in the child until the parent closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
     # RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
@@ -273,7 +273,7 @@ def _answer(connection: Connection, operation: Operation, request: Json) -> None
             _send(connection, {"fact": reply.fact, "arrays": shapes})
             for array in reply.arrays.values():
                 connection.send_bytes(np.ascontiguousarray(array, dtype=np.uint8).data.cast("B"))
-        pulse.flush()
+        pulse.tick(0, is_last=True)
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except MemoryError:
@@ -288,7 +288,7 @@ class Pulse:
     """Gathers ticks, and passes them on every 48 frames and at least every second that there is one.
 
     Args:
-        say: told how many frames were done, which may be none: the child is alive.
+        say: called with the number of frames that were done; 0 shows that the child is alive.
         clock: seconds since any moment.
     """
 
@@ -296,20 +296,13 @@ class Pulse:
         self._say, self._clock = say, clock
         self._done, self._said_s = 0, clock()
 
-    def tick(self, count: int) -> None:
-        """So many frames more are done."""
+    def tick(self, count: int, *, is_last: bool = False) -> None:
+        """Count frames that are done; the last call passes on the rest."""
         self._done += count
-        if self._done >= _TICKS_EVERY or self._clock() - self._said_s >= _TICKS_EVERY_S:
-            self._pass_on()
-
-    def flush(self) -> None:
-        """Pass on what is left."""
-        if self._done:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        self._say(self._done)
-        self._done, self._said_s = 0, self._clock()
+        is_due = self._done >= _TICKS_EVERY or self._clock() - self._said_s >= _TICKS_EVERY_S
+        if self._done > 0 if is_last else is_due:
+            self._say(self._done)
+            self._done, self._said_s = 0, self._clock()
 
 
 def _send(connection: Connection, value: Json) -> None:
@@ -317,7 +310,7 @@ def _send(connection: Connection, value: Json) -> None:
 
 
 def _at_most(kind: int, value: int) -> None:
-    """Lower a limit; one that is lower already stays."""
+    """Lower a limit, unless it is lower already."""
     hard = resource.getrlimit(kind)[1]
     allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (allowed, allowed))
@@ -325,7 +318,7 @@ def _at_most(kind: int, value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MediaWork:
-    """Settings of work on media."""
+    """The settings of work on media in a child process."""
 
     operation: Operation  #: what is done with each item's request
     limits: Limits = field(default_factory=Limits)  #: what the child may take
@@ -339,8 +332,8 @@ class MediaWork:
 
 
 class _MediaWorker:
-    """Its parts are `Reply`s. One whose fact has `failed` says why the item ends there; one with `again` that all
-    parts of the item before it are void, since the item was begun once more."""
+    """Yields `Reply`s. One whose fact has `failed` says why the item ends there; one with `again` makes the item's
+    earlier parts void, since the item was started again."""
 
     def __init__(self, child: Child | InProcess) -> None:
         self._child = child
@@ -358,7 +351,7 @@ class _MediaWorker:
                     yield Tick(answer) if isinstance(answer, int) else answer
                 return
             except ChildDied as error:
-                # The file before it may have hurt the child: a second, fresh child tells the two apart.
+                # The file before it may have damaged the child: a second, fresh child shows which file it was.
                 again = attempt == 1 and not self._stopped
                 yield Reply({"again": True} if again else {"failed": str(error)})
                 if not again:
@@ -368,13 +361,13 @@ class _MediaWorker:
                 return
 
     def stop(self) -> None:
-        """End the child, for good: a thread in the middle of an item would begin it anew in a fresh one."""
+        """End the child for good: otherwise a thread in the middle of an item would restart it in a new child."""
         self._stopped = True
         self._child.stop()
 
 
 def valid(parts: list[object]) -> list[Reply]:
-    """An item's replies, without those of an attempt that was given up."""
+    """An item's replies, without those of an abandoned attempt."""
     replies = [part for part in parts if isinstance(part, Reply)]
     last = max((place for place, reply in enumerate(replies) if reply.fact.get("again")), default=-1)
     return replies[last + 1 :]

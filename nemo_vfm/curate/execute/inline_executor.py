@@ -2,24 +2,24 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
-from nemo_vfm.curate.execute.work_units import Done, Item, Step, Throughput, Tick, Watch, Worker, present
+from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
+from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Worker
 
 
 class Inline:
-    """One item at a time.
+    """Does one item at a time, in this process.
 
     Args:
         isolated: media are decoded in one limited child process beside this one. False does it in this very process,
             where a debugger sees it and a damaged file can end the run.
     """
 
+    needs_ray = False
+
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated
-
-    def needs_ray(self) -> bool:
-        """See `Executor`."""
-        return False
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
@@ -36,17 +36,24 @@ class Inline:
                 worker.stop()
 
 
-def through(workers: Sequence[Worker], item: object, watch: Watch) -> Iterator[object]:
-    """An item's parts, each taken through all the steps; what each took is added to the watch."""
+def through(
+    workers: Sequence[Worker], item: object, watch: Watch, one_at_a_time: AbstractContextManager[object] = nullcontext()
+) -> Iterator[object]:
+    """An item's parts, each taken through all the steps; what each took is added to the watch.
+
+    Args:
+        one_at_a_time: held while a worker of a later step, which several threads may share, is at work.
+    """
     first, *rest = workers
     for part in timed(first.do(item), watch.steps[0], watch):
         for worker, took in zip(rest, watch.steps[1:], strict=True):
-            (part,) = timed(worker.do(part), took, watch)
+            with one_at_a_time:
+                (part,) = timed(worker.do(part), took, watch)
         yield part
 
 
 def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[object]:
-    """The parts of a step, without its ticks; its time counts while it is asked for more."""
+    """The parts of a step, without its ticks; only the time spent producing them is counted."""
     start = time.perf_counter()
     for part in parts:
         took.busy_s += time.perf_counter() - start
@@ -57,3 +64,21 @@ def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[o
             yield part
         start = time.perf_counter()
     took.busy_s += time.perf_counter() - start
+
+
+@contextmanager
+def present(item: Item) -> Iterator[Lost | None]:
+    """Make the item's file available while the block runs; yields why not if it cannot be had any more.
+
+    Raises:
+        StoreUnreachable: its store does not answer, so all other items would fail, too.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(item.here())
+        except StoreUnreachable:
+            raise
+        except (DataError, StoreDenied) as error:
+            yield Lost(str(error))
+        else:
+            yield None

@@ -20,11 +20,11 @@ def ordered(
 ) -> Iterator[R]:
     """`map(work, items)` on threads: decoding, encoding and flow leave the interpreter free.
 
-    For pieces of about one size, whose results may be large: behind a slow one only twice as many as workers are done.
+    For pieces of about equal size whose results may be large: at most two results per worker wait behind a slow piece.
 
     Args:
         workers: None takes one thread a core that this process may use, at most 16.
-        give_up: called when it ends early, to end what is at work; else that would be waited for.
+        give_up: called when it ends early, to stop the work in progress, which would otherwise be waited for.
     """
     if workers is None:
         workers = min(16, num_cores())
@@ -48,14 +48,14 @@ def ordered(
 def finished(
     work: Callable[[T], R], items: Iterable[T], *, workers: int, give_up: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[int, R]]:
-    """Results as they come, each with its item's number: a slow item keeps one worker, and nobody waits for it.
+    """Results as they come, each with its item's number: a slow item occupies one worker and delays no other.
 
     Args:
-        give_up: called when it ends early, to end what is at work; else that would be waited for.
+        give_up: called when it ends early, to stop the work in progress, which would otherwise be waited for.
     """
     waiting = enumerate(items)
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        # As many again as are at work, so that no worker waits while a result is looked at.
+        # Twice as many as workers, so that none waits while a result is processed.
         running = {pool.submit(work, item): number for number, item in islice(waiting, 2 * workers)}
         try:
             while running:

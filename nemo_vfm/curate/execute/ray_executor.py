@@ -15,11 +15,12 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, ray_place
 from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.types.component import PartRefused
+from nemo_vfm.curate.execute.inline_executor import present
 from nemo_vfm.curate.execute.ordered import finished
-from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Work, present
+from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Work
 
 END = "end"
-QUEUED_PARTS = 8  # that a producer may be ahead of whoever takes its parts
+QUEUED_PARTS = 8  # that a producer may be ahead of the consumer of its parts
 _BALANCE_EVERY_S = 20.0
 _OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
@@ -89,17 +90,17 @@ class _Actor:
         self._worker = work.start()
 
     def parts(self, item: Any) -> Iterator[Any]:
-        """The parts of one item, one after the other, and END: of a stream that broke off nobody else could tell."""
+        """The parts of one item, one after the other, and END, without which a broken stream would go unnoticed."""
         yield from self._worker.do(item)
         yield END
 
 
 def ray_module(*, own: bool = False) -> Any:
-    """Ray, told to report to nobody.
+    """Ray, with its usage reports turned off.
 
     Args:
         own: a cluster of this run alone will be begun: a token of its own keeps others away from it. Ray reads this
-            when it is imported; told later, its processes ask for a token that the caller does not send.
+            when it is imported; set later, its processes demand a token that the caller does not send.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if own and "ray" not in sys.modules:
@@ -125,6 +126,8 @@ class Ray:
         permissions: given by the program that composes the recipe, never by a recipe.
     """
 
+    needs_ray = True
+
     def __init__(
         self, *, address: str | None = None, cpus_per_actor: float = 1.0, max_actors: int = 256, attempts: int = 3,
         permissions: Permissions = NOTHING,
@@ -146,10 +149,6 @@ class Ray:
             return ()
         origin = "RAY_ADDRESS" if self.address is None else "allowed by you"
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
-
-    def needs_ray(self) -> bool:
-        """See `Executor`."""
-        return True
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
@@ -190,7 +189,7 @@ class _Pipeline:
         self._balance()
 
     def _balance(self) -> None:
-        """As many actors a step as it needs; what a step costs is known from what it did until now."""
+        """Give each step as many actors as it needs, judged by the time that it has taken so far."""
         done = max(1, self._items_done)
         needs = [
             Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)

@@ -5,11 +5,10 @@ video is decoded in one place and its clips are scored in another, and neither w
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
 from nemo_vfm.core.types.json_value import Json
 
 
@@ -18,26 +17,21 @@ class Item:
     """One piece of work."""
 
     request: Json  #: what is to be done, as plain JSON
-    megapixels: float = 0.0  #: how much is to be worked on, which limits its processor time; see `megapixels`
-    #: makes what the request speaks of present on this machine for the length of a block
+    megapixels: float = 0.0  #: the amount of work, which sets its limit of processor time; see `megapixels`
+    #: makes the requested file available on this machine while a block runs
     here: Callable[[], AbstractContextManager[object]] = nullcontext
-
-
-def megapixels(num_frames: int, width: int, height: int) -> float:
-    """The work that so many frames make, in 10^6 pixels; a smaller frame counts as so many, too."""
-    return num_frames * max(1.0, width * height / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """So many frames more are done; of interest to a progress bar only."""
+    """More frames are done; for the progress bar only."""
 
     frames: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What takes the place of an item's parts when its worker died, again and again."""
+    """Replaces an item's parts when its worker died on every attempt."""
 
     message: str  #: why, as a sentence for the ledger
 
@@ -45,44 +39,26 @@ class Lost:
 Done = tuple[int, list[object] | Lost]  # an item's number, and what came of it
 
 
-@contextmanager
-def present(item: Item) -> Iterator[Lost | None]:
-    """What the item speaks of is present while the block runs; why not, where it cannot be had any more.
-
-    Raises:
-        StoreUnreachable: its store does not answer, so every other item would fail, too.
-    """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(item.here())
-        except StoreUnreachable:
-            raise
-        except (DataError, StoreDenied) as error:
-            yield Lost(str(error))
-        else:
-            yield None
-
-
 class Worker(Protocol):
-    """Work that has begun: it may hold a child process, or a model on a GPU."""
+    """Started work, which may hold a child process or a model on a GPU."""
 
     def do(self, item: object) -> Iterator[object]:
-        """The parts that come of one item, with `Tick`s among them. What it raises stops the whole run."""
+        """The parts that one item yields, with `Tick`s among them. An exception stops the whole run."""
         ...
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
 class Work(Protocol):
-    """Settings of some work. They are sent to where it is done, so they hold nothing that is open."""
+    """The settings of some work. They are sent to other processes, so they hold no open files or handles."""
 
     def start(self, *, isolated: bool = True) -> Worker:
-        """Begin, in this process: models are loaded here, once a worker.
+        """Start in this process: models are loaded here, once per worker.
 
         Args:
-            isolated: what may crash is done in a child process, and not in this one.
+            isolated: whether work that may crash is done in a child process instead of this one.
         """
         ...
 
@@ -91,7 +67,7 @@ class Work(Protocol):
 class Step:
     """One step of a pipeline."""
 
-    name: str  #: for people
+    name: str  #: for progress bars and reports
     work: Work  #: what is done
     cpus: float = 1.0  #: cores that one worker keeps busy
     gpus: float = 0.0  #: GPUs, or a part of one, that one worker needs
@@ -120,13 +96,11 @@ class Watch:
 class Executor(Protocol):
     """Does the steps of a pipeline for all items."""
 
-    def needs_ray(self) -> bool:
-        """Whether Ray must run on its machines."""
-        ...
+    needs_ray: bool  #: whether Ray must run on its machines
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        """Of each item, as it is finished, its number and all its parts, or `Lost`; few more are held than are at work.
+        """Each item's number and parts, or `Lost`, once it is finished; few finished items are held back.
 
-        Parts do not depend on who executes, nor on how many workers there are; the order does.
+        The parts do not depend on the executor or the number of workers; their order does.
         """
         ...

@@ -16,8 +16,8 @@ from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.learned.model_stage import evenly
-from nemo_vfm.curate.record.stage import ClipRecord, Finding
-from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
+from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.score.semantic_duplicate import VectorDuplicates
 from nemo_vfm.dedup.semantic import as_text
 from nemo_vfm.models.pretrained import files_sha256
 from nemo_vfm.models.vision import read_config
@@ -28,8 +28,8 @@ _LOADED: dict[str, tuple[Any, Any]] = {}
 
 @needs_gpu()
 @needs_packages("transformers")
-class CosmosEmbed:
-    """Finds clips that are much of the same kind, by one vector a clip; see `score.semantic_duplicate`.
+class CosmosEmbed(VectorDuplicates):
+    """Finds clips of similar content by one vector per clip; see `score.semantic_duplicate`.
 
     The folder's own code makes pictures ready and computes: `processor(videos=...)` and
     `model.get_video_embeddings(videos=...).visual_proj`, in float32. It is run with your rights.
@@ -82,17 +82,9 @@ class CosmosEmbed:
             _LOADED[self.fingerprint()] = _loaded(self.folder)
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
-        """See `Learned.judge`; vectors are kept in float16. Each clip is asked about alone, so in any company alike."""
+        """See `Learned.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
         self.load()
         return [Finding(vector=as_text(self._vector(frames_THWC))) for frames_THWC in clips]
-
-    def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Cosine of each clip to the other clip most like it."""
-        return nearest(vectors, self.seed)
-
-    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
-        """`{position of a duplicate: position of the clip to keep}`."""
-        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
 
     def _vector(self, frames_THWC: Frames) -> NDArray[np.float32]:
         import torch

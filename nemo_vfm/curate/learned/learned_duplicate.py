@@ -10,22 +10,22 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, evenly
-from nemo_vfm.curate.record.stage import ClipRecord, Finding
-from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
+from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.score.semantic_duplicate import VectorDuplicates
 from nemo_vfm.dedup.semantic import as_text
 
 
 @needs_gpu()
-class LearnedDuplicate:
-    """Finds clips that are much of the same kind, by CLIP or SigLIP features; see `score.semantic_duplicate`.
+class LearnedDuplicate(VectorDuplicates):
+    """Finds clips of similar content by CLIP or SigLIP features; see `score.semantic_duplicate`.
 
     A clip's vector is the mean of its frames' unit vectors, scaled to length 1.
 
     Args:
         model: builds the encoder, such as a `Scorer` with no outputs.
-        task: says what its output means, such as `Recognise`.
+        task: interprets its output, such as `Recognise`.
         trained: a checkpoint of a training of this encoder, or a folder of them; None takes the model's own weights.
-        num_frames: frames that are looked at, spread over the clip.
+        num_frames: frames that are used, spread over the clip.
         batch_size: frames at once.
         quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
@@ -54,7 +54,7 @@ class LearnedDuplicate:
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
-        """See `Learned.judge`; vectors are kept in float16, beyond which company would show."""
+        """See `Learned.judge`; vectors are stored in float16, since further digits depend on the batch."""
         found = []
         for features_TD in self.bearer.say(clips):
             lengths_T1 = np.linalg.norm(features_TD, axis=1, keepdims=True)
@@ -66,11 +66,3 @@ class LearnedDuplicate:
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""
         return f"semantic/1 {self.bearer.fingerprint()} {self.num_frames}"
-
-    def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Cosine of each clip to the other clip most like it."""
-        return nearest(vectors, self.seed)
-
-    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
-        """`{position of a duplicate: position of the clip to keep}`."""
-        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)

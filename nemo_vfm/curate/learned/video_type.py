@@ -34,7 +34,7 @@ class VideoType:
         classes: a folder whose config.json names the classes (`id2label`, or `classes`), as a check on the task; None
             trusts the task.
         trained: a checkpoint of a training of this scorer, or a folder of them; None takes the model's own weights.
-        num_frames: frames that are looked at, spread over the clip.
+        num_frames: frames that are used, spread over the clip.
         batch_size: frames at once.
     """
 

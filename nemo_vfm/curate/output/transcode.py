@@ -1,10 +1,10 @@
-"""Transcodes each kept clip to an mp4 of exactly its frames, restores it where need be, and keeps what was encoded.
+"""Transcodes each kept clip to an mp4 of exactly its frames, restores it if needed, and keeps track of the results.
 
 An image keeps its file, or becomes a PNG (`StillImage.as_stored`).
 
-Clips are files until they are in the shards; from then on they are in the shards alone. What is known of a clip, its
-fact, stays a small file in `work/clips`, which says when only the shards hold the clip. Such facts go before their
-shards do: a kill in between costs an encoding, never a wrong clip.
+Clips are files until they are in the shards, and then they are only there. The facts about a clip stay in a small file
+in `work/clips`, which says when only the shards hold the clip. The facts are deleted before the shards: after a kill
+in between, a clip is encoded again, and never a wrong one used.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_j
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
+from nemo_vfm.curate.examine.examine_file import Unchanged, reason_of
 from nemo_vfm.curate.examine.findings import fingerprint, in_names
-from nemo_vfm.curate.examine.probe import Unchanged, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
@@ -41,41 +41,37 @@ from nemo_vfm.data.video.video_info import times_shown
 
 _IN_SHARDS = "in_shards"
 _LOOKED_AT = 8
-_HELD_BACK = 120  # frames that an encoder may have taken and not written yet: as many as any of ours looks ahead
+_HELD_BACK = 120  # frames that an encoder may hold before it writes them: the longest lookahead of ours
 Audio = Literal["keep", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Where encoded clips lie: under a name that changes with what they were encoded with."""
+    """The encoded clips. Their file names change with the settings of encoder and restorers."""
 
     folder: WritePath  #: of all encoded clips
     stamp: str  #: the fingerprint of encoder and restorers
-    shards: Path  #: the finished clip shards, which may be the only place of a clip's media
+    shards: Path  #: the finished clip shards, which may hold the only copy of a clip
 
     @classmethod
     def of(
         cls, folder: Path, shards: Path, transcode: object, restore: Mapping[str, Restorer], decode: Decoding = "cpu"
     ) -> "Media":
-        """The place of clips encoded with these settings."""
+        """The clips encoded with these settings."""
         return cls(folder, fingerprint(transcode, list(restore.items()), *in_names(decode))[:8], shards)
 
     def path(self, clip_id: str) -> Path:
-        """Where a clip's mp4 lies, or will lie."""
+        """The path of a clip's mp4, whether it exists or not."""
         return self.folder / f"{clip_id}-{self.stamp}.mp4"
 
-    def image_path(self, clip_id: str, extension: str) -> Path:
-        """Where an image lies, or will lie; `.jpg` without `.image` is the picture of before and after."""
-        return self.folder / f"{clip_id}-{self.stamp}.image.{extension}"
-
     def file_of(self, record: ClipRecord) -> Path:
-        """The file of a clip or an image that is encoded; one that only the shards hold is taken out of them."""
+        """The file of an encoded clip or image; it is extracted from the shards if only they hold it."""
         clip_id, fact = record.clip.id, self.fact_of(record)
         self._take_out(clip_id, fact)
         return self._files(clip_id, fact)[0]
 
     def fact_of(self, record: ClipRecord) -> Json:
-        """Size, sound and what was mended, of a clip that is encoded; None where it is not, or with another box."""
+        """Size, sound and repairs of an encoded clip; None if it is not encoded, or was cropped to another box."""
         clip_id = record.clip.id
         try:
             fact = read_json(self.path(clip_id).with_suffix(".json"))
@@ -86,9 +82,9 @@ class Media:
             return None
 
     def make_way(self, kept: Sequence[ClipRecord]) -> None:
-        """Before the shards are written anew: what only the old ones hold and the new ones will not is taken out.
+        """Before the shards are rewritten, extract the clips that only the old shards hold and the new ones will not.
 
-        What was encoded with other settings is forgotten.
+        Clips encoded with other settings are forgotten.
         """
         wanted = {record.clip.id for record in kept}
         for file in sorted(self.folder.glob("*.json")):
@@ -106,7 +102,7 @@ class Media:
             file.unlink()
 
     def drop(self, kept: Sequence[ClipRecord]) -> None:
-        """Delete the media of clips that the shards hold, once every byte of the shards is right."""
+        """Delete the files of clips that the shards hold, once every byte of the shards has been verified."""
         facts = {one.clip.id: fact for one in kept if not (fact := self.fact_of(one)).get(_IN_SHARDS)}
         if facts and (problems := verify(self.shards)):
             raise UserError(f"{problems[0]}, although it was just written; check the disk. The clips are kept in "
@@ -118,7 +114,7 @@ class Media:
                 file.unlink(missing_ok=True)
 
     def _files(self, clip_id: str, fact: Json, stamp: str | None = None) -> list[Path]:
-        """The media that belongs to a fact: the clip or image first, then its sound."""
+        """The files that belong to a fact: the clip or image first, then its sound."""
         name = f"{clip_id}-{stamp or self.stamp}"
         if "image" in fact:
             return [self.folder / f"{name}.image.{fact['image']}"]
@@ -145,7 +141,7 @@ class Media:
 
 
 def _changed(shards: Path) -> int:
-    """When the shards were written; -1 where there are none."""
+    """When the shards were written; -1 if there are none."""
     index = shards / "shards.json"
     return index.stat().st_mtime_ns if index.is_file() else -1
 
@@ -202,7 +198,7 @@ class Encode:
     decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
+        """One reply per clip: `{"id", "message"}`; message is None if it is encoded."""
         path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
         unchanged.check()
         with nullcontext() if request.get("image") else PyAVReader(path, decode=self.decode) as reader:
@@ -215,7 +211,7 @@ class Encode:
                         self._one(reader, path, clip, unchanged, tick)
                 except MemoryError:
                     raise
-                except Exception as error:  # one clip's trouble must not cost the others
+                except Exception as error:  # an error in one clip must not stop the others
                     if is_full(error):
                         raise
                     message = unchanged.why_not() or reason_of(error, path, name)
@@ -229,7 +225,8 @@ class Encode:
         if mended:
             picture = _side_by_side(image.picture_HWC, after_THWC[0])
             write_bytes(self.media.path(clip_id).with_suffix(".jpg"), picture)
-        write_bytes(self.media.image_path(clip_id, extension), data)
+        # `.jpg` without `.image` is the picture of before and after.
+        write_bytes(self.media.folder / f"{clip_id}-{self.media.stamp}.image.{extension}", data)
         height, width = after_THWC.shape[1:3]
         fact = {"width": width, "height": height, "audio": "", "audio_failure": None, "image": extension}
         fact |= {"restored": sorted(mended), "facts": _facts(mended)}
@@ -248,7 +245,7 @@ class Encode:
         frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
         how = self.transcode
         facts = _facts(mended)
-        # A recorder whose pictures pause may go on with the sound: what lies in a hole goes with it.
+        # A recorder may pause the pictures and continue the sound: sound in a gap is dropped with it.
         start_s, end_s = (float(pts * info.time_base) for pts in (info.pts[span[0]], info.end_pts(span[1] - 1)))
         with clip_audio(path, start_s, end_s, keep=how.audio == "keep") as audio, closing(frames):
             written = encode_mp4(
@@ -269,7 +266,7 @@ class Encode:
     def _look(
         self, reader: PyAVReader, clip: Json, tick: Callable[[int], None]
     ) -> tuple[dict[str, Restoration], bytes | None]:
-        """What each restorer wants to do, each seeing what those before it leave; a picture of before and after."""
+        """What each restorer wants to do, each given the result of those before it; a picture of before and after."""
         if not self.restore:
             return {}, None
         numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
@@ -281,13 +278,13 @@ class Encode:
     def _find(
         self, before_THWC: NDArray[np.uint8], tick: Callable[[int], None], clip: Json | None = None
     ) -> tuple[dict[str, Restoration], NDArray[np.uint8]]:
-        """What each restorer wants to do, each seeing what those before it leave; the frames when all is done."""
+        """What each restorer wants to do, each given the result of those before it; the frames after all of them."""
         frames_THWC = before_THWC
         found = {}
         for name, restorer in self.restore.items():
             with _by(name):
                 tick(0)
-                # Of frames that another restorer has made larger or smaller, the file's box says nothing.
+                # The file's box does not apply to frames that another restorer has resized.
                 if clip and isinstance(restorer, Crops) and frames_THWC.shape == before_THWC.shape:
                     restoration = restorer.crop(clip["picture"])
                 else:
@@ -299,7 +296,7 @@ class Encode:
 
 
 class _Sized:
-    """Frames on their way, each told when it is certainly encoded, and the size of the first, as it will be encoded."""
+    """Passes frames on, counts each once it is certainly encoded, and notes the size at which the first is encoded."""
 
     def __init__(self, frames: Iterable[FrameToEncode], tick: Callable[[int], None]) -> None:
         self._frames, self._tick = frames, tick
@@ -318,12 +315,12 @@ class _Sized:
             self._tick(int(self._held > _HELD_BACK))
 
     def close(self) -> None:
-        """The clip is written, or never will be."""
+        """Count the rest: the clip is written, or never will be."""
         self._tick(min(self._held, _HELD_BACK))
 
 
 def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:
-    """Two pictures of one height, as JPEG; never larger than they are, so that fine stripes stay what they are."""
+    """Two pictures of equal height, as JPEG; never enlarged, so that fine stripes are preserved."""
     height = min(height_px, *(picture.shape[0] for picture in (before, after)))
     parts = [
         cv2.resize(picture, (max(1, round(picture.shape[1] * height / picture.shape[0])), height),
@@ -336,7 +333,7 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
 
 
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
-    """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
+    """The decoder's own frames, without loss; converted to RGB only if their shape must change."""
     info = reader.info()
     for _, frame in reader.decoded(range(*span), past_losses=True):
         changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
@@ -344,7 +341,7 @@ def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
 
 
 def _evenly(frames: Iterable[FrameToEncode], times: Iterable[int]) -> Iterator[FrameToEncode]:
-    """Each frame as often as it is seen at a constant rate."""
+    """Each frame, repeated as often as it is shown at a constant rate."""
     for frame, count in zip(frames, times, strict=False):
         yield from repeat(frame, count)
 
@@ -360,7 +357,7 @@ def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restorati
 
 
 def _pictures(reader: PyAVReader, numbers: Sequence[int]) -> Iterator[Frame]:
-    """Frames in RGB; the next one for one that was lost on the way, as stages saw them."""
+    """Frames in RGB; a lost frame is replaced by the next one, as it was for stages."""
     return (reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True))
 
 
@@ -376,7 +373,7 @@ def _facts(mended: Mapping[str, Restoration]) -> dict[str, float]:
 
 @contextmanager
 def _by(name: str) -> Iterator[None]:
-    """Whose trouble it is: restorers are the user's own, and a KeyError's whole text is a key."""
+    """Name the restorer in its errors: it may be the user's own, and the whole text of a KeyError is a key."""
     try:
         yield
     except MemoryError:

@@ -28,7 +28,7 @@ _NAMES = ("clip_id", "stage", "column", "vector")
 
 
 def finished(marker: Path, made_of: str) -> Json:
-    """What a finished run of this very state wrote into its marker; None where there is none, or it is damaged."""
+    """The marker that a finished run with this very state wrote; None if there is none, or it is damaged."""
     try:
         found = read_json(marker)
         return found if found["made_of"] == made_of else None
@@ -47,7 +47,7 @@ def shards_digest(shards: Place) -> str:
 def write_scores(
     path: Path, records: Sequence[ClipRecord], columns: Sequence[str], labels: Collection[str] = ()
 ) -> None:
-    """scores.parquet: a row a clip, kept or not; a score that it never got is null. `labels` are columns of words."""
+    """scores.parquet: one row per clip, kept or not; a missing score is null. `labels` are columns of words."""
     table: dict[str, list[object]] = {
         "clip_id": [record.clip.id for record in records],
         "source": [record.source for record in records],
@@ -55,7 +55,7 @@ def write_scores(
         "last_frame": [record.clip.last_frame for record in records],
         **{name: [getattr(record, name) for record in records] for name in _FACTS},
     }
-    for name in ("fps", "duration_s"):  # of an image null, which is what tells it from a clip
+    for name in ("fps", "duration_s"):  # null for an image, which distinguishes it from a clip
         table[name] = [None if record.is_image else getattr(record, name) for record in records]
     text, count = pa.string(), pa.int64()
     kinds = dict.fromkeys(("clip_id", "source", "decision", "rule", "message", "duplicate_of", "caption"), text)
@@ -70,7 +70,7 @@ def write_scores(
 
 
 def clip_json(record: ClipRecord) -> Json:
-    """The clip as the shard's `.json` member has it."""
+    """The content of the clip's `.json` member."""
     clip = record.clip
     return {
         "schema": CLIP_SCHEMA, "source": record.source, "source_id": clip.source_id,
@@ -85,7 +85,7 @@ def clip_json(record: ClipRecord) -> Json:
 
 
 def _shape(record: ClipRecord) -> dict[str, Json]:
-    """What buckets and loaders ask of a clip."""
+    """The properties of a clip that buckets and loaders need."""
     more = 0 if record.is_image else 1  # 4:2:0 has no odd sizes: the encoder adds a column or row
     return {
         "width": record.width + more * (record.width % 2),
@@ -98,7 +98,7 @@ def _shape(record: ClipRecord) -> dict[str, Json]:
 
 
 def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new folder and put it in the old one's place; a kill in between leaves none, never half of one."""
+    """Fill a new folder and replace the old one with it; after a kill in between there is none, never half of one."""
     partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("partial", "old"))
     for left in (partial, old):
         shutil.rmtree(left, ignore_errors=True)
@@ -106,7 +106,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(partial)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # a full disk has room again for what tells of it
+        shutil.rmtree(partial, ignore_errors=True)  # makes room on a full disk for the messages about it
         raise
     if folder.exists():
         folder.rename(old)
@@ -115,7 +115,7 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def shape_of(record: ClipRecord) -> Shape:
-    """The clip as buckets see it, once it is encoded."""
+    """The encoded clip as buckets see it."""
     shape = _shape(record)
     return Shape(record.clip.id, shape["width"], shape["height"], shape["num_frames"], record.fps, record.duration_us)
 
@@ -148,16 +148,16 @@ def write_shards(
                 }
                 more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
                 if film.suffix == ".png" and is_deep(data):
-                    more["is_deep"] = True  # loaders count pictures of 16 bits by this
+                    more["is_deep"] = True  # by which loaders count 16-bit pictures
                 writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
 
     replace_folder(folder, fill)
 
 
 def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
-    """Make a folder hold these files of another one, `{name there: name here}`, and no more; linked where it can be."""
+    """Make a folder hold exactly these files of another one, `{name there: name here}`; hard links where possible."""
     names = set(wanted.values())
-    for path in target.iterdir() if target.is_dir() else ():  # of an earlier run with other settings
+    for path in target.iterdir() if target.is_dir() else ():  # left by a run with other settings
         if path.name not in names and path.is_file():
             path.unlink()
     for theirs, ours in sorted(wanted.items()):
@@ -165,7 +165,7 @@ def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
             with atomic_path(target / ours) as temporary:
                 try:
                     os.link(source / theirs, temporary)
-                except OSError:  # another disk, or one that has no second names
+                except OSError:  # another disk, or one without hard links
                     shutil.copyfile(source / theirs, temporary)
 
 
@@ -183,7 +183,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
-    """vectors.parquet: a row for each clip and comparing stage; no row where nothing was remembered."""
+    """vectors.parquet: one row per clip and comparing stage, if anything was stored about the clip."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -194,7 +194,7 @@ def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str
         if name in record.vectors
     )
     schema = pa.schema([(name, pa.string()) for name in _NAMES])
-    # A vector is 50 KB of text, and no two are alike: some at a time, and no table of those that were seen.
+    # A vector is 50 KB of text, and no two are alike: write some at a time, without a dictionary.
     with (
         atomic_path(path) as temporary,
         pq.ParquetWriter(temporary, schema, use_dictionary=list(_NAMES[:-1])) as writer,
@@ -204,7 +204,7 @@ def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str
 
 
 def read_vectors(path: Path) -> dict[str, dict[str, str]]:
-    """Of every compared column, clip id -> vector; nothing where there is no such file."""
+    """For each compared column, clip id -> vector; empty if there is no such file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,9 +1,9 @@
-"""Holds the small frames of one clip, and gives stages those they ask for, by number.
+"""Holds the small frames of one clip, and gives stages the frames that they request, by number.
 
 Shape letters: T frames, H height, W width, C colours (RGB), B blocks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -21,7 +21,7 @@ def luma(frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class MotionVectors:
-    """What the encoder said of one frame's motion, as FFmpeg exports it."""
+    """The motion that the encoder stored for one frame, as FFmpeg exports it."""
 
     width: int  #: of the coded picture, in pixels
     height: int  #: of the coded picture, in pixels
@@ -32,11 +32,11 @@ class MotionVectors:
 
 @dataclass(frozen=True, slots=True)
 class DecoderReport:
-    """What decoding said of a clip's frames, mostly as shares of them."""
+    """What the decoder reported about a clip's frames, mostly as shares of them."""
 
     corrupt: float = 0.0  #: damaged, or predicted from one that is
     interlaced: float = 0.0  #: stored interlaced
-    repeated: float = 0.0  #: written once more than they are there, since the next one comes late
+    repeated: float = 0.0  #: repeated when the clip is written, since the next frame comes late
     transfer: Transfer = "sdr"  #: of the first frame of HDR, as it is stored; sdr where there is none
 
 
@@ -47,8 +47,8 @@ class ClipFrames:
         fps: frames per second of the source.
         read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where
-            nobody asked for them (see `stage.ReadsVectors`).
-        told: what decoding said of the frames.
+            no stage needs them (see `stage.ReadsVectors`).
+        decoder_report: what the decoder reported about the frames.
         is_image: it is a still image: it has no time, and a stage that measures motion gives it no score.
     """
 
@@ -58,12 +58,13 @@ class ClipFrames:
         fps: float,
         read: Callable[[Sequence[int]], Frames],
         vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
-        told: DecoderReport | None = None,
+        decoder_report: DecoderReport | None = None,
         *,
         is_image: bool = False,
     ) -> None:
         assert num_frames >= 1 and fps > 0
-        self.num_frames, self.fps, self.told, self.is_image = num_frames, fps, told or DecoderReport(), is_image
+        self.num_frames, self.fps, self.is_image = num_frames, fps, is_image
+        self.decoder_report = decoder_report or DecoderReport()
         self._read, self._vectors = read, vectors
         self._rgb: dict[int, Frames] = {}
         self._luma: dict[int, Frames] = {}
@@ -93,7 +94,7 @@ class ClipFrames:
         return np.stack([self._luma[number] for number in numbers])
 
     def motion_vectors(self, numbers: Sequence[int]) -> list[MotionVectors] | None:
-        """What the codec says of these frames; None where it says nothing."""
+        """The motion vectors of these frames; None where the codec has none or no stage needs them."""
         return None if self._vectors is None else self._vectors(sorted(set(numbers)))
 
     def evenly(self, count: int) -> list[int]:
@@ -116,8 +117,3 @@ class ClipFrames:
         steps = self.num_frames - 1
         firsts = [(2 * k + 1) * steps // (2 * count) for k in range(count)]
         return [number for first in firsts for number in (first, min(first + 1, steps))]
-
-
-def by_number(kept: Mapping[int, Frames]) -> Callable[[Sequence[int]], Frames]:
-    """A `read` for `ClipFrames` from frames kept by their number."""
-    return lambda numbers: np.stack([kept[number] for number in numbers])

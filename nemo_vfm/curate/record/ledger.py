@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(x\d+)?(?!\w)")
 
 
 def kind_of(message: str, name: str) -> str:
-    """A reason without the file's name and without numbers, so that all files with one trouble share one row."""
+    """The reason without the file's name and without numbers, so that all files with the same problem share one row."""
     text = message.removeprefix(f"{name}: ")
     text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "the file", text)
     return _NUMBER.sub("N", text)
@@ -30,7 +30,7 @@ class FileRecord:
 
     found: SourceFile
     source_id: str = ""  #: sha256 of its bytes; empty where it cannot be read
-    state: str = ""  #: what tells that its bytes are still those (`state_of`); empty where it is fetched
+    state: str = ""  #: shows whether its bytes are still the same (`state_of`); empty for a fetched file
     info: MediaInfo | None = None  #: what its container says; None where it cannot be opened
     duration_us: int = 0  #: microseconds it lasts, 0 if unknown
     trimmed_us: int = 0  #: microseconds of it that lie between clips, in transitions that the splitter trimmed
@@ -43,7 +43,7 @@ class FileRecord:
 
     @property
     def findings_key(self) -> str:
-        """What findings are kept under: the bytes, and the spans of them where a table asks for such."""
+        """The key under which findings are stored: the bytes, and the spans that a table requests."""
         spans_s = self.found.spans_s
         return self.source_id if spans_s is None else f"{self.source_id}-{sha256_text(repr(spans_s))[:16]}"
 

@@ -27,18 +27,18 @@ from nemo_vfm.data.shards.clip_id import Clip
 
 @dataclass(frozen=True, slots=True)
 class TableSpan:
-    """What a row of a table says of a video, or of a span of it."""
+    """What one row of a table says about a video or a span of it."""
 
     row: str  #: which row, for messages
-    start_s: float | None = None  #: seconds from the first frame; None begins with it
-    #: seconds from the first frame; None ends with the last. Without both the row is of the whole video.
+    start_s: float | None = None  #: seconds from the first frame; None starts at it
+    #: seconds from the first frame; None ends after the last. Without both, the row describes the whole video.
     end_s: float | None = None
     caption: str = ""  #: of the span; empty where there is none
     scores: Mapping[str, float | str] = field(default_factory=dict)  #: numbers and labels that rules may read
 
     @property
     def seconds(self) -> tuple[float, float] | None:
-        """Where a span begins and ends; infinity is the end of the video. None of a row of the whole video."""
+        """Where the span begins and ends; infinity is the end of the video. None for a row about the whole video."""
         if self.start_s is None and self.end_s is None:
             return None
         return self.start_s or 0.0, inf if self.end_s is None else self.end_s
@@ -48,33 +48,33 @@ class TableSpan:
 class SourceFile:
     """One file of the source."""
 
-    path: Path  #: where it lies, or will lie once it is fetched
+    path: Path  #: where the file is, or will be once it is fetched
     name: str  #: its path relative to the source's folder, with forward slashes: what ledgers and tables call it
-    #: makes it a local file for the length of a block; None where it is one
+    #: makes it a local file while a block runs; None if it already is one
     fetch: Callable[[], AbstractContextManager[Path]] | None = None
-    #: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size and times
-    #: tell
+    #: changes with the file's bytes, as far as can be known without reading them; empty for a local file, whose size
+    #: and times are compared instead
     identity: str = ""
-    passed_over: str | None = None  #: why the source does not take it, as the ledger's rule; None where it does
+    passed_over: str | None = None  #: why the source skips it, as a rule of the ledger; None if it does not
     #: the folder that was given as the source: links beside the file are followed while they stay inside; None is the
     #: file's own folder
     root: Path | None = None
-    #: what a table says of it. A row of the whole video leaves it to the splitter, and is the only one then; others are
-    #: a clip each.
+    #: what a table says about it. A row about the whole video leaves the cutting to the splitter, and is then the only
+    #: row; every other row is one clip.
     rows: tuple[TableSpan, ...] = ()
 
     @property
     def spans_s(self) -> list[tuple[float, float]] | None:
-        """The spans that a table asks for, each once and ascending; None leaves the file to the splitter."""
+        """The spans that a table requests, without repeats and in order; None leaves the file to the splitter."""
         return sorted({row.seconds for row in self.rows if row.seconds is not None}) or None
 
     @property
     def is_image(self) -> bool:
-        """Whether its name ends as an image's does."""
+        """Whether the file name has the suffix of an image."""
         return self.path.suffix.lower() in IMAGE_SUFFIXES
 
     def here(self) -> AbstractContextManager[Path]:
-        """Its path, with the file at it while the block runs."""
+        """The path; the file is there while the block runs."""
         return nullcontext(self.path) if self.fetch is None else self.fetch()
 
 
@@ -97,30 +97,30 @@ class ClipRecord:
 
     clip: Clip  #: which frames of which source
     source: str  #: the name of the first file with these bytes
-    paths: tuple[Path, ...]  #: every file with these bytes, since a sidecar may lie beside any of them
+    paths: tuple[Path, ...]  #: every file with these bytes, since a sidecar file may stand beside any of them
     fps: float
     width: int
     height: int
     duration_us: int  #: microseconds it lasts, an integer so that ledgers add up exactly; 0 of an image
-    scores: dict[str, float | str] = field(default_factory=dict)  #: every number, and every label, any stage gave it
-    vectors: dict[str, str] = field(default_factory=dict)  #: what comparisons remember of it, by stage name
+    scores: dict[str, float | str] = field(default_factory=dict)  #: all numbers and labels that stages gave it
+    vectors: dict[str, str] = field(default_factory=dict)  #: what comparing stages store about it, by stage name
     message: str | None = None  #: why it failed; None where it did not
     rule: str | None = None  #: the rule that dropped it; None where it is kept or failed
-    duplicate_of: str | None = None  #: id of the kept clip that says the same
+    duplicate_of: str | None = None  #: id of the kept clip that it duplicates
     caption: str = ""
     caption_by: str = ""
-    #: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`
+    #: how the caption was made, as in the clip's `.json`; every name begins with `caption_`
     caption_facts: dict[str, Json] = field(default_factory=dict)
-    restored: tuple[str, ...] = ()  #: names of the restorers that mended it
+    restored: tuple[str, ...] = ()  #: names of the restorers that repaired it
     #: the picture inside bars as its file's clips agree on it: left, top, right, bottom, the latter two exclusive, in
     #: pixels; None is the whole frame
     picture: tuple[int, ...] | None = None
-    audio: str = ""  #: what became of its sound, see `ClipAudio.kind`; empty where it is not encoded
+    audio: str = ""  #: what happened to its sound, see `ClipAudio.kind`; empty if it is not encoded
     audio_failure: str | None = None  #: why its sound failed
     #: the source's folder, outside of which no sidecar may lie; None is each file's own folder
     root: Path | None = None
     is_image: bool = False  #: whether it is a still image: a clip of one frame without duration or rate
-    source_caption: str = ""  #: what the source itself says of it; it goes before every captioner
+    source_caption: str = ""  #: the caption that the source itself gives; it takes precedence over every captioner
 
     @property
     def duration_s(self) -> float:
@@ -133,7 +133,7 @@ class ClipRecord:
         return "failed" if self.message is not None else "dropped" if self.rule is not None else "kept"
 
     def value(self, column: str) -> float | str:
-        """A score, or one of the facts in `FACTS` that need no stage: NaN where an image has none."""
+        """A score, or one of the `FACTS` that need no stage; NaN where an image has none."""
         return self.scores[column] if column in self.scores else float(FACTS[column](self))
 
 
@@ -151,7 +151,7 @@ class Source(Protocol):
     """Where the videos come from."""
 
     def files(self) -> list[SourceFile]:
-        """Every video file, and each that is passed over, sorted by name. UserError where there is none to take."""
+        """All files, also those that are skipped, sorted by name. UserError if none can be used."""
         ...
 
 
@@ -160,16 +160,16 @@ class Fetching(Source, Protocol):
     """A source whose videos may have to be fetched first."""
 
     def fetch_into(self, folder: Path) -> None:
-        """Where fetched files may lie, told before `files` is called."""
+        """Set the folder for fetched files; called before `files`."""
         ...
 
 
 @runtime_checkable
 class GivesScores(Source, Protocol):
-    """A source that knows scores of its clips, which rules may read like those of stages."""
+    """A source that gives scores for its clips, which rules may read like those of stages."""
 
     def score_columns(self) -> Mapping[str, type[float] | type[str]]:
-        """Their names, and whether they are numbers or words, from the data themselves."""
+        """The names of the scores, and whether each holds numbers or words, as found in the data."""
         ...
 
 
@@ -178,30 +178,30 @@ class Splitter(Protocol):
     """Cuts a video into shots."""
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """Spans of `frames` in order and without overlap, each given as soon as it is certain.
+        """Spans of `frames` in order and without overlap, each yielded as soon as it is certain.
 
         The first begins at the first frame and the last ends at the last; frames between spans belong to no shot.
         A video whose time stamps have holes is given part by part, in one call each.
-        Frames come once, small, in order of presentation. What is held back is held in memory by the caller, too.
+        Frames come once, small, in presentation order. Frames that wait for a decision stay in the caller's memory.
         """
         ...
 
 
 @runtime_checkable
 class Ready(Protocol):
-    """A part that may turn out to be unusable: asked once, before any video, lest every file fails for it."""
+    """A part that may be unusable: checked once, before the first video, so that not every file fails because of it."""
 
     def ready(self) -> None:
-        """UserError or DataError where it cannot work, such as for weights of another network."""
+        """UserError or DataError if it cannot work, for example with weights of another network."""
         ...
 
 
 @runtime_checkable
 class Stage(Protocol):
-    """Gives clips numbers and labels, and decides nothing: rules do that.
+    """Gives clips numbers and labels. It decides nothing; rules do.
 
-    What a recipe names is one of `AnyStage`: a restorer, too, has columns. What it finds is kept from one run to the
-    next. Whoever changes what its code computes raises `results_revision` of its class, a number (1 where none is).
+    A recipe names one of `AnyStage`; a restorer has columns, too. Results are kept from one run to the next: after a
+    change to what the code computes, raise `results_revision` of the class (a number; 1 if there is none).
     """
 
     def columns(self) -> Sequence[str]:
@@ -211,10 +211,10 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Labelling(Stage, Protocol):
-    """A stage some of whose columns are words and not numbers."""
+    """A stage some of whose columns hold words instead of numbers."""
 
     def labels(self) -> Mapping[str, Sequence[str]]:
-        """Of each such column, the words that may stand in it."""
+        """For each such column, the words that it may hold."""
         ...
 
 
@@ -223,7 +223,7 @@ class Score(Stage, Protocol):
     """A stage that looks at one clip at a time."""
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float | str]:
-        """The scores of one clip; ValueError costs that clip only."""
+        """The scores of one clip; a ValueError fails that clip alone."""
         ...
 
 
@@ -232,29 +232,29 @@ class FileScore(Stage, Protocol):
     """A stage whose scores of a clip depend on all clips of its file."""
 
     def remember(self, footage: ClipFrames) -> str:
-        """What is kept of one clip, as text; ValueError costs that clip only."""
+        """What is stored about one clip, as text; a ValueError fails that clip alone."""
         ...
 
     def agree(self, memories: Sequence[str]) -> Sequence[Mapping[str, float | str]]:
-        """The scores of each of a file's clips, given what is kept of all of them, in order."""
+        """The scores of each clip of a file, given what was stored about all of them, in order."""
         ...
 
 
 @runtime_checkable
 class ReadsVectors(Score, Protocol):
-    """A stage that wants `ClipFrames.motion_vectors`; without such a stage the decoder is not asked for them."""
+    """A stage that needs `ClipFrames.motion_vectors`; without such a stage the decoder does not export them."""
 
     def reads_vectors(self) -> bool:
-        """Whether it wants them as it is set."""
+        """Whether it needs them with its settings."""
         ...
 
 
 @runtime_checkable
 class Compares(Stage, Protocol):
-    """A stage that compares all clips with each other; it has one column, a likeness."""
+    """A stage that compares all clips with each other; its one column is a similarity."""
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Of each clip to the other clip most like it."""
+        """The similarity of each clip to the other clip most like it."""
         ...
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
@@ -264,38 +264,38 @@ class Compares(Stage, Protocol):
 
 @runtime_checkable
 class Comparison(Compares, Protocol):
-    """A comparison that needs no weights: each clip is remembered where it is decoded."""
+    """A comparison that needs no weights: what it stores about a clip is computed where the clip is decoded."""
 
     def remember(self, footage: ClipFrames) -> str:
-        """What is kept of one clip for comparing, as text."""
+        """What is stored about one clip for the comparison, as text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a learned stage says of a clip."""
+    """What a learned stage finds in a clip."""
 
     scores: Mapping[str, float | str] = field(default_factory=dict)  #: its columns; those of a comparison come later
-    #: what a learned comparison remembers of the clip, as text; None where there is nothing to compare
+    #: what a learned comparison stores about the clip, as text; None if it compares nothing
     vector: str | None = None
 
 
 @runtime_checkable
 class Learned(Stage, Protocol):
-    """A stage that bears a model. It may be one of `Compares`, too."""
+    """A stage with a model. It may also be one of `Compares`."""
 
     def wanted(self, num_frames: int, fps: float) -> list[int]:
-        """The numbers of the frames it wants of a clip, ascending."""
+        """The numbers of the frames that it needs from a clip, ascending."""
         ...
 
     def load(self) -> None:
-        """Read the weights from their local path; once a process, before the first `judge`."""
+        """Read the weights from their local path; called once per process, before the first `judge`."""
         ...
 
     def judge(self, clips: Sequence[NDArray[np.uint8]]) -> list[Finding]:
-        """What it says of each clip, given the wanted frames of each, (T, H, W, C).
+        """The findings about each clip, given its wanted frames, (T, H, W, C).
 
-        A clip must get the same finding in any company.
+        A clip must get the same finding whatever other clips are judged with it.
         """
         ...
 
@@ -309,20 +309,20 @@ AnyStage: TypeAlias = Score | FileScore | Comparison | Learned
 
 @runtime_checkable
 class Restoration(Protocol):
-    """What is to be done to one clip."""
+    """A repair of one clip."""
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Some successive frames, restored; all of a clip's pieces get the same size."""
+        """Restore some successive frames; all pieces of a clip get the same size."""
         ...
 
     def facts(self) -> Mapping[str, float]:
-        """What was found and done, by column of the table."""
+        """What was found and done, by column of the table of scores."""
         ...
 
 
 @runtime_checkable
 class Restorer(Protocol):
-    """Looks at clips that are kept, at full size, and mends those that need it while they are encoded."""
+    """Inspects kept clips at full size, and repairs those that need it while they are encoded."""
 
     def look(self, frames_THWC: NDArray[np.uint8]) -> Restoration | None:
         """Choose a restoration from up to 8 evenly spaced frames at full size; None leaves every bit as it is."""
@@ -335,10 +335,10 @@ class Restorer(Protocol):
 
 @runtime_checkable
 class Crops(Restorer, Protocol):
-    """A restorer that goes by what all clips of a file agree on, and looks itself only where nobody asked them."""
+    """A restorer that uses the box that all clips of a file agree on, and inspects frames only where there is none."""
 
     def crop(self, picture: Sequence[int] | None) -> Restoration | None:
-        """From `ClipRecord.picture`, what is to be done."""
+        """Choose a restoration from `ClipRecord.picture`."""
         ...
 
 
@@ -347,5 +347,5 @@ class Captioner(Protocol):
     """Says in words what a clip shows."""
 
     def caption(self, record: ClipRecord) -> tuple[str, str] | None:
-        """The text and who wrote it, or None where this captioner has nothing to say of the clip."""
+        """The text and its author, or None if this captioner has no caption for the clip."""
         ...

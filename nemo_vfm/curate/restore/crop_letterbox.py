@@ -1,4 +1,4 @@
-"""Crops bars off clips.
+"""Crops bars from clips.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
@@ -14,10 +14,10 @@ from nemo_vfm.restore.letterbox import Box, picture_box
 
 
 class Letterbox:
-    """Cuts off bars: black ones, grey or white pairs, and blurred copies of the picture at two sides.
+    """Crops bars: black ones, grey or white pairs, and blurred copies of the picture at two sides.
 
-    All clips of a file get one box, unless its bars change for 10 s and more. A clip with picture outside of it, such
-    as subtitles in a bar, is left as it is; so is all of which less than 30 % would be kept.
+    All clips of a file get one box, unless its bars change for 10 s or more. A clip with picture content outside the
+    box, such as subtitles in a bar, is not cropped, nor is one of which less than 30 % would remain.
     """
 
     def columns(self) -> Sequence[str]:
@@ -36,7 +36,7 @@ class Letterbox:
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """See `Restoration`. Frames go through as they are, but for their borders."""
+    """See `Restoration`. Only the borders of frames change."""
 
     box: Box
 

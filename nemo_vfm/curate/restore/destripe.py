@@ -22,22 +22,24 @@ _ALIKE = 0.9  # correlation of the stripes of frames of one clip, from which the
 
 
 class Destripe:
-    """Takes stripes out that are found by their excess of power in one direction (arXiv 1901.08001), and scratches.
+    """Removes stripes, found by their excess of power in one direction (arXiv 1901.08001), and scratches.
 
-    Stripes wider than half a period of `kmin` cycles are taken for shading and stay. Where a picture has no stripes,
-    upright scratches are looked for that are at one place in all frames and at least half as long as the picture is
-    high. A line of the scene is not one: it hides what is behind it.
+    Stripes wider than half a period of `kmin` cycles count as shading and stay. In a picture without stripes, it looks
+    for upright scratches that are at the same place in all frames and at least half as long as the picture is high. A
+    line of the scene is no scratch: it hides what is behind it.
 
     Args:
         theta_deg: direction of the stripes, counter-clockwise from vertical, 0 to 180; `auto` finds it.
         wedge_deg: opening angle of the wedge of frequencies that is recovered; a narrow one harms least.
-        kmin: cycles per picture below which nothing is touched.
-        mode: per_frame where stripes move or change; static where they belong to the sensor: they are then recovered
-            once a clip and subtracted, which takes no time and flickers not; auto takes static where the first, the
-            middle and the last frame have the same ones.
-        channels: luma takes grey stripes out of the brightness; rgb does each colour, in three times the time.
-        min_excess_db: excess from which a clip has stripes. Real footage without had up to 3.0, with stripes of sigma 5
-            of 255 at least 8.2, of sigma 3 at least 5.3. Stripes in half of the picture need 3 dB more.
+        kmin: frequencies below this, in cycles per picture, are not changed.
+        mode: per_frame if stripes move or change; static if they belong to the sensor: they are then recovered once per
+            clip and subtracted, which is fast and does not flicker; auto chooses static if the first, the middle and
+            the last frame have the same stripes.
+        channels: luma removes grey stripes from the brightness; rgb treats each colour, which takes three times as
+            long.
+        min_excess_db: a clip with at least this excess has stripes. Real footage without stripes had up to 3.0, with
+            stripes of sigma 5 of 255 at least 8.2, of sigma 3 at least 5.3. Stripes in half of the picture need 3 dB
+            more.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Destripe:
         return restoration
 
     def _still(self, recovery: "Recovery", frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32] | None:
-        """The stripes of all frames; None where each has its own."""
+        """The stripes common to all frames; None if each frame has its own."""
         if self.mode == "per_frame":
             return None
         chosen = sorted({0, len(frames_THWC) // 2, len(frames_THWC) - 1})
@@ -83,14 +85,14 @@ class Destripe:
         if self.mode == "auto" and not _alike(found):
             return None
         stripes_HWC = np.asarray(found.mean(0), np.float32)
-        # Black in every frame, such as in the bars of a letterbox: stripes had nothing to darken there.
+        # Pixels black in every frame, such as in letterbox bars: stripes could not darken them.
         black_HW1, white_HW1 = frames_THWC.max((0, 3))[..., None] == 0, frames_THWC.min((0, 3))[..., None] == 255
         stripes_HWC[(black_HW1 & (stripes_HWC < 0)) | (white_HW1 & (stripes_HWC > 0))] = 0
         return stripes_HWC
 
 
 def _alike(found_THWC: NDArray[np.float32]) -> bool:
-    """Whether stripes are those of the first frame; those of a single frame may be anything."""
+    """Whether all frames have the stripes of the first; a single frame proves nothing."""
     flat = found_THWC.reshape(len(found_THWC), -1)
     # Not by a matrix product: its sums depend on how many threads share them.
     lengths = [float(cv2.norm(one)) for one in flat]
@@ -114,10 +116,10 @@ class Recovery:
         )  # fmt: skip
 
     def stripes(self, frame_HWC: NDArray[np.uint8], *, fill: bool) -> NDArray[np.float32]:
-        """What is to be subtracted, (H, W, C), or (H, W, 1) where it is the same of all colours.
+        """What to subtract, (H, W, C), or (H, W, 1) if it is the same for all colours.
 
         Args:
-            fill: where stripes drove this frame to black or white, what makes it like its surroundings.
+            fill: where stripes drove this frame to black or white, fill it from its surroundings.
         """
         import torch
 
@@ -125,7 +127,7 @@ class Recovery:
 
         planes_HWC = luma(frame_HWC[None])[0, :, :, None] if self._settings.channels == "luma" else frame_HWC
         found = []
-        # A process a core does this work, so more threads stand in each other's way; the bits are the same.
+        # One process per core does this work, so more threads would only compete; the bits are the same.
         num_threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:

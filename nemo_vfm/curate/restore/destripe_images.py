@@ -77,7 +77,7 @@ class DestripeImages:
         )
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: there are no images.

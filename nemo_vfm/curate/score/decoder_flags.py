@@ -30,8 +30,8 @@ class DecoderFlags:
         """The scores of one clip; an image has none."""
         if footage.is_image:
             return {}
-        told = footage.told
+        report = footage.decoder_report
         return {
-            "corrupt_ratio": told.corrupt, "interlaced_ratio": told.interlaced, "repeated_ratio": told.repeated,
-            "transfer": told.transfer,
+            "corrupt_ratio": report.corrupt, "interlaced_ratio": report.interlaced, "repeated_ratio": report.repeated,
+            "transfer": report.transfer,
         }  # fmt: skip

@@ -13,12 +13,12 @@ _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 class Freeze:
     """`freeze_ratio`: the share of neighbouring frames that are the same picture.
 
-    The mean difference of two frames cannot tell: a small pale thing that moves gives 0.4 luma steps, a still title
-    with film grain as much. The largest change of any block of 8x8 pixels can: 0 to 2 in repeated frames, above 2.2
-    in a barely moving title, above 7 in the pale thing.
+    The mean difference of two frames cannot distinguish them: a small pale object that moves gives 0.4 luma steps, and
+    so does a still title with film grain. The largest change of any block of 8x8 pixels can: 0 to 2 in repeated frames,
+    above 2.2 in a barely moving title, above 7 for the pale object.
 
     Args:
-        tolerance: the largest change of a block's mean luma, in steps of 255, up to which two frames are the same.
+        tolerance: two frames are the same if no block's mean luma changes by more than this, in steps of 255.
     """
 
     def __init__(self, *, tolerance: float = 2.0) -> None:

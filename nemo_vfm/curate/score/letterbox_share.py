@@ -1,4 +1,4 @@
-"""Measures the part of the picture that bars take."""
+"""Measures the part of the picture that bars cover."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,8 +11,8 @@ _NUM_PAIRS = 16  # whose first frames are looked at, as other stages do
 class Letterbox:
     """`letterbox.ratio`: the part of the picture, 0 to 1, that lies in bars at its sides.
 
-    The same kinds of bars that restoring cuts off (`conf/restore/letterbox.yaml`), seen on the small frames of the clip
-    alone. A title on black ground has none.
+    The same kinds of bars that `conf/restore/letterbox.yaml` crops, found in the small frames of this clip alone. A
+    title on a black background has none.
     """
 
     def columns(self) -> Sequence[str]:

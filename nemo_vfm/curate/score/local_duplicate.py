@@ -18,10 +18,10 @@ class LocalDuplicate:
     """Finds clips that were cropped, scaled, recoded, cut out of one another, or play at another speed.
 
     Four frames a second are registered by SIFT keypoints and compared where they overlap; `local_similarity` is the
-    share of the shorter clip that the other one shows at one place and in order. It needs no weights. It does not see
-    mirrored copies, or pictures without detail, such as a clear sky; `NearDuplicate` knows those by their whole frames.
+    share of the shorter clip that the other one shows at one place and in order. It needs no weights. It does not find
+    mirrored copies, or pictures without detail, such as a clear sky; `NearDuplicate` finds those by their whole frames.
     Clips of one file are never copies of each other: a speaker who hardly moves looks the same in each of them.
-    Of clips that are alike the one of highest resolution stays, then the longest, then the best.
+    Of clips that are alike, the one with the highest resolution is kept, then the longest, then the best.
 
     Args:
         quality: the score by which the better of two copies is chosen; higher is better, and it may be absent.
@@ -35,14 +35,14 @@ class LocalDuplicate:
         return ("local_similarity",)
 
     def remember(self, footage: ClipFrames) -> str:
-        """Keypoints and a small copy of each frame looked at, as base64."""
+        """Keypoints and a small copy of each sampled frame, as base64."""
         numbers = footage.per_second(_RATE, at_most=_MOST_FRAMES)
         if len(numbers) < _LEAST_FRAMES:
             numbers = footage.evenly(_LEAST_FRAMES)
         return base64.b64encode(as_bytes([describe(frame) for frame in footage.frames(numbers)])).decode()
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Of each clip to the other clip most like it; 0 where none is."""
+        """For each clip, its similarity to the clip most like it; 0 if there is none."""
         return most_alike(_compared(tuple(vectors)), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
@@ -54,7 +54,7 @@ class LocalDuplicate:
 
 @lru_cache(maxsize=2)
 def _compared(vectors: tuple[str, ...]) -> list[Pair]:
-    """Asked again for the same clips with other thresholds."""
+    """Cached, since other thresholds need the same pairs."""
     clips = [from_bytes(base64.b64decode(text)) for text in vectors]
     probes = candidates([[frame.bits_NB for frame in clip] for clip in clips])
     alike = [(a, b) for (a, b), pairs in probes.items() if any(same(clips[a][i], clips[b][j]) for i, j in pairs)]

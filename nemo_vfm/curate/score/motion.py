@@ -15,7 +15,7 @@ from nemo_vfm.curate.record.footage import ClipFrames
 Lengths = NDArray[np.float32]  # (H, W)
 
 _SMALLEST_PX = 16
-_PADDED_PX = 32  # DIS reads beyond long pictures with a short side below this, and takes the process along (OpenCV 5.0)
+_PADDED_PX = 32  # with a shorter side, DIS reads beyond long pictures and crashes the process (OpenCV 5.0)
 _known: WeakKeyDictionary[ClipFrames, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
 
 
@@ -58,7 +58,7 @@ def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int
 def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
     """How long each vector is.
 
-    Not cv2.magnitude: its last digit depends on where in memory the flow happens to lie, and so on who did the work.
+    Not cv2.magnitude: its last digit depends on where in memory the flow lies, and so on which process computed it.
     """
     x_HW, y_HW = flow_HWD[..., 0], flow_HWD[..., 1]
     return np.sqrt(x_HW * x_HW + y_HW * y_HW)
@@ -74,11 +74,11 @@ class Motion:
 
     Scores are in percent of the frame's diagonal per second, so that they do not depend on size or frame rate:
     `motion`, the mean over all pixels, and `motion_peak`, the mean over pairs of the fastest hundredth of the pixels.
-    A small thing that crosses a still picture has little motion and a high peak.
+    A small object that crosses a still picture has little motion and a high peak.
 
     Args:
         side_px: flow is computed on frames whose short side is at most this.
-        num_pairs: pairs of neighbouring frames that are looked at, spread over the clip.
+        num_pairs: pairs of neighbouring frames that are compared, spread over the clip.
     """
 
     def __init__(self, *, side_px: int = 160, num_pairs: int = 16) -> None:
@@ -103,7 +103,7 @@ class Motion:
         for lengths_HW in flows:
             mean = peak = 0.0
             if lengths_HW is not None:
-                # Not cv2.mean: of floats its last digits depend on where in memory the picture happens to lie.
+                # Not cv2.mean: for floats its last digits depend on where in memory the picture lies.
                 below, part = divmod(0.99 * (lengths_HW.size - 1), 1)
                 two = (int(below), min(int(below) + 1, lengths_HW.size - 1))
                 low, high = np.partition(lengths_HW, two, axis=None)[list(two)]

@@ -1,4 +1,4 @@
-"""Signs the frames of clips in order, and finds clips that hold the same frames by their signatures."""
+"""Computes signatures of a clip's frames, and finds clips that share frames by their signatures."""
 
 import base64
 import hashlib
@@ -15,19 +15,19 @@ from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.dedup.cluster import Pair, kept_by_likeness
 from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature
 
-_MAX_SECONDS = 600  # longer clips are looked at less often, and only copies of the same length are found
-_LEAST = 0.3  # below this a likeness is reported as 0: it is between different shots
+_MAX_SECONDS = 600  # longer clips are sampled less often, so that only copies of the same length are found
+_LEAST = 0.3  # a similarity below this is reported as 0: it is between different shots
 
 
 class NearDuplicate:
-    """Finds clips that show the same at another size, quality or frame rate, also where one is cut out of the other.
+    """Finds clips that are the same at another size, quality or frame rate, also if one is an excerpt of the other.
 
     Eight signatures a second are aligned at every offset; `similarity` is the share of the shorter clip that the longer
     one holds, for the clip most like it: above 0.9 for copies, below 0.7 for other shots of the same film (measured on
-    Sintel's trailer). It needs no weights and does not see copies that are mirrored, cropped or run at another speed.
-    Only clips that are themselves alike go together, and of them the one of highest resolution stays, then the longest,
-    since it holds the others, then the best. A clip with nothing to see, such as a black one, is like no other unless
-    their decoded frames are equal.
+    Sintel's trailer). It needs no weights, and does not find copies that are mirrored, cropped or played at another
+    speed. Only clips that are directly alike are grouped; of these the one with the highest resolution is kept, then
+    the longest, since it contains the others, then the best. A clip without content, such as a black one, is like no
+    other unless their decoded frames are equal.
 
     Args:
         quality: the score by which the better of two copies is chosen; higher is better, and it may be absent.
@@ -49,7 +49,7 @@ class NearDuplicate:
         return f"{digest}:{signatures.shape[1]}:{base64.b64encode(signatures.tobytes()).decode()}"
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Of each clip to the other clip most like it; 0 where none is."""
+        """For each clip, its similarity to the clip most like it; 0 if there is none."""
         return most_alike(_pairs(vectors, _LEAST), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
@@ -58,7 +58,7 @@ class NearDuplicate:
 
 
 def most_alike(pairs: Iterable[Pair], count: int) -> list[float]:
-    """Of each of `count` clips the likeness to the other clip most like it; 0 where none is."""
+    """For each of `count` clips, its similarity to the clip most like it; 0 if there is none."""
     best = [0.0] * count
     for pair in pairs:
         best[pair.a], best[pair.b] = max(best[pair.a], pair.cosine), max(best[pair.b], pair.cosine)
@@ -66,13 +66,13 @@ def most_alike(pairs: Iterable[Pair], count: int) -> list[float]:
 
 
 def largest_kept(clips: Sequence[ClipRecord], pairs: Sequence[tuple[int, int]], quality: str) -> dict[int, int]:
-    """`{duplicate: the one kept}`: the clip of highest resolution stays, then the longest, then the best."""
+    """`{duplicate: the one kept}`: the clip with the highest resolution is kept, then the longest, then the best."""
     preferences = [(float(clip.width * clip.height), clip.duration_s, number(clip, quality)) for clip in clips]
     return kept_by_likeness(preferences, pairs)
 
 
 def number(clip: ClipRecord, column: str) -> float:
-    """A score that may be absent or a word, as a number; 0 where it is."""
+    """A score as a number; 0 if it is absent or a word."""
     value = clip.scores.get(column, 0.0)
     return 0.0 if isinstance(value, str) else float(value)
 
@@ -84,7 +84,7 @@ def _pairs(vectors: Sequence[str], above: float) -> list[Pair]:
 
 @lru_cache(maxsize=2)
 def _compared(vectors: tuple[str, ...], above: float) -> list[Pair]:
-    """Equal decoded frames first, then aligned sequences; asked again for the same clips with other thresholds."""
+    """Equal decoded frames first, then aligned sequences; cached, since other thresholds need the same pairs."""
     equal: defaultdict[str, list[int]] = defaultdict(list)
     for place, text in enumerate(vectors):
         equal[text.partition(":")[0]].append(place)

@@ -1,4 +1,4 @@
-"""Embeds clips by what kind of picture they show, and finds clips of the same content by their vectors."""
+"""Embeds clips by the kind of picture they show, and finds clips of similar content by their vectors."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,7 +19,7 @@ class Embedder(Protocol):
     """Turns frames into a vector without weights."""
 
     def wanted(self, num_frames: int) -> list[int]:
-        """The numbers of the frames it wants of a clip of so many, ascending."""
+        """The numbers of the frames it needs from a clip of `num_frames`, ascending."""
         ...
 
     def embed(self, frames_THWC: Frames) -> NDArray[np.float32]:
@@ -27,14 +27,38 @@ class Embedder(Protocol):
         ...
 
 
-class SemanticDuplicate:
-    """Finds clips that are much of the same kind, though no frame is a copy; no weights (those: `learned`).
+class VectorDuplicates:
+    """Compares clips by the cosine of their vectors, in overlapping clusters where there are many."""
 
-    Vectors are compared inside overlapping clusters. Of a group the clip of highest resolution stays, then the best,
-    the longest, and the one of highest id; a clip is dropped only for one that stays.
+    quality: str  #: the score by which the better of two clips is chosen
+    seed: int  #: of the clusters
+
+    def likeness(self, vectors: Sequence[str]) -> list[float]:
+        """Cosine of each clip to the other clip most like it."""
+        return [max(0.0, float(value)) for value in _matched(tuple(vectors), self.seed).nearest_N] if vectors else []
+
+    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
+        """`{position of a duplicate: position of the clip to keep}`."""
+        if not clips:
+            return {}
+
+        def preference(place: int) -> tuple[float, float, float, str]:
+            clip = clips[place]
+            return float(clip.width * clip.height), number(clip, self.quality), clip.duration_s, clip.clip.id
+
+        order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
+        matches = _matched(tuple(vectors[place] for place in order), self.seed)
+        return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
+
+
+class SemanticDuplicate(VectorDuplicates):
+    """Finds clips of similar content, though no frame is a copy; without weights (for those, see `learned`).
+
+    Vectors are compared inside overlapping clusters. Of a group the clip with the highest resolution is kept, then the
+    best, the longest, and the one with the highest id; a clip is dropped only for one that is kept.
 
     Args:
-        embedder: makes the vectors; `Look` knows colours, profile and grain: a drive's clips are alike at 0.8.
+        embedder: makes the vectors; `Look` uses colours, profile and grain: clips of one drive are alike at 0.8.
         quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
@@ -50,37 +74,8 @@ class SemanticDuplicate:
         """The clip's vector, as text."""
         return as_text(self.embedder.embed(footage.frames(self.embedder.wanted(footage.num_frames))))
 
-    def likeness(self, vectors: Sequence[str]) -> list[float]:
-        """Cosine of each clip to the other clip most like it."""
-        return nearest(vectors, self.seed)
-
-    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
-        """`{position of a duplicate: position of the clip to keep}`."""
-        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
-
-
-def nearest(vectors: Sequence[str], seed: int) -> list[float]:
-    """See `SemanticDuplicate.likeness`."""
-    return [max(0.0, float(value)) for value in _matched(tuple(vectors), seed).nearest_N] if vectors else []
-
-
-def semantic_duplicates(
-    clips: Sequence[ClipRecord], vectors: Sequence[str], above: float, quality: str, seed: int
-) -> dict[int, int]:
-    """See `SemanticDuplicate.duplicates`."""
-    if not clips:
-        return {}
-
-    def preference(place: int) -> tuple[float, float, float, str]:
-        clip = clips[place]
-        return float(clip.width * clip.height), number(clip, quality), clip.duration_s, clip.clip.id
-
-    order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
-    matches = _matched(tuple(vectors[place] for place in order), seed)
-    return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
-
 
 @lru_cache(maxsize=2)
 def _matched(vectors: tuple[str, ...], seed: int) -> Matches:
-    """Kept, since the same clips are asked for again with other thresholds."""
+    """Cached, since other thresholds need the same matches."""
     return match(as_vectors(vectors), seed=seed)

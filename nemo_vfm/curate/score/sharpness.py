@@ -13,7 +13,7 @@ _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 class Sharpness:
     """`sharpness`: the variance of the luma's Laplacian, mean over frames. Low is blurred, or simply flat.
 
-    It depends on size, so it is taken on the footage's frames, whose short side is at most 256 pixels.
+    It depends on the size, so it is measured on small frames, whose short side is at most 256 pixels.
     """
 
     def columns(self) -> Sequence[str]:

@@ -89,7 +89,7 @@ class TechnicalQuality:
     a fade does, as the standard deviation of white flicker.
 
     Args:
-        num_frames: frames that are looked at, spread over the clip.
+        num_frames: frames that are used, spread over the clip.
     """
 
     def __init__(self, *, num_frames: int = 16) -> None:

@@ -28,7 +28,7 @@ class Export:
         self.shards, self.sink = place(shards), sink
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing.
+        """Do the work; a second run does nothing.
 
         Raises:
             UserError: there are no finished clip shards.

@@ -48,11 +48,11 @@ def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
 
 
 def caption_of(entry: Entry) -> str:
-    """What the clip shows; empty where nobody has said it."""
+    """The clip's caption; empty if it has none."""
     return str(entry.index.get("caption", ""))
 
 
 def note_captions(written: Written, missing: int, consequence: str) -> None:
-    """Say how many clips nobody has captioned, and what a reader makes of them."""
+    """Note how many clips have no caption, and how the layout's readers treat them."""
     if missing:
         written.notes.append(f"{missing} of {written.written} clips have no caption: {consequence}")

@@ -33,7 +33,7 @@ _SIDE_PX = 256
 
 @dataclass(frozen=True, slots=True)
 class KeyedClip(Clip):
-    """A clip that is known by the key it has in its shard, whoever wrote that."""
+    """A clip identified by its key in the shard, which others may have written."""
 
     key: str = ""
 

@@ -49,7 +49,7 @@ class Subset:
             raise ValueError(f"share is {self.share}, but it must be above 0 and at most 1, such as 0.01")
 
     def of(self, found: Sequence[_T], name: Callable[[_T], str], what: str) -> list[_T]:
-        """The chosen ones in their order; which belong to a share follows from their names alone."""
+        """The chosen items in their order; a share depends on the names alone."""
         chosen = list(found)
         if self.share is not None:
             by_lot = sorted(range(len(found)), key=lambda place: sha256_text(name(found[place])))
@@ -64,7 +64,7 @@ class Subset:
 class Folder:
     """Every video file, every image, or both, in a folder and the folders below it.
 
-    Hidden files and folders and unfinished downloads are passed over. Links to files are followed only while they stay
+    Hidden files and folders and unfinished downloads are skipped. Links to files are followed only while they stay
     inside the folder; others, pipes and the like are reported and counted in the ledger as `link_outside` and
     `no_regular_file`. Links to folders are not followed.
 
@@ -72,10 +72,10 @@ class Folder:
         path: the user's folder, or one video file, here or in an object store (`s3://bucket/folder`); None takes
             `otherwise`.
         otherwise: where to look if the user names no folder.
-        max_fetched_gb: what videos fetched from a store may fill on the disk at once, in GB (10^9 bytes); each is
-            fetched when its turn comes.
-        take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Frames often lie beside videos as
-            covers and thumbnails, so they are taken only where that is asked for.
+        max_fetched_gb: disk space for videos fetched from a store, in GB (10^9 bytes); each is fetched when its turn
+            comes.
+        take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Covers and thumbnails
+            often lie beside videos, so images are taken only on request.
         first: at most this many files, by name; None takes all.
         share: so large a part of the files, such as 0.01, spread over all of them and before `first` counts. A larger
             share contains a smaller one. None takes all.
@@ -143,7 +143,7 @@ class Folder:
         return f"looked for names that end in {' '.join(sorted(_SUFFIXES[self.take]))}{hint}"
 
     def _stored(self, root: Address) -> list[SourceFile]:
-        """The videos below an address; nothing but their sidecars is fetched yet."""
+        """The videos below an address; only their sidecars are fetched now."""
         if self._into is None:
             raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
         suffixes = _SUFFIXES[self.take]
@@ -173,11 +173,11 @@ class Folder:
 
 @no_component
 class FetchedFile:
-    """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
+    """Fetches objects on request, and deletes those that are not in use, the oldest first.
 
     Args:
         folder: where fetched files lie; it belongs to this class.
-        max_bytes: what they may fill together; who asks for more waits until others let go.
+        max_bytes: limit of their total size; a request beyond it waits until others are released.
     """
 
     def __init__(self, address: Address, folder: Path, max_bytes: int) -> None:
@@ -192,7 +192,7 @@ class FetchedFile:
                 self._sizes[path] = path.stat().st_size
 
     def path(self, item: object_store.Item) -> Path:
-        """Where a file will lie: another version of an object is another file."""
+        """The path of a fetched file: another version of an object is another file."""
         parts = item.name.split("/")
         for number, part in enumerate(parts):  # a file's name may not be as long as an object's
             if len(part.encode()) > _LONG_NAME:
@@ -201,7 +201,7 @@ class FetchedFile:
         return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / name
 
     def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
-        """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
+        """Fetch the text and JSON files beside videos to where the videos will be; they are small, and kept."""
         by_name = defaultdict[str, list[object_store.Item]](list)
         for item in others:
             stem, dot, suffix = item.name.rpartition(".")

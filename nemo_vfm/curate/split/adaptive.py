@@ -1,14 +1,11 @@
 """Splits shots at hard cuts by how far a change stands out, and at fades through black by brightness."""
 
-from collections.abc import Iterable, Iterator
-
-from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
-from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
 
-class AdaptiveSplit:
-    """Cuts where a frame differs from the one before far more than its neighbours do from theirs.
+class AdaptiveSplit(SplitsByGlances):
+    """Cuts where a frame differs from the previous one far more than its neighbours do from theirs.
 
     The rule of PySceneDetect's AdaptiveDetector, computed from fewer pixels; its settings here are the best of
     its authors' sweep on BBC and AutoShot. It does not see slow fades, so stretches of black are cut by brightness: a
@@ -17,14 +14,14 @@ class AdaptiveSplit:
     Args:
         ratio: difference of a frame over the mean of its neighbours' that makes a cut.
         window: neighbours on each side.
-        min_length_s: two cuts are never nearer than this, in seconds.
+        min_length_s: the minimum distance of two cuts, in seconds.
         max_length_s: longer shots are cut into pieces of this length, in seconds.
-        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
-            it, or leave it, so that a rule on duration_s can drop it.
+        short_tail: a remainder of a long shot that is shorter than `min_tail_s`: merge it into the previous piece,
+            or leave it, so that a rule on duration_s can drop it.
         min_tail_s: in seconds.
-        trim_s: seconds cut off on each side of every cut, 0 to 10, besides the whole of a fade through black,
-            which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
-        black: mean of R, G and B, 0 to 255, under which a frame is black.
+        trim_s: seconds trimmed on each side of every cut, 0 to 10, in addition to a whole fade through black; the
+            ledger counts them as dropped by `transition`. None trims nothing.
+        black: mean of R, G and B, 0 to 255, below which a frame is black.
         min_content: mean change of hue, saturation and value, 0 to 255, below which nothing is a cut.
     """
 
@@ -48,15 +45,8 @@ class AdaptiveSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
-    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `min_length_s`, 1.5 s and `window` frames behind."""
-        yield from cut(frames, *self.plan(fps))
-
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
-        """See `SplitsByGlances`."""
-        lengths = Lengths.of(
-            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
-        )  # fmt: skip
+        """See `SplitsByGlances`; at most `min_length_s`, 1.5 s and `window` frames behind."""
+        lengths = self.lengths(fps, gradual=True)
         hard = Spaced(Peaks(self.ratio, self.window, self.min_content), lengths.min_frames)
         return Joined(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths

@@ -1,30 +1,27 @@
 """Splits shots where hue, saturation and value change by more than a threshold."""
 
-from collections.abc import Iterable, Iterator
-
-from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.finder import Above, Finder, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
 
-class ContentSplit:
-    """Cuts where the content score reaches a threshold, unless the picture comes back.
+class ContentSplit(SplitsByGlances):
+    """Cuts where the content score reaches a threshold, unless the picture returns soon after.
 
     The score is that of PySceneDetect's ContentDetector; the threshold is the best of its authors' sweep. Fast motion
     crosses it too: `AdaptiveSplit` takes the neighbours into account.
 
     Args:
         threshold: mean change of hue, saturation and value from one frame to the next, 0 to 255.
-        flash_s: a picture that is back after this time, in seconds, was lit by a flash; below `min_length_s`. 0 takes
-            every crossing for a cut.
-        min_length_s: two cuts are never nearer than this, in seconds.
+        flash_s: a picture that returns within this time, in seconds, was lit by a flash; below `min_length_s`. 0 makes
+            every crossing a cut.
+        min_length_s: the minimum distance of two cuts, in seconds.
         max_length_s: longer shots are cut into pieces of this length, in seconds.
-        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
-            it, or leave it.
+        short_tail: a remainder of a long shot that is shorter than `min_tail_s`: merge it into the previous piece,
+            or leave it.
         min_tail_s: in seconds.
-        trim_s: seconds cut off on each side of every cut, 0 to 10; the ledger counts them as dropped by
-            `transition`. None leaves every frame.
+        trim_s: seconds trimmed on each side of every cut, 0 to 10; the ledger counts them as dropped by
+            `transition`. None trims nothing.
     """
 
     def __init__(
@@ -47,16 +44,9 @@ class ContentSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
-    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `flash_s` behind."""
-        yield from cut(frames, *self.plan(fps))
-
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
-        """See `SplitsByGlances`."""
-        lengths = Lengths.of(
-            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s, trim_s=self.trim_s,
-        )  # fmt: skip
+        """See `SplitsByGlances`; at most `flash_s` behind."""
+        lengths = self.lengths(fps, gradual=False)
         finder: Finder = Above(self.threshold)
         if flash := round(self.flash_s * fps):
             finder = WithoutFlashes(finder, flash)

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.split.finder import Glance, Gradual
+from nemo_vfm.curate.split.finder import Finder, Glance, Gradual
 from nemo_vfm.curate.split.wipe import WipeLimits, sweep_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
@@ -22,7 +22,7 @@ APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md)."""
+    """The criteria of a dissolve, chosen on 80 generated films (docs/how-to/video/splitting.md)."""
 
     jump: float = 15.0  #: mean difference of the pictures before and after, 0 to 255, at least
     strangeness: float = 0.3  #: the middle's distance from their mean as a part of the jump, plus `drift`, at most
@@ -42,7 +42,7 @@ class Limits:
     step: float = 0.5
 
 
-class Dissolves:
+class Dissolves(Finder):
     """Where the strangeness is least among frames near each other that pass all limits.
 
     Args:

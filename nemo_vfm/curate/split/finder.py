@@ -1,14 +1,13 @@
 """Reduces frames to glances, and defines finders, which turn glances into cuts as soon as they are certain.
 
-A glance holds the few numbers by which a cut is seen: content score, brightness and a thumbnail. A cut is the number of
-the first frame after it. Every finder gives its cuts ascending.
+A glance holds the few numbers that reveal a cut: content score, brightness and a thumbnail. A cut is the number of the
+first frame after it. Every finder yields its cuts in ascending order.
 
 Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colours.
 """
 
 import math
 from collections import deque
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -16,12 +15,12 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame
 
-SAMPLES = 96 * 54  # pixels looked at; the cost grows with them
+SAMPLES = 96 * 54  # pixels sampled; the cost grows with them
 CELLS = (16, 9)  # of a thumbnail, across and down
 
 
 class Glance:
-    """What is seen of one frame.
+    """The few numbers about one frame that finders use.
 
     Args:
         content: PySceneDetect's content score: the mean of |change| of hue, saturation and value (each 0 to 255, hue
@@ -52,7 +51,7 @@ class Glance:
 
     @property
     def layout_D(self) -> NDArray[np.float32]:
-        """Where which colours are, in any light: the thumbnail without its mean, of length 1; 0 where it is flat."""
+        """The layout of colours in any light: the thumbnail minus its mean, of length 1; 0 if it is flat."""
         if self._layout_D is None:
             cells_NC = self.thumbnail_D.reshape(-1, 3)
             around_NC = cells_NC - cells_NC.mean(axis=0)  # cv2.reduce takes twenty times as long (2026-11)
@@ -62,17 +61,17 @@ class Glance:
 
     @property
     def contrast(self) -> float:
-        """How far the thumbnail's cells are from their mean, root mean square, 0 to 128."""
+        """Root mean square distance of the thumbnail's cells from their mean, 0 to 128."""
         size: int = self.layout_D.size
         return self._length / math.sqrt(size)
 
 
 class Eye:
-    """Frames one after another; remembers only the frame before.
+    """Turns frames into glances; remembers only the previous frame.
 
     Args:
-        samples: pixels looked at; fewer are picked on a grid and not averaged, since a mean over a grid is an unbiased
-            guess at the mean over all pixels, while averaging first would take out the noise that thresholds count on.
+        samples: pixels per frame, picked on a grid and not averaged: the mean over a grid is an unbiased estimate of
+            the mean over all pixels, while averaging first would remove the noise that thresholds rely on.
     """
 
     def __init__(self, samples: int = SAMPLES) -> None:
@@ -90,7 +89,7 @@ class Eye:
 
 
 def pick(frame_HWC: Frame, samples: int) -> Frame:
-    """At most about `samples` of its pixels on a grid, in the frame's own proportions."""
+    """At most about `samples` pixels of the frame on a grid, in its own proportions."""
     height, width = frame_HWC.shape[:2]
     ratio = (samples / (height * width)) ** 0.5
     if ratio >= 1:
@@ -99,11 +98,31 @@ def pick(frame_HWC: Frame, samples: int) -> Frame:
     return np.asarray(cv2.resize(frame_HWC, size, interpolation=cv2.INTER_NEAREST), dtype=np.uint8)
 
 
-class Black:
-    """A stretch of at least `min_frames` is a shot of its own; a shorter one inside the film is cut in its middle.
+class Gradual(int):
+    """A cut in the middle of a gradual transition: a dissolve, a fade or a wipe. A plain number is a hard cut."""
+
+
+class Finder:
+    """Finds cuts while frames come."""
+
+    def see(self, glance: Glance) -> list[int]:
+        """The cuts that have become certain with this frame."""
+        raise NotImplementedError
+
+    def end(self) -> list[int]:
+        """The cuts that are left when no more frames come."""
+        return []
+
+    def certain(self) -> int:
+        """All cuts before this frame have been given."""
+        raise NotImplementedError
+
+
+class Black(Finder):
+    """Black of at least `min_frames` is a shot of its own; a shorter stretch inside the video is cut in its middle.
 
     Args:
-        black: brightness, 0 to 255, under which a frame is black.
+        black: brightness, 0 to 255, below which a frame is black.
         min_frames: the length that makes it a shot.
     """
 
@@ -127,41 +146,17 @@ class Black:
         long = self._count - self._start == self._min_frames
         return [Gradual(self._start)] if self._start > 0 and long else []
 
-    def end(self) -> list[int]:
-        """Nothing comes after a stretch that ends with the film."""
-        return []
-
     def certain(self) -> int:
         """See `Finder`."""
         undecided = self._start is not None and self._count - self._start < self._min_frames
         return self._start if undecided and self._start is not None else self._count
 
 
-class Gradual(int):
-    """A cut in the middle of a transition that lasts: a dissolve, a fade or a wipe. A plain number is a hard cut."""
-
-
-class Finder(Protocol):
-    """Finds cuts while frames come."""
-
-    def see(self, glance: Glance) -> list[int]:
-        """The cuts that have become certain with this frame."""
-        ...
-
-    def end(self) -> list[int]:
-        """The cuts that are left when no frame comes any more."""
-        ...
-
-    def certain(self) -> int:
-        """No cut before this frame will be given any more."""
-        ...
-
-
-class Spaced:
-    """Another finder's cuts, but for those nearer than `min_frames` to the film's start or the cut before.
+class Spaced(Finder):
+    """Another finder's cuts, except those nearer than `min_frames` to the start or to the previous cut.
 
     Args:
-        min_frames: the least distance.
+        min_frames: the minimum distance.
     """
 
     def __init__(self, finder: Finder, min_frames: int) -> None:
@@ -188,7 +183,7 @@ class Spaced:
         return kept
 
 
-class Joined:
+class Joined(Finder):
     """All cuts of one finder, and those of another that are far enough from them and from each other.
 
     Args:
@@ -197,9 +192,9 @@ class Joined:
 
     def __init__(self, first: Finder, second: Finder, min_frames: int) -> None:
         self._first, self._second, self._min_frames = first, second, min_frames
-        self._waiting: list[int] = []  # the second's, until the first is certain around them
-        self._chosen: list[int] = []  # to be given once nothing can come before them
-        self._given: list[int] = []  # the last few
+        self._waiting: list[int] = []  # cuts of the second, until the first is certain around them
+        self._chosen: list[int] = []  # yielded once no earlier cut can come
+        self._given: list[int] = []  # the last few that were yielded
 
     def see(self, glance: Glance) -> list[int]:
         """See `Finder`."""
@@ -227,18 +222,18 @@ class Joined:
         return min(certain, self._waiting[0]) if self._waiting else certain
 
     def _choose(self, certain: int) -> None:
-        """Decide those of the second around which the first is certain."""
+        """Decide on cuts of the second around which the first is certain."""
         while self._waiting and self._waiting[0] + self._min_frames <= certain:
             cut = self._waiting.pop(0)
             if all(abs(cut - other) >= self._min_frames for other in self._given + self._chosen):
                 self._chosen.append(cut)
 
 
-class Peaks:
-    """Frames whose content score is far above the mean of their neighbours', as PySceneDetect's AdaptiveDetector.
+class Peaks(Finder):
+    """Frames whose content score is far above the mean of their neighbours, as in PySceneDetect's AdaptiveDetector.
 
     Args:
-        min_content: a lower score is no cut, whatever the neighbours.
+        min_content: a lower score is no cut, whatever the neighbours' scores.
     """
 
     def __init__(self, ratio: float, window: int, min_content: float) -> None:
@@ -247,7 +242,7 @@ class Peaks:
         self._count = 0
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`; `window` frames behind."""
+        """See `Finder`; `window` frames behind, so the last ones, which have too few neighbours, are no cuts."""
         self._scores.append(glance.content)
         self._count += 1
         if len(self._scores) <= 2 * self._window or (score := self._scores[self._window]) < self._min_content:
@@ -255,17 +250,13 @@ class Peaks:
         mean = (sum(self._scores) - score) / (2 * self._window)
         return [self._count - 1 - self._window] if score >= self._ratio * mean else []
 
-    def end(self) -> list[int]:
-        """The last `window` frames have too few neighbours."""
-        return []
-
     def certain(self) -> int:
         """See `Finder`."""
         return max(0, self._count - self._window)
 
 
-class Above:
-    """Frames whose content score reaches a threshold, as PySceneDetect's ContentDetector."""
+class Above(Finder):
+    """Frames whose content score reaches a threshold, as in PySceneDetect's ContentDetector."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold, self._count = threshold, 0
@@ -274,10 +265,6 @@ class Above:
         """See `Finder`."""
         self._count += 1
         return [self._count - 1] if glance.content >= self._threshold else []
-
-    def end(self) -> list[int]:
-        """Nothing is left."""
-        return []
 
     def certain(self) -> int:
         """See `Finder`."""

@@ -11,7 +11,7 @@ _BEFORE = 3  # a flash may take a frame or two to light up, so the picture befor
 _STEADY = 0.1  # of a flash: where it is over, the light changes no more than this from frame to frame
 
 
-class WithoutFlashes:
+class WithoutFlashes(Finder):
     """Waits whether the picture of before a cut comes back soon; then it was a flash, and both its edges go.
 
     Where the camera turns, the picture has moved when the flash is over. Then the jump must be one of light, which

@@ -1,12 +1,12 @@
-"""Cuts frames into spans of bounded length at the cuts of a finder, each given as soon as it is certain.
+"""Cuts frames into spans of bounded length at the cuts of a finder, each yielded as soon as it is certain.
 
-The frames around each cut that belong to neither shot, the whole of a dissolve, a fade or a wipe, are trimmed. Between
-one shot's picture and the middle of a transition, thumbnails tell how far each frame has come. Where a tenth of the way
-is left, half as many frames again may still change: a diagonal wipe begins in a corner.
+The frames around each cut that belong to neither shot, that is all of a dissolve, a fade or a wipe, are trimmed.
+Thumbnails show how far each frame is on the way from one shot to the middle of a transition. Where a tenth of the way
+remains, half as many frames again may still change: a diagonal wipe begins in a corner.
 
 A video is split part by part between its holes, and several workers may split one long video. Each sends its glances,
 and one splits by all glances in order. A worker that begins in the middle guesses where shots end, which is right
-unless the video's start matters, and scores these. The spans that count are those of all glances from the first on, so
+unless the video's start matters, and scores these shots. The final spans follow from all glances from the first on, so
 they do not depend on the division of work.
 """
 
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.finder import Eye, Finder, Glance, Gradual
 
 REACH_S = 1.5  # nothing farther from the middle of a transition is trimmed
-_DARK = 24.0  # mean, 0 to 255: hues jump in the dark, so that a fade may pass for a hard cut
-_EDGE = 0.1  # of the way: a frame that has come no further is at one end of it
+_DARK = 24.0  # mean, 0 to 255: hues jump in the dark, so that a fade may look like a hard cut
+_EDGE = 0.1  # of the way: a frame that is less far along is at one end of it
 _SAME = 2.0  # mean difference, 0 to 255, below which one side of a cut does not change
 MOST_TRIM_S = 10.0
 ShortTail = Literal["merge", "leave"]
@@ -41,8 +41,8 @@ class Trim:
     A hard cut at frame 9 without a margin is the gap (9, 9).
 
     Args:
-        finder: gives cuts; those that are `Gradual` are the middles of transitions.
-        margin: frames cut off on each side besides; None leaves every frame.
+        finder: yields cuts; a `Gradual` one is the middle of a transition.
+        margin: additional frames trimmed on each side; None trims nothing.
         reach: the frames on each side of a gradual cut that may belong to it; 0 where the finder gives none.
     """
 
@@ -50,9 +50,9 @@ class Trim:
         self._finder, self._margin, self._reach = finder, margin or 0, 0 if margin is None else reach
         self._behind = self._margin + self._reach
         self._glances: deque[Glance] = deque()
-        self._first = self._count = 0  # the number of the first remembered frame; frames seen
+        self._first = self._count = 0  # the number of the first stored frame; frames seen
         self._waiting: list[int] = []
-        self._before = 0  # the cut before
+        self._before = 0  # the previous cut
         self._certain = 0
 
     def see(self, glance: Glance) -> list[Span]:
@@ -103,11 +103,11 @@ class Trim:
         return float(self._glances[number - self._first].thumbnail_D.mean())
 
     def _half(self, numbers: range) -> int:
-        """How many of these frames, the cut's first, are on their way to it."""
+        """How many of these frames, counted from the cut, belong to the transition."""
         if len(numbers) < 2:
             return 0
         pictures = [self._glances[number - self._first].thumbnail_D for number in numbers]
-        if self._light(numbers[0]) < _DARK:  # of a fade the light tells all, whatever moves
+        if self._light(numbers[0]) < _DARK:  # in a fade only brightness counts, whatever moves
             pictures = [picture_D.mean(keepdims=True) for picture_D in pictures]
         far_D, way_D = pictures[-1], pictures[0] - pictures[-1]
         if float(np.abs(way_D).mean()) < _SAME:
@@ -123,12 +123,12 @@ class Trim:
 class Lengths:
     """How long spans are, in frames."""
 
-    min_frames: int  #: two cuts are never nearer
+    min_frames: int  #: minimum distance of two cuts
     longest: int  #: longer shots are cut into pieces of this length
     tail: int  #: a last piece shorter than this joins the one before it, which is then longer than `longest`
-    #: frames cut off on each side of a cut, besides the whole of a transition; None leaves every frame
+    #: frames trimmed on each side of a cut, in addition to a whole transition; None trims nothing
     margin: int | None = None
-    #: frames on each side of its middle that a transition may have; 0 where the finder gives hard cuts alone
+    #: most frames of a transition on each side of its middle; 0 if the finder yields only hard cuts
     reach: int = 0
 
     @classmethod
@@ -143,7 +143,7 @@ class Lengths:
         trim_s: float | None = None,
         gradual: bool = False,
     ) -> "Lengths":
-        """From seconds; the longest is rounded down, so that no piece is longer than was asked for."""
+        """From seconds; the longest is rounded down, so that no piece is longer than requested."""
         tail = round(min_tail_s * fps) if short_tail == "merge" else 0
         margin = None if trim_s is None else round(trim_s * fps)
         reach = round(REACH_S * fps) if gradual and trim_s is not None else 0
@@ -152,7 +152,7 @@ class Lengths:
 
 
 def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float, trim_s: float | None = None) -> None:
-    """ValueError where they contradict each other."""
+    """ValueError if they contradict each other."""
     require_between(0, MOST_TRIM_S, trim_s=trim_s)
     if not 0 <= min_length_s < max_length_s or not 0 <= min_tail_s < max_length_s:
         raise ValueError(
@@ -161,7 +161,7 @@ def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float
 
 
 class Pieces:
-    """Gaps between shots in, spans out. The gap of a hard cut at frame 9 that is not trimmed is (9, 9)."""
+    """Turns gaps between shots into spans. The gap of a hard cut at frame 9 that is not trimmed is (9, 9)."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._longest, self._tail, self._start = lengths.longest, max(lengths.tail, 1), 0
@@ -175,7 +175,7 @@ class Pieces:
         yield from self._pieces(certain)
 
     def end(self, count: int) -> Iterator[Span]:
-        """The rest of a film of `count` frames."""
+        """The rest of a video of `count` frames."""
         if count > self._start:
             yield from self._until(count)
 
@@ -185,19 +185,14 @@ class Pieces:
         self._start = stop
 
     def _pieces(self, known: int) -> Iterator[Span]:
-        """The first pieces of a shot that goes on at least until `known`; the last is kept for its tail."""
+        """The first pieces of a shot that lasts at least until `known`; the last piece is held back for its tail."""
         while known >= self._start + self._longest + self._tail:
             yield self._start, self._start + self._longest
             self._start += self._longest
 
 
-def cut(frames: Iterable[Frame], finder: Finder, lengths: Lengths) -> Iterator[Span]:
-    """Spans between the finder's cuts, in pieces where they are too long."""
-    yield from cut_glances(map(Eye().look, frames), finder, lengths)
-
-
 def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> Iterator[Span]:
-    """The same of frames that were glanced at."""
+    """Spans between the finder's cuts, in pieces where they are too long."""
     pieces, count, trim = Pieces(lengths), 0, Trim(finder, lengths.margin, lengths.reach)
     for glance in glances:
         gaps = trim.see(glance)
@@ -207,17 +202,37 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
     yield from pieces.end(count)
 
 
-@runtime_checkable
-class SplitsByGlances(Protocol):
-    """A splitter that needs nothing but glances, in order."""
+class SplitsByGlances:
+    """A splitter that needs only glances, in order."""
+
+    min_length_s: float
+    max_length_s: float
+    short_tail: ShortTail
+    min_tail_s: float
+    trim_s: float | None
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """A new finder of cuts, and how long spans are."""
-        ...
+        raise NotImplementedError
+
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """See `Splitter.spans`; as many frames behind as the finder takes to be certain."""
+        yield from cut_glances(map(Eye().look, frames), *self.plan(fps))
+
+    def lengths(self, fps: float, *, gradual: bool) -> Lengths:
+        """How long spans are at this rate.
+
+        Args:
+            gradual: whether the finder gives cuts that are `Gradual`.
+        """
+        return Lengths.of(
+            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
+            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=gradual,
+        )  # fmt: skip
 
 
 class _Kept(Glance):
-    """A glance that was sent from another process: without the pixels that it was made of."""
+    """A glance that was sent from another process, without its pixels."""
 
     __slots__ = ("_brightness",)
 
@@ -232,7 +247,7 @@ class _Kept(Glance):
 
 
 def packed(glances: Sequence[Glance]) -> str:
-    """What finders read of some glances, as text."""
+    """The numbers of some glances that finders use, as text."""
     rows = np.zeros(len(glances), _ROW)
     for row, glance in zip(rows, glances, strict=True):
         row["content"], row["brightness"] = glance.content, glance.brightness
@@ -243,20 +258,20 @@ def packed(glances: Sequence[Glance]) -> str:
 def in_parts(
     items: Iterable[_T], holes: Sequence[int], cut: Callable[[Iterator[_T]], Iterable[Span]]
 ) -> Iterator[Span]:
-    """The spans of frames, or of glances, that are cut anew from each of these numbers on: no shot spans a hole."""
+    """The spans of frames, or of glances, cut separately between these numbers: no shot spans a hole."""
     rest = iter(items)
     for first, stop in zip((0, *holes), (*holes, None), strict=True):
         head = list(islice(rest, 1))
         if not head:
-            return  # damaged before this part
+            return  # the video is damaged before this part
         part = chain(head, islice(rest, None if stop is None else stop - first - 1))
         yield from ((first + start, first + end) for start, end in cut(part))
         if stop is not None:
-            deque(part, maxlen=0)  # frames that the splitter did not ask for
+            deque(part, maxlen=0)  # skip frames that the splitter did not read
 
 
 def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float, holes: Sequence[int]) -> list[Span]:
-    """The spans of a film whose glances were packed piece by piece."""
+    """The spans of a video whose glances were packed in pieces."""
     return list(in_parts(_unpacked(texts), holes, lambda part: cut_glances(part, *splitter.plan(fps))))
 
 

@@ -15,7 +15,7 @@ from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.record.stage import Splitter
 from nemo_vfm.curate.split.finder import SAMPLES, Glance, pick
 
-_NEAR_START, _NEAR_STOP = 0.05, 0.95  # parts of a span at which it is looked at: not at its very edges
+_NEAR_START, _NEAR_STOP = 0.05, 0.95  # where a span is sampled, as parts of it: not at its very edges
 
 
 @runtime_checkable

@@ -29,10 +29,10 @@ class TransNetV2Split:
     Args:
         weights: a safetensors file, or the folder that `nemo-vfm convert` makes of the authors' PyTorch checkpoint.
         threshold: how sure it must be, 0 to 1; lower finds more.
-        min_length_s: two cuts are never nearer than this, in seconds.
+        min_length_s: the minimum distance of two cuts, in seconds.
         max_length_s: longer shots are cut into pieces of this length, in seconds.
-        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
-            it, or leave it.
+        short_tail: a remainder of a long shot that is shorter than `min_tail_s`: merge it into the previous piece,
+            or leave it.
         min_tail_s: in seconds.
     """
 

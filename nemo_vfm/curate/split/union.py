@@ -1,37 +1,34 @@
 """Splits frames at hard cuts that are not flashes, fades through black, dissolves and wipes."""
 
-from collections.abc import Iterable, Iterator
-
-from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.dissolve import APART_S, Dissolves, Limits
 from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 from nemo_vfm.curate.split.wipe import WipeLimits
 
 
-class UnionSplit:
-    """What several ways of seeing a cut find, each where the ones before it found nothing near.
+class UnionSplit(SplitsByGlances):
+    """Joins the cuts of several finders, each where the previous ones found nothing near.
 
-    First frames that stand out as in `AdaptiveSplit`, unless the picture comes back within `flash_s`; then stretches of
-    black; then dissolves, where a picture is the mean of two others that differ.
+    First, frames that stand out as in `AdaptiveSplit`, unless the picture returns within `flash_s`; then stretches of
+    black; then dissolves, where a picture is the mean of two different others.
 
     Args:
         ratio: difference of a frame over the mean of its neighbours' that makes a cut.
         window: neighbours on each side.
         min_content: mean change of hue, saturation and value, 0 to 255, below which nothing is a hard cut.
-        flash_s: a picture that is back after this time, in seconds, was lit by a flash; below `min_length_s`.
-        black: mean of R, G and B, 0 to 255, under which a frame is black.
-        dissolve: mean difference, 0 to 255, of the pictures before and after a dissolve; None looks for none, nor
-            for wipes.
-        wipes: look for wipes, too: straight ones in any direction and irises.
-        min_length_s: two cuts are never nearer than this, in seconds.
+        flash_s: a picture that returns within this time, in seconds, was lit by a flash; below `min_length_s`.
+        black: mean of R, G and B, 0 to 255, below which a frame is black.
+        dissolve: mean difference, 0 to 255, of the pictures before and after a dissolve; None finds no dissolves and
+            no wipes.
+        wipes: also find wipes: straight ones in any direction, and irises.
+        min_length_s: the minimum distance of two cuts, in seconds.
         max_length_s: longer shots are cut into pieces of this length, in seconds.
-        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
-            it, or leave it.
+        short_tail: a remainder of a long shot that is shorter than `min_tail_s`: merge it into the previous piece,
+            or leave it.
         min_tail_s: in seconds.
-        trim_s: seconds cut off on each side of every cut, 0 to 10, besides the whole of a dissolve, fade or wipe,
-            which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
+        trim_s: seconds trimmed on each side of every cut, 0 to 10, in addition to a whole dissolve, fade or wipe; the
+            ledger counts them as dropped by `transition`. None trims nothing.
     """
 
     results_revision = 3
@@ -63,16 +60,9 @@ class UnionSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
-    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most 5.5 seconds and `min_length_s` behind."""
-        yield from cut(frames, *self.plan(fps))
-
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
-        """See `SplitsByGlances`."""
-        lengths = Lengths.of(
-            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
-        )  # fmt: skip
+        """See `SplitsByGlances`; at most 5.5 seconds and `min_length_s` behind."""
+        lengths = self.lengths(fps, gradual=True)
         min_frames = lengths.min_frames
         peaks: Finder = Peaks(self.ratio, self.window, self.min_content)
         if flash := round(self.flash_s * fps):

@@ -28,7 +28,7 @@ _NEAR = 0.12
 
 @dataclass(frozen=True, slots=True)
 class WipeLimits:
-    """What a wipe is told by; chosen on videos of other seeds than the benchmark's (docs/how-to/video/splitting.md)."""
+    """The criteria of a wipe, chosen on videos of other seeds than the benchmark's (docs/how-to/video/splitting.md)."""
 
     #: how far the middle's cells are from before or after, whichever is nearer, as a part of the way from one to the
     #: other, at most: 0 in a perfect wipe, 0.5 in a dissolve

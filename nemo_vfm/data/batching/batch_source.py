@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
+
+from torch.utils.data import Dataset
 
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import ReadPosition
@@ -51,6 +53,8 @@ class BatchSchedule(Protocol[Which_co]):
 class SampleReader(Protocol[Which_contra]):
     """Reads the samples of a slice, wherever they lie; may be sent to another process."""
 
+    is_light: bool  #: whether reading is mostly waiting and copying, so that threads do; decoding wants processes
+
     def read(self, index: int, samples: Which_contra) -> Loaded:
         """They as batch `index`. A sample that cannot be read keeps its place with weight 0, and is a fault."""
         ...
@@ -59,25 +63,22 @@ class SampleReader(Protocol[Which_contra]):
         """What they fill in a batch; from the index alone."""
         ...
 
-    def is_light(self) -> bool:
-        """Whether reading is mostly waiting and copying, so that threads do; decoding wants processes."""
-        ...
 
+@dataclass(eq=False)
+class ScheduledBatches(Dataset[Loaded], Generic[Which]):
+    """One rank's slice of global batch g, by its number; may be sent to another process."""
 
-class ByNumber(Protocol):
-    """One rank's part of global batch g, by its number; may be sent to another process."""
+    schedule: BatchSchedule[Which]
+    reader: SampleReader[Which]
+    rank: int = 0
+    num_ranks: int = 1
 
     def __getitem__(self, index: int) -> Loaded:
-        """The batch and what was wrong with each sample."""
-        ...
-
-    def is_light(self) -> bool:
-        """See `SampleReader.is_light`."""
-        ...
+        return self.reader.read(index, self.schedule.samples(index, self.rank, self.num_ranks))
 
     def max_bytes(self) -> int:
         """What the largest batch fills."""
-        ...
+        return max(map(self.reader.num_bytes, self.schedule.largest(self.num_ranks)))
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -63,6 +63,7 @@ class Order:
         if not groups:
             raise ValueError("expected at least one group of samples, got none")
         self.groups, self._seed, self._shuffle, self._digests = tuple(groups), seed, shuffle, digests or {}
+        self._how = partial(type(self), self.groups, seed=seed, shuffle=shuffle, digests=self._digests)
         self._first, self._places = first, dict(places or {})
         self._begins = [self._places.get(group.name, 0) for group in groups]
         self.batches_per_epoch = sum((Fraction(len(g.samples), g.batch_size) for g in groups), Fraction(0))
@@ -70,23 +71,17 @@ class Order:
         self._samples = lru_cache(maxsize=4 * len(groups))(self._samples_uncached)
         self._batches = lru_cache(maxsize=2)(self._batches_uncached)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"groups": self.groups, "how": self._how() | {"first": self._first, "places": self._places}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["groups"], **state["how"])  # type: ignore[misc]
-
-    def _how(self) -> dict[str, Any]:
-        return {"seed": self._seed, "shuffle": self._shuffle, "digests": self._digests}
+    def __reduce__(self) -> tuple[Any, ...]:  # without what is cached
+        return partial(self._how, first=self._first, places=self._places), ()
 
     @property
     def mean_batch_size(self) -> Fraction:
         """Samples of a global batch, on average."""
         return sum(len(group.samples) for group in self.groups) / self.batches_per_epoch
 
-    def at(self, first: int, places: Mapping[str, int]) -> Self:
+    def at(self, first: int, places: Mapping[str, int]) -> "Order":
         """See `BatchSchedule.at`; its parts are the groups."""
-        return type(self)(self.groups, **self._how(), first=first, places=places)
+        return self._how(first=first, places=places)
 
     def samples(self, index: int, rank: int, num_ranks: int) -> Alike:
         """See `BatchSchedule.samples`."""

@@ -10,12 +10,11 @@ import json
 import re
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 from jinja2 import Environment, nodes
 
@@ -24,7 +23,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.chat.bounded_jinja import without_generation_marks
 from nemo_vfm.data.chat.chat_template import ChatTemplate, has_template, template_of
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
-from nemo_vfm.data.tokenizers.special_tokens import Added
+from nemo_vfm.data.tokenizers.tokenizers_library import HuggingFace
 
 _BEGINS, _ENDS, _BORDER = "\U000f1a00", "\U000f1a01", "\U000f1a04"
 #: Letters that have a meaning here; none of them is left in a message.
@@ -33,24 +32,15 @@ RESERVED = dict.fromkeys(range(0xF1A00, 0xF1A05))
 Place = tuple[int, int]
 
 
-class PlacedTokens(Protocol):
-    """A tokenizer that says where in the text each token stands."""
-
-    def placed(self, text: str, *, names: bool) -> tuple[list[int], list[Place]]:
-        """Tokens and the letters [first, last) of each; `names` says whether names of special tokens become these."""
-        ...
-
-    def added(self) -> Sequence[Added]:
-        """Tokens that are found in a text as a whole."""
-        ...
-
-
 class ControlTokens:
     """The control tokens of a template."""
 
-    def __init__(self, tokenizer: PlacedTokens, template: str, environment: Environment) -> None:
+    def __init__(self, tokenizer: HuggingFace, template: str, environment: Environment) -> None:
         self._tokenizer = tokenizer
-        literals = "\0".join(_literals(environment.parse(template)))
+        tree = environment.parse(template)  # every text that it writes, and every constant
+        texts = [*(one.data for one in tree.find_all(nodes.TemplateData)),
+                 *(one.value for one in tree.find_all(nodes.Const) if isinstance(one.value, str))]  # fmt: skip
+        literals = "\0".join(texts)
         added = tokenizer.added()
         self.names = sorted(
             (one.content for one in added if one.special or (one.content in literals and not one.content.isspace())),
@@ -142,12 +132,6 @@ class ControlTokens:
 def unmarked(text: str) -> str:
     """A text without marks."""
     return text.translate(RESERVED)
-
-
-def _literals(tree: nodes.Template) -> Iterator[str]:
-    """Every text that a template writes, and every constant."""
-    yield from (one.data for one in tree.find_all(nodes.TemplateData))
-    yield from (one.value for one in tree.find_all(nodes.Const) if isinstance(one.value, str))
 
 
 Message = Mapping[str, Json]
@@ -271,7 +255,7 @@ class ChatFormat:
             raise DataError("a message holds lists in lists that are nested too deep") from None
         return written.template.rendered(
             marked, tools=None if tools is None else written.control.marked(list(tools)),
-            add_generation_prompt=prompt, special=self.tokenizer.special_names(), variables=told,
+            add_generation_prompt=prompt, special=self.tokenizer.placed_tokens().special_names, variables=told,
         )  # fmt: skip
 
     def stop_tokens(self) -> frozenset[int]:

@@ -7,12 +7,13 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
+from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.worker_processes import by_processes, part_of
 
@@ -51,7 +52,7 @@ class Batches:
 
     def __init__(
         self,
-        dataset: ByNumber,
+        dataset: ScheduledBatches[Any],
         *,
         first: int,
         num_workers: int,
@@ -76,7 +77,7 @@ class Batches:
         loaded: Iterator[Loaded]
         if not self._num_workers:
             loaded = (self._dataset[index] for index in itertools.count(self._first))
-        elif self._dataset.is_light():
+        elif self._dataset.reader.is_light:
             loaded = self._threads()
         else:
             loaded = by_processes(

@@ -108,23 +108,11 @@ class RawReader:
         self._decoder = decoder
         self._buckets = None if bucket is None else Buckets(buckets={"only": bucket})
         if bucket is not None:
-            shape = (3, bucket.num_frames, bucket.height, bucket.width)
-            self._layout: Layout = {"video": (torch.uint8, shape)}
-            return
-        reason = "they hold no sample"
-        for raw in first:
-            try:
-                self._layout = CachedLatents(raw, None).layout(raw.entry)
-                return
-            except NemoVfmError as error:
-                reason = str(error)
-        raise DataError(
-            f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images"
-        )
-
-    def sample_bytes(self) -> int:
-        """What one sample fills in a batch."""
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._layout.values())
+            self._layout: Layout = {"video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
+        else:
+            self._layout = _latent_layout(first)
+        #: what one sample fills in a batch
+        self.sample_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._layout.values())
 
     def read(self, index: int, raws: Sequence[Raw]) -> Loaded:
         """One batch; a sample that cannot be read becomes a fault."""
@@ -137,3 +125,13 @@ class RawReader:
             return loading.load([raw.entry], rows)[0]
         except NemoVfmError as error:
             return Fault(raw.key, raw.tar, str(error))
+
+
+def _latent_layout(first: Iterable[Raw]) -> Layout:
+    reason = "they hold no sample"
+    for raw in first:
+        try:
+            return CachedLatents(raw, None).layout(raw.entry)
+        except NemoVfmError as error:
+            reason = str(error)
+    raise DataError(f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images")

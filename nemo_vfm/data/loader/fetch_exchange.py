@@ -143,17 +143,22 @@ class Exchange:
         if self._stopped is not None:
             raise self._stopped
         try:
-            return self._held(plan(index, entries, self._samples))
+            return self._exchanged(plan(index, entries, self._samples))
         except Exception as error:
             self._stopped = error
             raise
 
-    def _held(self, wanted: Plan) -> FetchedBytes:
+    def _exchanged(self, wanted: Plan) -> FetchedBytes:
         rank, num_ranks = self._peers.rank(), self._peers.num_ranks()
         own = _Report()
         share = b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, own), wanted.share(rank, num_ranks)))
+        # What a rank sends: 4 bytes of length, its report as JSON, its share.
+        report = json.dumps({
+            "index": wanted.index, "plan": wanted.fingerprint(), "failed": own.failed,
+            "error": None if own.error is None else str(own.error), "kind": type(own.error).__name__,
+        }).encode()  # fmt: skip
         parts = []
-        for row in self._peers.all_gather(own.packed(wanted, share)):
+        for row in self._peers.all_gather(len(report).to_bytes(4, "little") + report + share):
             end = 4 + int.from_bytes(row[:4], "little")
             parts.append((json.loads(bytes(row[4:end])), row[end:]))
         self._check(wanted, [head for head, _ in parts])
@@ -199,12 +204,3 @@ class _Report:
 
     failed: list[tuple[int, str]] = field(default_factory=list)  #: (number of a span, why): its sample is bad
     error: Exception | None = None  #: why the whole run has to stop
-
-    def packed(self, wanted: Plan, share: bytes) -> bytes:
-        """The report before the bytes: 4 bytes of length, JSON, the share."""
-        head = {
-            "index": wanted.index, "plan": wanted.fingerprint(), "failed": self.failed,
-            "error": None if self.error is None else str(self.error), "kind": type(self.error).__name__,
-        }  # fmt: skip
-        text = json.dumps(head).encode()
-        return len(text).to_bytes(4, "little") + text + share

@@ -135,7 +135,13 @@ class ListedData(ScheduledData[Alike]):
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`; the same on every rank, the last batch of a group may be smaller."""
-        return self._open().held_out(self.max_bad_in_a_row)
+        opened = self._open()
+        slices = [
+            Alike(group.samples[first : first + group.batch_size], group.samples[0])
+            for group in opened.val
+            for first in range(0, len(group.samples), group.batch_size)
+        ]
+        return self.read_in_order(opened.reader, slices)
 
     def _open(self) -> "OpenedSamples":
         if self._opened is None:

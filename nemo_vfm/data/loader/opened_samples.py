@@ -9,13 +9,12 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.data.batching.batch_source import Traffic
+from nemo_vfm.data.batching.batch_source import ScheduledBatches, Traffic
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.sample_order import Alike, Group
 from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.fetch_exchange import Exchange, Spanned
-from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledBatches
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
 from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
@@ -30,10 +29,7 @@ class EntryReader:
 
     def __init__(self, loading: Loading, entries: Sequence[Entry]) -> None:
         self._loading, self._entries, self._sizes = loading, entries, dict[int, int]()
-
-    def is_light(self) -> bool:
-        """See `Loading.is_light`."""
-        return self._loading.is_light()
+        self.is_light = loading.is_light
 
     def read(self, index: int, samples: Alike) -> tuple[VideoBatch, list[Fault | None]]:
         """See `SampleReader.read`."""
@@ -114,7 +110,7 @@ class OpenedSamples:
             )
         return UniqueBatches(
             batches,
-            lambda index: self.reader.entries(batches.samples(index).ids),
+            lambda index: self.reader.entries(batches.schedule.samples(index, batches.rank, batches.num_ranks).ids),
             self.samples,
             Exchange(self.samples.inner, peers, self._traffic),
             first=first,
@@ -122,15 +118,6 @@ class OpenedSamples:
             faults=faults,
             max_ahead_bytes=max_ahead_bytes,
         )
-
-    def held_out(self, max_bad_in_a_row: int) -> HeldOutBatches[Alike]:
-        """Fixed batches of what is held out; the last batch of a group may be smaller."""
-        slices = [
-            Alike(group.samples[first : first + group.batch_size], group.samples[0])
-            for group in self.val
-            for first in range(0, len(group.samples), group.batch_size)
-        ]
-        return HeldOutBatches(self.reader, slices, max_bad_in_a_row)
 
 
 def _times(entry: Entry) -> int:

@@ -3,59 +3,15 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Generic, Self
-
-from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
-from nemo_vfm.data.batching.batch_source import BatchSchedule, Loaded, SampleReader, Which
+from nemo_vfm.data.batching.batch_source import BatchSchedule, SampleReader, ScheduledBatches, Which
 from nemo_vfm.data.batching.faults import Faults
-
-
-@dataclass(eq=False)
-class ScheduledBatches(Dataset[Loaded], Generic[Which]):
-    """Global batch g, or one rank's slice of it, by its number; see `ByNumber`."""
-
-    schedule: BatchSchedule[Which]
-    reader: SampleReader[Which]
-    rank: int = 0
-    num_ranks: int = 1
-
-    def samples(self, index: int) -> Which:
-        """Which they are."""
-        return self.schedule.samples(index, self.rank, self.num_ranks)
-
-    def __getitem__(self, index: int) -> Loaded:
-        return self.reader.read(index, self.samples(index))
-
-    def is_light(self) -> bool:
-        """See `ByNumber.is_light`."""
-        return self.reader.is_light()
-
-    def max_bytes(self) -> int:
-        """See `ByNumber.max_bytes`."""
-        return max(map(self.reader.num_bytes, self.schedule.largest(self.num_ranks)))
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutBatches(Generic[Which]):
-    """The same batches at every iteration."""
-
-    reader: SampleReader[Which]
-    slices: Iterable[Which]
-    max_bad_in_a_row: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        faults = Faults(max_in_a_row=self.max_bad_in_a_row)
-        for index, samples in enumerate(self.slices):
-            batch, found = self.reader.read(index, samples)
-            faults.count(found)
-            yield batch
 
 
 class PositionedData:
@@ -130,6 +86,14 @@ class ScheduledData(PositionedData, ABC, Generic[Which]):
     @abstractmethod
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`."""
+
+    def read_in_order(self, reader: SampleReader[Which], slices: Iterable[Which]) -> Iterator[Batch]:
+        """Held-out batches one by one; their bad samples are counted apart from those of training."""
+        faults = Faults(max_in_a_row=self.max_bad_in_a_row)
+        for index, samples in enumerate(slices):
+            batch, found = reader.read(index, samples)
+            faults.count(found)
+            yield batch
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.batch_source import ByNumber, Loaded, Traffic
+from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches, Traffic
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Spanned
@@ -33,22 +33,10 @@ class HeldSamples:
 
     def __init__(self, inner: Spanned, traffic: Traffic) -> None:
         self.inner, self._traffic, self._here = inner, traffic, threading.local()
+        self.entries, self.folder = inner.entries, inner.folder
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"inner": self.inner, "_traffic": self._traffic}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _here=threading.local())
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """See `Samples.entries`."""
-        return self.inner.entries
-
-    @property
-    def folder(self) -> Place | str:
-        """See `Samples.folder`."""
-        return self.inner.folder
+    def __reduce__(self) -> tuple[type["HeldSamples"], tuple[Spanned, Traffic]]:
+        return HeldSamples, (self.inner, self._traffic)
 
     def hold(self, held: FetchedBytes | None) -> None:
         """From here on this thread reads from `held`; other threads read from theirs."""
@@ -113,8 +101,8 @@ class UniqueBatches:
     """
 
     def __init__(
-        self, dataset: ByNumber, entries: Callable[[int], Sequence[Entry]], samples: HeldSamples, exchange: Exchange, *,
-        first: int, num_workers: int, faults: Faults, max_ahead_bytes: int = 4 << 30,
+        self, dataset: ScheduledBatches[Any], entries: Callable[[int], Sequence[Entry]], samples: HeldSamples,
+        exchange: Exchange, *, first: int, num_workers: int, faults: Faults, max_ahead_bytes: int = 4 << 30,
     ) -> None:  # fmt: skip
         self._dataset, self._entries, self._samples, self._exchange = dataset, entries, samples, exchange
         self._first = first

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import warn
-from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
+from nemo_vfm.data.batching.batch_source import Loaded
 
 _STATM = Path("/proc/self/statm")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -126,7 +126,13 @@ Answer = tuple[Loaded | NemoVfmError, int]
 
 
 def by_processes(
-    dataset: ByNumber, first: int, num_workers: int, ahead: int, *, timeout_s: float, max_growth_bytes: int | None
+    dataset: Dataset[Loaded],
+    first: int,
+    num_workers: int,
+    ahead: int,
+    *,
+    timeout_s: float,
+    max_growth_bytes: int | None,
 ) -> Iterator[Loaded]:
     """Batches `first`, `first` + 1, ... without end.
 
@@ -153,7 +159,12 @@ def by_processes(
 
 
 def _until_grown(
-    dataset: ByNumber, numbers: "_From", num_workers: int, ahead: int, timeout_s: float, max_growth_bytes: int | None
+    dataset: Dataset[Loaded],
+    numbers: "_From",
+    num_workers: int,
+    ahead: int,
+    timeout_s: float,
+    max_growth_bytes: int | None,
 ) -> Generator[Loaded, None, int]:
     """The batches of one set of workers; at its end all that they began is given. Returns by how much one grew."""
     loader: DataLoader[Answer] = DataLoader(
@@ -225,7 +236,7 @@ def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]
 class _Sent(Dataset[Answer]):
     """Gives what stops a run as a value: torch would put the worker's whole traceback in front of its sentence."""
 
-    def __init__(self, dataset: ByNumber) -> None:
+    def __init__(self, dataset: Dataset[Loaded]) -> None:
         self._dataset, self._at_first = dataset, -1
 
     def __getitem__(self, index: int) -> Answer:

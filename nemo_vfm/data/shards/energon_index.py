@@ -110,8 +110,10 @@ def _parts(tars: Sequence[_Tar], splits: Mapping[str, Collection[str]]) -> dict[
 def _texts(tars: Sequence[_Tar], parts: Mapping[str, set[str]], identity: bytes) -> dict[str, str]:
     """The small files of `.nv-meta`."""
     counts = {tar.name: len(tar.entries) for tar in tars}
-    whole = {tar.name: _whole(tar, parts) for tar in tars}
-    standard = {part: [name for name, owner in whole.items() if (owner or TRAIN) == part] for part in parts}
+    standard: dict[str, list[str]] = {part: [] for part in parts}
+    for tar in tars:  # to the part that all its samples are in, if there is one
+        owners = {name for entry in tar.entries for name, keys in parts.items() if entry.key in keys}
+        standard[owners.pop() if len(owners) == 1 else TRAIN].append(tar.name)
     texts = {
         ".info.json": json.dumps({"energon_version": ENERGON_VERSION, "shard_counts": counts}, indent=2),
         "index.uuid": str(uuid.UUID(bytes=identity[:16], version=4)),
@@ -121,13 +123,13 @@ def _texts(tars: Sequence[_Tar], parts: Mapping[str, set[str]], identity: bytes)
     for part in parts.keys() - {TRAIN}:
         names = [tar.name for tar in tars if any(entry.key in parts[part] for entry in tar.entries)]
         texts[f"{part}.yaml"] = _split({part: names}, _without(tars, parts[part], names))
-    return texts | _captioning(tars)
-
-
-def _whole(tar: _Tar, parts: Mapping[str, set[str]]) -> str | None:
-    """The part that all samples of a tar are in, if there is one."""
-    owners = {name for entry in tar.entries for name, keys in parts.items() if entry.key in keys}
-    return owners.pop() if len(owners) == 1 else None
+    # A second description with a sample type: `energon info` stops at one without (7.4.1).
+    members = set.intersection(*(set(entry.members) for tar in tars for entry in tar.entries)) if tars else set()
+    picture = next((name for name in _PICTURES if name in members), None)
+    if picture is not None and "txt" in members:
+        kind = "sample_type:\n  __module__: megatron.energon\n  __class__: CaptioningSample\n"
+        texts["captioning.yaml"] = f"{kind}field_map:\n  image: {picture}\n  caption: txt\n"
+    return texts
 
 
 def _without(tars: Sequence[_Tar], keys: set[str], names: Collection[str]) -> list[str]:
@@ -143,16 +145,6 @@ def _split(parts: Mapping[str, Sequence[str]], exclude: Sequence[str]) -> str:
 def _items(names: Sequence[str], indent: int) -> str:
     """A list in YAML; names of ours need no escape, and quotes keep digits texts."""
     return "".join(["\n", *(f"{' ' * indent}- '{name}'\n" for name in names)]) if names else " []\n"
-
-
-def _captioning(tars: Sequence[_Tar]) -> dict[str, str]:
-    """A second description with a sample type: `energon info` stops at one without (7.4.1)."""
-    members = set.intersection(*(set(entry.members) for tar in tars for entry in tar.entries)) if tars else set()
-    picture = next((name for name in _PICTURES if name in members), None)
-    if picture is None or "txt" not in members:
-        return {}
-    kind = "sample_type:\n  __module__: megatron.energon\n  __class__: CaptioningSample\n"
-    return {"captioning.yaml": f"{kind}field_map:\n  image: {picture}\n  caption: txt\n"}
 
 
 def _replace(meta: Path, texts: Mapping[str, str], tars: Sequence[_Tar]) -> None:

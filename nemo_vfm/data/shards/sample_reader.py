@@ -90,34 +90,6 @@ class _Files(Protocol):
         ...
 
 
-class Loading(Protocol):
-    """Knows one kind of shard: which samples may share a batch, and how one is read."""
-
-    def group_of(self, entry: Entry) -> tuple[str | None, str]:
-        """The group's name, or None and the reason why the entry cannot be trained on."""
-        ...
-
-    def batch_size_of(self, group: str) -> int | None:
-        """Samples a global batch of this group; None where the data module says."""
-        ...
-
-    def layout(self, entry: Entry) -> Layout:
-        """What every sample of this entry's group must look like."""
-        ...
-
-    def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
-        """Read samples of one group, or say what is wrong with them; some tensors perhaps straight into the rows.
-
-        Raises:
-            StoreError, Changed: the samples are well and cannot be had; going on would train on other batches.
-        """
-        ...
-
-    def is_light(self) -> bool:
-        """Whether reading is mostly waiting and copying, so that threads do; decoding wants processes."""
-        ...
-
-
 class CachedLatents:
     """Latents and, where all samples have them, text embeddings, as curation's encode step left them.
 
@@ -125,6 +97,8 @@ class CachedLatents:
         shards: the opened folder.
         buckets: where a bucket's own batch size is looked up; None takes the data module's for all.
     """
+
+    is_light = True  #: see `SampleReader.is_light`
 
     def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
         self._shards, self._buckets = shards, buckets
@@ -134,7 +108,7 @@ class CachedLatents:
         self._dtypes = self._probe()
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
-        """By bucket and latent shape."""
+        """The group's name, or None and the reason why the entry cannot be trained on: by bucket and latent shape."""
         if LATENTS not in entry.members:
             return None, f"no {LATENTS}"
         if not is_frame_rate(entry.index.get("fps", 1.0)):
@@ -146,16 +120,20 @@ class CachedLatents:
         return f"{entry.index.get('bucket', '')}/{'x'.join(map(str, shape))}", ""
 
     def batch_size_of(self, group: str) -> int | None:
-        """See `Loading.batch_size_of`."""
+        """Samples a global batch of this group; None where the data module says."""
         bucket = self._buckets.buckets.get(group.rpartition("/")[0]) if self._buckets else None
         return bucket.batch_size if bucket else None
 
     def layout(self, entry: Entry) -> Layout:
-        """See `Loading.layout`."""
+        """What every sample of this entry's group must look like."""
         return {**self._dtypes, "latents": (self._dtypes["latents"][0], self._shape_of(entry))}
 
     def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
-        """See `Loading.load`."""
+        """Read samples of one group, or say what is wrong with them; some tensors perhaps straight into the rows.
+
+        Raises:
+            StoreError, Changed: the samples are well and cannot be had; going on would train on other batches.
+        """
         found = self._in_place.read(entries, rows) if self._in_place else [None] * len(entries)
         return [
             _attempt(entry, partial(self._sample, entry, tensors, rows))
@@ -174,10 +152,6 @@ class CachedLatents:
                 self._in_place.learn(entry, contents, rows)
             found = {name: stored for data in contents for name, stored in stored_tensors(data).items()}
         return Sample(found, caption_of(self._shards, entry), float(fps))
-
-    def is_light(self) -> bool:
-        """True."""
-        return True
 
     def _shape_of(self, entry: Entry) -> tuple[int, ...]:
         known = entry.index.get("latent_shape")
@@ -204,6 +178,8 @@ class CachedLatents:
 class Media:
     """Video and image files, decoded and cut to their bucket on the way; and their text embeddings, if any."""
 
+    is_light = False
+
     def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
         self._shards, self._buckets, self._decoder = shards, buckets, decoder
         self._text = _text_layout(shards) if _have_text(shards) else {}
@@ -222,16 +198,16 @@ class Media:
         return self._buckets.assign(int(numbers[0]), int(numbers[1]), int(numbers[2]), numbers[3])
 
     def batch_size_of(self, group: str) -> int | None:
-        """See `Loading.batch_size_of`."""
+        """See `CachedLatents.batch_size_of`."""
         return self._buckets.buckets[group].batch_size
 
     def layout(self, entry: Entry) -> Layout:
-        """See `Loading.layout`."""
+        """See `CachedLatents.layout`."""
         bucket = self._bucket_of(entry)
         return {**self._text, "video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
 
     def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
-        """See `Loading.load`."""
+        """See `CachedLatents.load`."""
         return [_attempt(entry, partial(self._sample, entry)) for entry in entries]
 
     def _sample(self, entry: Entry) -> Sample:
@@ -245,10 +221,6 @@ class Media:
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
         return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
-
-    def is_light(self) -> bool:
-        """False."""
-        return False
 
     def _bucket_of(self, entry: Entry) -> Bucket:
         name, reason = self.group_of(entry)
@@ -264,6 +236,10 @@ def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
         raise
     except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
         return Fault(entry.key, entry.shard, str(error))
+
+
+#: Knows one kind of shard: which samples may share a batch, and how one is read.
+Loading = CachedLatents | Media
 
 
 def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:

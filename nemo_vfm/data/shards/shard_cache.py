@@ -5,7 +5,9 @@ import re
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn, warn_once
@@ -34,11 +36,8 @@ class ShardCache:
         self.folder, self.max_gb = local(folder, "the folder of a cache"), max_gb
         self._locks: dict[str, threading.Lock] = {}
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"folder": self.folder, "max_gb": self.max_gb}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _locks={})
+    def __reduce__(self) -> tuple[Any, ...]:  # without the locks
+        return partial(ShardCache, folder=self.folder, max_gb=self.max_gb), ()
 
     def holds(self, num_bytes: int) -> bool:
         """Whether a shard of this size is kept at all."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import NotRequired, Protocol, TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,38 +34,6 @@ _MAX_INDEX_BYTES = 2 << 30
 _AT_ONCE = 16
 
 
-class OpenShard(Protocol):
-    """One tar, open."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        """The bytes from `offset` on; fewer than `size` where the tar ends. OSError or DataError where it fails."""
-        ...
-
-
-class ShardFolder(Protocol):
-    """What reading shards asks of a folder."""
-
-    def size(self, name: str) -> int | None:
-        """Bytes of a file; None where there is none."""
-        ...
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """A whole file. OSError or DataError where that fails."""
-        ...
-
-    def stamp(self, name: str) -> tuple[int, int] | None:
-        """What changes when a tar does: bytes and time of the last change, in ns; None where nothing tells."""
-        ...
-
-    def touched(self, name: str) -> int | None:
-        """When anything about a tar was changed last, in ns, which nobody can set; None where nothing tells."""
-        ...
-
-    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
-        """A tar, for reading members; `sha256` is what shards.json says of it, `stamp` what it was when listed."""
-        ...
-
-
 class LocalFolder:
     """A folder on a disk."""
 
@@ -75,30 +43,30 @@ class LocalFolder:
         self.path = path
 
     def size(self, name: str) -> int | None:
-        """See `ShardFolder.size`."""
+        """Bytes of a file; None where there is none."""
         file = self.path / name
         return file.stat().st_size if file.is_file() else None
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """See `ShardFolder.read`."""
+        """A whole file. OSError or DataError where that fails."""
         file = self.path / name
         if file.stat().st_size > max_bytes:
             raise DataError(f"{file} has more than {max_bytes:,} bytes")
         return file.read_bytes()
 
     def stamp(self, name: str) -> tuple[int, int] | None:
-        """See `ShardFolder.stamp`."""
+        """What changes when a tar does: bytes and time of the last change, in ns; None where nothing tells."""
         return _stamp((self.path / name).stat())
 
     def touched(self, name: str) -> int | None:
-        """See `ShardFolder.touched`."""
+        """When anything about a tar was changed last, in ns, which nobody can set; None where nothing tells."""
         try:
             return (self.path / name).stat().st_ctime_ns
         except OSError:
             return None
 
-    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
-        """See `ShardFolder.open`."""
+    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> "OpenShard":
+        """A tar, for reading members; `sha256` is what shards.json says of it, `stamp` what it was when listed."""
         return LocalShard(self.path / name, stamp)
 
 
@@ -120,7 +88,10 @@ class LocalShard:
             os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `OpenShard.read`. One that was renamed over is still the one that was opened."""
+        """The bytes from `offset` on; fewer than `size` where the tar ends. OSError or DataError where it fails.
+
+        One that was renamed over is still the one that was opened.
+        """
         self.require_unchanged()
         return os.pread(self._descriptor, size, offset)
 
@@ -152,7 +123,7 @@ class StoredFolder:
         return {item.name: item.size for item in object_store.items(self.address)}
 
     def size(self, name: str) -> int | None:
-        """See `ShardFolder.size`."""
+        """See `LocalFolder.size`."""
         return self._sizes.get(name)
 
     def stamp(self, name: str) -> tuple[int, int] | None:
@@ -164,18 +135,23 @@ class StoredFolder:
         return None
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """See `ShardFolder.read`."""
+        """See `LocalFolder.read`."""
         data = object_store.read(self.address / name, max_bytes=max_bytes)
         if data is None:
             raise DataError(f"there is no {self.address / name}")
         return data
 
-    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
-        """See `ShardFolder.open`."""
+    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> "OpenShard":
+        """See `LocalFolder.open`."""
         size = self._sizes.get(name, 0)
         if self._cache is not None and self._cache.holds(size):
             return LocalShard(self._cache.fetch(self.address / name, sha256, size))
         return object_store.Ranges(self.address / name)
+
+
+#: One tar, open; a folder of them.
+OpenShard = LocalShard | object_store.Ranges
+ShardFolder = LocalFolder | StoredFolder
 
 
 def folder_at(place: Place, cache: ShardCache | None) -> ShardFolder:

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
-from nemo_vfm.data.shards.shard_folder import LocalShard
 
 MAX_NAMES = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -72,6 +71,16 @@ def folders_of(places: Sequence[Place]) -> dict[Place, frozenset[str] | None]:
     return {folder: None if names is None else frozenset(names) for folder, names in found.items()}
 
 
+def _of_home(method: str) -> Any:
+    """The method of the set that a sample is from, which is given the sample as that set knows it."""
+
+    def forwarded(self: "Joined", entry: Entry, *arguments: Any) -> Any:
+        shards, name = self._homes[entry.shard]
+        return getattr(shards, method)(replace(entry, shard=name), *arguments)
+
+    return forwarded
+
+
 class Joined:
     """Several sets of samples as one; a sample's shard is named with its folder.
 
@@ -100,37 +109,6 @@ class Joined:
                 entries.append(replace(entry, key=key, shard=name))
         self.entries = tuple(entries)
 
-    def read(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.read`."""
-        shards, name = self._homes[entry.shard]
-        return shards.read(replace(entry, shard=name), extension)
-
-    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
-        """See `Samples.read_all`."""
-        shards, name = self._homes[entry.shard]
-        return shards.read_all(replace(entry, shard=name), extensions)
-
-    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
-        """See `ReadsInPlace`."""
-        shards, name = self._homes[entry.shard]
-        return shards.locate(replace(entry, shard=name), extensions)
-
-    def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
-        """See `ReadsInPlace`."""
-        shards, name = self._homes[entry.shard]
-        shards.check(replace(entry, shard=name), extensions, members, missing)
-
-    def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
-        """See `ShardSet.spans`."""
-        shards, name = self._homes[entry.shard]
-        return shards.spans(replace(entry, shard=name), extensions)
-
-    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
-        """See `ShardSet.read_span`."""
-        shards, name = self._homes[entry.shard]
-        return shards.read_span(replace(entry, shard=name), offset, size)
-
-    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
-        """See `ShardSet.checked`."""
-        shards, name = self._homes[entry.shard]
-        return shards.checked(replace(entry, shard=name), extension, data)
+    #: Methods of `ShardSet`, for reading in place and for fetching by offset, too.
+    read, read_all, locate, check = map(_of_home, ("read", "read_all", "locate", "check"))
+    spans, read_span, checked = map(_of_home, ("spans", "read_span", "checked"))

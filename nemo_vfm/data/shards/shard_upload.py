@@ -24,8 +24,8 @@ _AT_ONCE = 4
 _BEFORE = "before"  # key of shards.json: the files of the version that it replaced
 
 
-def upload_shards(folder: Path, target: Address) -> int:
-    """Bring a folder of shards into the store.
+def upload_shards(folder: Path, target: Address | None) -> int:
+    """Bring a folder of shards into the store; nothing to do without a target.
 
     The version before the last stays until the next upload, for those who are reading it.
 
@@ -36,9 +36,18 @@ def upload_shards(folder: Path, target: Address) -> int:
         UserError: the target holds something else.
         StoreError: the store does not answer, or refuses us; what was there before is still seen.
     """
+    if target is None:
+        return 0
     there = {item.name: item.size for item in object_store.items(target)}
     seen = _seen(target) if "shards.json" in there else {}
-    content, files = _renamed(folder)
+    # The content of the store's shards.json, and which file goes there under which name.
+    content: dict[str, Json] = read_json(folder / "shards.json")
+    files: dict[str, Path] = {}
+    for shard, written in zip(read_shards_json(folder), content["shards"], strict=True):
+        stem = shard["name"].removesuffix(".tar")
+        name = f"{stem}-{sha256_text(shard['sha256'] + shard['index_sha256'])[:16]}"
+        files |= {f"{name}{end}": folder / f"{stem}{end}" for end in (".tar", ".json")}
+        written["name"] = f"{name}.tar"
     missing = {name: path for name, path in files.items() if there.get(name) != path.stat().st_size}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as threads:
         list(threads.map(lambda name: object_store.upload(missing[name], target / name), sorted(missing)))
@@ -53,18 +62,6 @@ def upload_shards(folder: Path, target: Address) -> int:
             object_store.remove(target / name)
     info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were already there")
     return len(missing) + 1
-
-
-def _renamed(folder: Path) -> tuple[dict[str, Json], dict[str, Path]]:
-    """The content of the store's shards.json, and which file goes there under which name."""
-    content: dict[str, Json] = read_json(folder / "shards.json")
-    files: dict[str, Path] = {}
-    for shard, written in zip(read_shards_json(folder), content["shards"], strict=True):
-        stem = shard["name"].removesuffix(".tar")
-        name = f"{stem}-{sha256_text(shard['sha256'] + shard['index_sha256'])[:16]}"
-        files |= {f"{name}{end}": folder / f"{stem}{end}" for end in (".tar", ".json")}
-        written["name"] = f"{name}.tar"
-    return content, files
 
 
 def _seen(target: Address) -> dict[str, Json]:

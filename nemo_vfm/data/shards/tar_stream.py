@@ -1,6 +1,6 @@
 """Reads the samples of tars without an index, in order, from front to back."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,21 +28,13 @@ class OpenTar(Protocol):
         ...
 
 
-class Tar(Protocol):
+@dataclass(frozen=True, slots=True)
+class Tar:
     """A tar that can be opened."""
 
-    @property
-    def name(self) -> str:
-        """How messages, and the file of counts, call it."""
-        ...
-
-    def size(self) -> int | None:
-        """Bytes, where that is known before it is read."""
-        ...
-
-    def open(self) -> OpenTar:
-        """From the front."""
-        ...
+    name: str  #: how messages, and the file of counts, call it
+    open: Callable[[], OpenTar]  #: from the front
+    size: Callable[[], int | None]  #: bytes, where that is known before it is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +71,11 @@ class Raw:
         return [self.read(entry, extension) for extension in extensions]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedTar:
+def placed_tar(where: Place) -> Tar:
     """A tar here or in an object store."""
-
-    where: Place
-
-    @property
-    def name(self) -> str:
-        """See `Tar.name`."""
-        return str(self.where)
-
-    def size(self) -> int:
-        """See `Tar.size`."""
-        return object_store.Ranges(self.where).size if isinstance(self.where, Address) else self.where.stat().st_size
-
-    def open(self) -> OpenTar:
-        """See `Tar.open`."""
-        return _Chunks(self.where) if isinstance(self.where, Address) else self.where.open("rb")
+    if isinstance(where, Address):
+        return Tar(str(where), lambda: _Chunks(where), lambda: object_store.Ranges(where).size)
+    return Tar(str(where), lambda: where.open("rb"), lambda: where.stat().st_size)
 
 
 class _Chunks:

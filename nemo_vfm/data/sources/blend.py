@@ -14,7 +14,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
+from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import BatchSchedule, Loaded, SampleReader
 from nemo_vfm.data.batching.weighted_turns import WeightedTurns, shares
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
@@ -24,11 +24,12 @@ from nemo_vfm.parallel.ranks.gather import GatherGroup
 Part = tuple[int, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BlendReader:
     """Lets the source of a batch read it; see `SampleReader`."""
 
     readers: Sequence[SampleReader[Any]]
+    is_light: bool  #: where all are
 
     def read(self, index: int, samples: Part) -> Loaded:
         """See `SampleReader.read`."""
@@ -37,10 +38,6 @@ class BlendReader:
     def num_bytes(self, samples: Part) -> int:
         """See `SampleReader.num_bytes`."""
         return self.readers[samples[0]].num_bytes(samples[1])
-
-    def is_light(self) -> bool:
-        """See `SampleReader.is_light`: where all are."""
-        return all(reader.is_light() for reader in self.readers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,8 @@ class Blend(ScheduledData[Part]):
         info("batches by source: " + ", ".join(f"{name} {float(share):.1%}" for name, share in self._shares.items()))
         parts = {name: batches.schedule for name, batches in started.items()}
         turns = WeightedTurns(list(self._shares.values()), seed=seed)
-        return BlendSchedule(parts, turns), BlendReader([batches.reader for batches in started.values()])
+        readers = [batches.reader for batches in started.values()]
+        return BlendSchedule(parts, turns), BlendReader(readers, all(reader.is_light for reader in readers))
 
     def require_divisible(self, num_ranks: int) -> None:
         """See `ScheduledData.require_divisible`: those of every source."""
@@ -192,18 +190,7 @@ class Blend(ScheduledData[Part]):
         found._shares = {name: Fraction(share) for name, share in batching["shares"].items()}
         return found
 
-    def val_dataloader(self) -> Iterable[Batch]:
+    def val_dataloader(self) -> Iterator[Batch]:
         """See `TrainingData.val_dataloader`: of every source, one after another, numbered through."""
-        return _InARow([source.data for source in self.sources.values()])
-
-
-class _InARow:
-    """The held-out batches of all, the same at every iteration."""
-
-    def __init__(self, parts: Sequence[TrainingData]) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[Batch]:
-        held_out = (batch for part in self._parts for batch in part.val_dataloader())
-        for index, batch in enumerate(held_out):
-            yield replace(batch, index=index)
+        held_out = (batch for source in self.sources.values() for batch in source.data.val_dataloader())
+        return (replace(batch, index=index) for index, batch in enumerate(held_out))

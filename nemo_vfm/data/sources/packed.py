@@ -26,7 +26,7 @@ from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, pack, packing, side_
 from nemo_vfm.data.batching.sample_order import Alike, Group
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.loader.opened_samples import EntryReader
-from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
 
 
 class Packs(NamedTuple):
@@ -41,6 +41,7 @@ class PackReader:
     """Reads packs of samples that another reader reads one by one."""
 
     inner: EntryReader
+    is_light = True  # latents, never decoded
 
     def read(self, index: int, samples: Packs) -> Loaded:
         """See `SampleReader.read`."""
@@ -51,10 +52,6 @@ class PackReader:
     def num_bytes(self, samples: Packs) -> int:
         """See `SampleReader.num_bytes`."""
         return sum(map(self.inner.num_bytes, samples.samples))
-
-    def is_light(self) -> bool:
-        """See `SampleReader.is_light`."""
-        return self.inner.is_light()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +183,12 @@ class PackedLatents(ScheduledData[Packs]):
         info(f"{figures.num_packs} packs an epoch, {figures.efficiency:.1%} of their tokens are samples")
         return replace(plan, per_batch=self.packs, packed=self.packed), PackReader(reader)
 
-    def val_dataloader(self) -> Iterable[Batch]:
+    def val_dataloader(self) -> Iterator[Batch]:
         """See `TrainingData.val_dataloader`: packs of what is held out, one a batch, the same on every rank."""
-        reader = self.by_number().reader
         slices = [self._held_out.together([one]) for one in self._held_out.packs]
-        found = HeldOutBatches(reader, slices, self.max_bad_in_a_row)
-        return found if self.packed else _OneByOne(found)
+        for batch in self.read_in_order(self.by_number().reader, slices):
+            assert isinstance(batch, PackedBatch)
+            yield from [batch] if self.packed else batch.alone()
 
     def _planned(self, reader: EntryReader, groups: Sequence[Group], seed: int) -> PackSchedule:
         together = [(group, sample) for group in groups for sample in group.samples]
@@ -212,18 +209,6 @@ class PackedLatents(ScheduledData[Packs]):
             raise UserError("packing needs cached latents; run the encode step on these shards first")
         shape = layout["latents"][1][1:]
         return math.prod(-(-length // patch) for length, patch in zip(shape, self.patch, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class _OneByOne:
-    """The samples of packs, each as a batch of its own."""
-
-    packs: Iterable[Batch]
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self.packs:
-            assert isinstance(batch, PackedBatch)
-            yield from batch.alone()
 
 
 @lru_cache(maxsize=8)

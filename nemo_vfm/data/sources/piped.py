@@ -1,7 +1,7 @@
 """Reads training batches from shell commands that write tars. A recipe needs `--trust piped` to name this."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nemo_vfm.core.optional import require
@@ -43,39 +43,17 @@ class PipedTars(StreamedTars):
         decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
-            tars=[Path(f"{number}.tar") for number in range(len(commands))],
-            batch_size=batch_size,
-            bucket=bucket,
-            num_workers=num_workers,
-            shuffle_buffer=shuffle_buffer,
-            counts=counts,
-            max_bad_in_a_row=max_bad_in_a_row,
-            max_ahead_gb=max_ahead_gb,
-            max_member_mb=max_member_mb,
-            decoder=decoder,
-        )
+            tars=[Path(f"{number}.tar") for number in range(len(commands))], batch_size=batch_size, bucket=bucket,
+            num_workers=num_workers, shuffle_buffer=shuffle_buffer, counts=counts, max_bad_in_a_row=max_bad_in_a_row,
+            max_ahead_gb=max_ahead_gb, max_member_mb=max_member_mb, decoder=decoder,
+        )  # fmt: skip
         self.commands = tuple(commands)
 
     def _listed(self) -> list[Tar]:
-        return [_PipedTar(command) for command in self.commands]
+        names = (f"pipe:{command}" for command in self.commands)
+        return [Tar(name, partial(_opened, name), lambda: None) for name in names]
 
 
-@dataclass(frozen=True, slots=True)
-class _PipedTar:
-    """What a command writes."""
-
-    command: str
-
-    @property
-    def name(self) -> str:
-        """See `Tar.name`."""
-        return f"pipe:{self.command}"
-
-    def size(self) -> None:
-        """Not known."""
-
-    def open(self) -> OpenTar:
-        """See `Tar.open`."""
-        gopen = require("webdataset.gopen", purpose="Tars from a program")
-        stream: OpenTar = gopen.gopen(f"pipe:{self.command}")
-        return stream
+def _opened(name: str) -> OpenTar:
+    stream: OpenTar = require("webdataset.gopen", purpose="Tars from a program").gopen(name)
+    return stream

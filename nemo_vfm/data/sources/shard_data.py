@@ -66,16 +66,10 @@ class ShardData(ListedData):
         fetch_together: bool = False,
     ) -> None:
         super().__init__(
-            batch_size=batch_size,
-            num_workers=num_workers,
-            val_fraction=val_fraction,
-            buckets=buckets,
-            shuffle=shuffle,
-            max_bad_in_a_row=max_bad_in_a_row,
-            max_ahead_gb=max_ahead_gb,
-            max_memory_share=max_memory_share,
-            decoder=decoder,
-        )
+            batch_size=batch_size, num_workers=num_workers, val_fraction=val_fraction, buckets=buckets,
+            shuffle=shuffle, max_bad_in_a_row=max_bad_in_a_row, max_ahead_gb=max_ahead_gb,
+            max_memory_share=max_memory_share, decoder=decoder,
+        )  # fmt: skip
         self.shards, self.cache, self.verify = places(shards), cache, verify
         if not self.shards:
             raise ValueError("shards is an empty list, expected at least one folder or tar")

@@ -28,7 +28,7 @@ from nemo_vfm.data.loader.collate import RawReader
 from nemo_vfm.data.loader.scheduled_data import PositionedData
 from nemo_vfm.data.shards.shard_paths import expanded
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
-from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
+from nemo_vfm.data.shards.tar_stream import Raw, Tar, placed_tar, samples_of
 
 
 @needs_packages("decord", where={"decoder": "decord"})
@@ -113,9 +113,14 @@ class StreamedTars(PositionedData):
         order = self._open()[0]
         return {"tars": ReadPosition(self._place(index), order.known_total() or 0, order.digest())}
 
-    def train_dataloader(self) -> Iterable[Batch]:
+    def train_dataloader(self) -> Iterator[Batch]:
         """See `TrainingData.train_dataloader`."""
-        return _Batches(self)
+        order, reader = self._open()
+        slices = self._slices(order)
+        one_by_one = (reader.read(*one) for one in slices)
+        for batch, found in self._read_ahead(reader, slices) if self.num_workers else one_by_one:
+            self.faults.count(found)
+            yield batch
 
     def val_dataloader(self) -> Iterable[Batch]:
         """Nothing is held out."""
@@ -140,7 +145,7 @@ class StreamedTars(PositionedData):
         return total
 
     def _listed(self) -> list[Tar]:
-        return [PlacedTar(tar) for where in self.tars for tar in _tars_at(where)]
+        return [placed_tar(tar) for where in self.tars for tar in _tars_at(where)]
 
     def _place(self, index: int) -> int:
         """Samples before global batch `index`."""
@@ -151,37 +156,29 @@ class StreamedTars(PositionedData):
             raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._started
 
-    def _slices(self) -> Iterator[tuple[int, list[Raw]]]:
+    def _slices(self, order: TarOrder) -> Iterator[tuple[int, list[Raw]]]:
         """This rank's samples of batches first_batch, first_batch + 1, ..., not decoded."""
-        order, share = self._open()[0], self.batch_size // self._num_ranks
-        samples = order.samples(self._place(self._first_batch))
+        share, samples = self.batch_size // self._num_ranks, order.samples(self._place(self._first_batch))
         for index in itertools.count(self._first_batch):
-            whole = _told_apart(list(itertools.islice(samples, self.batch_size)))
-            yield index, whole[self._rank * share : (self._rank + 1) * share]
+            whole = list(itertools.islice(samples, self.batch_size))
+            # A key's noise is its own: those of one key from several tars become TAR/KEY.
+            tars = defaultdict[str, set[str]](set)
+            for raw in whole:
+                tars[raw.key].add(raw.tar)
+            yield (
+                index,
+                [
+                    replace(raw, key=f"{raw.tar.rpartition('/')[2]}/{raw.key}") if len(tars[raw.key]) > 1 else raw
+                    for raw in whole[self._rank * share : (self._rank + 1) * share]
+                ],
+            )
 
-
-class _Batches:
-    """One thread reads, others decode, within a number of bytes; batches come in their order."""
-
-    def __init__(self, data: StreamedTars) -> None:
-        self._data = data
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch, found in self._read_ahead() if self._data.num_workers else self._loaded():
-            self._data.faults.count(found)
-            yield batch
-
-    def _loaded(self) -> Iterator[Loaded]:
-        reader = self._data._open()[1]
-        return (reader.read(*one) for one in self._data._slices())
-
-    def _read_ahead(self) -> Iterator[Loaded]:
-        data, reader = self._data, self._data._open()[1]
-        share = data.batch_size // data._num_ranks
-        count, ahead = within(int(data.max_ahead_gb * 1e9), share * reader.sample_bytes(), data.num_workers)
+    def _read_ahead(self, reader: RawReader, slices: Iterator[tuple[int, list[Raw]]]) -> Iterator[Loaded]:
+        """One thread reads, others decode, within a number of bytes; batches come in their order."""
+        slice_bytes = self.batch_size // self._num_ranks * reader.sample_bytes
+        count, ahead = within(int(self.max_ahead_gb * 1e9), slice_bytes, self.num_workers)
         line = ThreadPoolExecutor(1, thread_name_prefix="stream")
         workers = ThreadPoolExecutor(count, thread_name_prefix="decode")
-        slices = data._slices()
 
         def submit() -> Future[Loaded]:
             raw = line.submit(next, slices)
@@ -196,17 +193,6 @@ class _Batches:
         finally:
             line.shutdown(wait=False, cancel_futures=True)
             workers.shutdown(wait=False, cancel_futures=True)
-
-
-def _told_apart(samples: list[Raw]) -> list[Raw]:
-    """Those of one key from several tars as TAR/KEY: a key's noise is its own."""
-    tars = defaultdict[str, set[str]](set)
-    for raw in samples:
-        tars[raw.key].add(raw.tar)
-    return [
-        replace(raw, key=f"{raw.tar.rpartition('/')[2]}/{raw.key}") if len(tars[raw.key]) > 1 else raw
-        for raw in samples
-    ]
 
 
 def _tars_at(where: Place) -> list[Place]:

@@ -60,16 +60,10 @@ class VideoFolder(ListedData):
         decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
-            batch_size=batch_size,
-            num_workers=num_workers,
-            val_fraction=val_fraction,
-            buckets=buckets,
-            shuffle=shuffle,
-            max_bad_in_a_row=max_bad_in_a_row,
-            max_ahead_gb=max_ahead_gb,
-            max_memory_share=max_memory_share,
-            decoder=decoder,
-        )
+            batch_size=batch_size, num_workers=num_workers, val_fraction=val_fraction, buckets=buckets,
+            shuffle=shuffle, max_bad_in_a_row=max_bad_in_a_row, max_ahead_gb=max_ahead_gb,
+            max_memory_share=max_memory_share, decoder=decoder,
+        )  # fmt: skip
         self.path = local(path, "a folder of videos to train from")
         self.index = None if index is None else local(index, "the index of a folder of videos")
 

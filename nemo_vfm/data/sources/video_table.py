@@ -63,16 +63,10 @@ class VideoTable(ListedData):
         decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
-            batch_size=batch_size,
-            num_workers=num_workers,
-            val_fraction=val_fraction,
-            buckets=buckets,
-            shuffle=shuffle,
-            max_bad_in_a_row=max_bad_in_a_row,
-            max_ahead_gb=max_ahead_gb,
-            max_memory_share=max_memory_share,
-            decoder=decoder,
-        )
+            batch_size=batch_size, num_workers=num_workers, val_fraction=val_fraction, buckets=buckets,
+            shuffle=shuffle, max_bad_in_a_row=max_bad_in_a_row, max_ahead_gb=max_ahead_gb,
+            max_memory_share=max_memory_share, decoder=decoder,
+        )  # fmt: skip
         check_suffix(path)
         self.path = local(path, "a table of videos")
         self.root = self.path.parent if root is None else local(root, "the folder of a table's videos")

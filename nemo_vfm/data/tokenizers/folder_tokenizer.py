@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_packages
@@ -21,28 +20,9 @@ from nemo_vfm.data.tokenizers.special_tokens import CONFIG_FILES
 MODELS = (tokenizers_library.FILE, sentencepiece_library.FILE)
 
 
-class Loaded(Protocol):
-    """A tokenizer in memory."""
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `Tokenizer`."""
-        ...
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """See `Tokenizer`."""
-        ...
-
-    def vocab_size(self) -> int:
-        """The largest token and one: gaps between numbers count, since a matrix has rows for them."""
-        ...
-
-    def token_bytes(self) -> list[bytes | None]:
-        """See `TokenizesBytes`."""
-        ...
-
-    def end(self, named: str | None) -> int:
-        """The token of this name; None takes the one that the folder calls the end of a sequence."""
-        ...
+#: A tokenizer in memory. Its `vocab_size` is the largest token and one: gaps between numbers count, since a matrix has
+#: rows for them. Its `end` takes the name of a token; None is the one that the folder calls the end of a sequence.
+Loaded = tokenizers_library.HuggingFace | sentencepiece_library.SentencePiece
 
 
 @needs_packages("tokenizers", "sentencepiece")
@@ -104,10 +84,6 @@ class FolderTokenizer:
             raise UserError(f"{self.folder} has no {tokenizers_library.FILE}, and a chat format needs one: load and "
                             f"save the tokenizer once with transformers")  # fmt: skip
         return loaded
-
-    def special_names(self) -> dict[str, str]:
-        """Texts of special tokens by what they are for, such as eos_token."""
-        return self.placed_tokens().special_names()
 
     def fingerprint(self) -> str:
         """The bytes of the files, wherever they lie, and the token that ends a document."""

@@ -19,21 +19,18 @@ _MOST_BYTES = 1 << 30
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
-def _alphabet() -> dict[str, int]:
-    """GPT-2's letters for bytes: those that can be seen are themselves, and the others follow from 256 on."""
-    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [byte for byte in range(256) if byte not in seen]
-    return {chr(byte): byte for byte in seen} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTES = _alphabet()
+#: GPT-2's letters for bytes: those that can be seen are themselves, and the others follow from 256 on.
+_SEEN = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_OTHERS = sorted(set(range(256)) - _SEEN)
+_BYTES = {chr(byte): byte for byte in _SEEN} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
 
 
 class HuggingFace:
     """A tokenizer of the `tokenizers` library, without the truncation and padding that its file may ask for."""
 
     def __init__(self, made: Json, roles: Mapping[str, str], name: str) -> None:
-        self._made, self._roles, self._name = made, roles, name
+        self._made, self._name = made, name
+        self.special_names = dict(roles)  #: texts of special tokens by what they are for, such as eos_token
         self._most: int = 1 + max(made.get_vocab(with_added_tokens=True).values())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -66,10 +63,6 @@ class HuggingFace:
         decoder = self._made.get_added_tokens_decoder()
         return [special_tokens.Added(one.content, number, one.special, {}) for number, one in sorted(decoder.items())]
 
-    def special_names(self) -> dict[str, str]:
-        """Such as eos_token: its text."""
-        return dict(self._roles)
-
     def decode(self, tokens: Sequence[int]) -> str:
         """See `Tokenizer`."""
         with _panics_told(self._name):
@@ -101,7 +94,7 @@ class HuggingFace:
 
     def end(self, named: str | None) -> int:
         """See `Loaded`."""
-        name = named or self._roles.get("eos_token")
+        name = named or self.special_names.get("eos_token")
         if name is None:
             raise UserError(f"nothing in {self._name} defines the token that ends a text; set `end` to that token")
         number = self._made.token_to_id(name)

@@ -26,7 +26,7 @@ from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.weighted_turns import MAX_CYCLE, WeightedTurns
-from nemo_vfm.data.loader.scheduled_data import HeldOutBatches, ScheduledData
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.tokens.token_manifest import TokenFolder
 from nemo_vfm.data.tokens.token_rows import DocumentRows, HeldOutRows, Rows, StreamRows
 from nemo_vfm.data.tokens.token_stream import Numbers, TokenStream
@@ -115,6 +115,7 @@ class TokenReader:
 
     rows: Sequence[tuple[str, Rows]]  #: of each source; its name is part of the keys
     size: int  #: tokens of a row
+    is_light = True
 
     def read(self, index: int, samples: Turns) -> Loaded:
         """See `SampleReader.read`."""
@@ -133,10 +134,6 @@ class TokenReader:
     def num_bytes(self, samples: Turns) -> int:
         """See `SampleReader.num_bytes`."""
         return 2 * 8 * len(samples) * self.size
-
-    def is_light(self) -> bool:
-        """See `SampleReader.is_light`."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +322,7 @@ class TokenData(ScheduledData[Turns]):
             for first in range(0, rows.num_rows, self.batch_size)
         ]
         named = [(f"{name}-held-out", rows) for name, rows in held_out.items()]
-        return HeldOutBatches(TokenReader(named, self.sequence_length), slices, self.max_bad_in_a_row)
+        return self.read_in_order(TokenReader(named, self.sequence_length), slices)
 
     def _streams(self) -> dict[str, TokenStream]:
         folders = self._folders()

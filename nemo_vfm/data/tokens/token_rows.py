@@ -3,9 +3,7 @@
 Shape letters: B rows, S tokens of a row.
 """
 
-import itertools
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,14 +109,6 @@ Numbers = NDArray[np.int64]
 Documents = tuple[tuple[int, ...], ...]
 
 
-class Rows(Protocol):
-    """Rows of equal length, each by its number."""
-
-    def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
-        """Fill the arrays; the lengths of each row's documents, or nothing where all that is in a row is seen."""
-        ...
-
-
 class StreamRows:
     """Documents one after another, cut into rows wherever a row ends; a document sees those before it in its row."""
 
@@ -127,7 +117,7 @@ class StreamRows:
         self._spans = Spans(stream.num_tokens, size, seed=seed, shuffle=shuffle)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
-        """See `Rows.read`; the last label of a row is the first token of the stream's next row."""
+        """Fill the arrays, say nothing of documents; the last label of a row is the first token of the next row."""
         self._stream.gather_with_next(self._spans.starts(numbers), tokens_BS, labels_BS)
         return ()
 
@@ -151,7 +141,7 @@ class DocumentRows:
         self._plans: Memo[Plan] = Memo(_PLANS)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
-        """See `Rows.read`."""
+        """See `Rows`."""
         found = []
         for number in numbers.tolist():
             window, row = divmod(number, self._num_rows)
@@ -188,28 +178,30 @@ class HeldOutRows:
         self._plans: Memo[Plan] = Memo(_PLANS)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
-        """See `Rows.read`."""
-        read = self._in_documents if self._documents else self._in_stream
-        rows = (slice(at, at + 1) for at in range(len(numbers)))
-        found = [read(int(n), tokens_BS[row], labels_BS[row]) for n, row in zip(numbers, rows, strict=True)]
-        return tuple(itertools.chain(*found))
-
-    def _in_stream(self, number: int, tokens_1S: Numbers, labels_1S: Numbers) -> Documents:
-        start, count = number * self._size, min(self._size + 1, self._stream.num_tokens - number * self._size)
-        both = np.full(self._size + 1, self._stream.folder.manifest.end, np.int64)
-        self._stream.gather(np.array([start]), np.array([count]), both[:count])
-        tokens_1S[0], labels_1S[0] = both[:-1], both[1:]
-        labels_1S[0, count - 1 :] = IGNORED
-        return ()
-
-    def _in_documents(self, number: int, tokens_1S: Numbers, labels_1S: Numbers) -> Documents:
-        window, row = divmod(number, WINDOW)
-        return _read_rows(self._stream, [self._plans.get(window, self._plan).row(row)], tokens_1S, labels_1S)
+        """See `Rows`."""
+        documents: list[tuple[int, ...]] = []
+        for at, number in enumerate(numbers.tolist()):
+            if self._documents:
+                window, row = divmod(number, WINDOW)
+                pieces = self._plans.get(window, self._plan).row(row)
+                documents += _read_rows(self._stream, [pieces], tokens_BS[at : at + 1], labels_BS[at : at + 1])
+                continue
+            start, count = number * self._size, min(self._size + 1, self._stream.num_tokens - number * self._size)
+            both = np.full(self._size + 1, self._stream.folder.manifest.end, np.int64)
+            self._stream.gather(np.array([start]), np.array([count]), both[:count])
+            tokens_BS[at], labels_BS[at] = both[:-1], both[1:]
+            labels_BS[at, count - 1 :] = IGNORED
+        return tuple(documents)
 
     def _plan(self, window: int) -> "Plan":
         start = window * WINDOW * self._size
         stop = min(start + WINDOW * self._size, self._stream.num_tokens)
         return planned(self._stream.pieces(start, stop), self._size, np.arange(-(-(stop - start) // self._size)))
+
+
+#: Rows of equal length, each by its number. `read` fills arrays of tokens and labels, and gives the lengths of each
+#: row's documents, or nothing where all that is in a row is seen.
+Rows = StreamRows | DocumentRows | HeldOutRows
 
 
 @dataclass(frozen=True, slots=True)

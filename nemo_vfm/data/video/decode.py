@@ -208,7 +208,9 @@ def _are_alike(a: Frame, b: Frame) -> bool:
 
 def _open_decord(source: Path | bytes) -> Any:
     decord = require("decord", purpose="Decoding with decord")
-    return decord.VideoReader(io.BytesIO(source) if isinstance(source, bytes) else _path(source), num_threads=1)
+    return decord.VideoReader(
+        io.BytesIO(source) if isinstance(source, bytes) else str(source.absolute()), num_threads=1
+    )
 
 
 def _open_torchcodec(source: Path | bytes) -> Any:
@@ -219,12 +221,8 @@ def _open_torchcodec(source: Path | bytes) -> Any:
             "torchcodec is installed, but cannot load FFmpeg's libraries, which it needs: install them (apt "
             f"install ffmpeg), or use decoder=pyav, which brings its own ({_first_line(error)})"
         ) from error
-    what = source if isinstance(source, bytes) else _path(source)
+    what = source if isinstance(source, bytes) else str(source.absolute())
     return decoders.VideoDecoder(what, dimension_order="NHWC", num_ffmpeg_threads=1, device="cpu")
-
-
-def _path(source: Path) -> str:
-    return str(source.absolute())
 
 
 _OPEN: dict[Library, Callable[[Path | bytes], Any]] = {"decord": _open_decord, "torchcodec": _open_torchcodec}

@@ -48,7 +48,6 @@ class GivenInChannels:
         return self.from_pixels(video_CTHW[:, :count], video_CTHW.shape[1], codec)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`."""
         if video_CTHW.shape[1] == 0 and self.none_given == 0:
             raise ValueError("this network starts from an image, but none is given; give one for each prompt, or set "
                              "none_given if it was also trained without")  # fmt: skip
@@ -76,7 +75,6 @@ class GivenInChannels:
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
-        """See `FrameConditioning`."""
         latents, level_B = objective.inputs(noisy_BCTHW, sigma_B)
         assert given.condition_BKTHW is not None, "made by from_pixels"
         inputs = {"latents_BCTHW": latents, "noise_B": level_B, "condition_BCTHW": given.condition_BKTHW.to(latents)}

@@ -45,7 +45,6 @@ class GivenInTime:
         self.level, self.mask = level, mask
 
     def draw(self, generator: torch.Generator, num_frames: int) -> tuple[int, float]:
-        """See `FrameConditioning`."""
         which, level = torch.rand((), generator=generator), torch.randn((), generator=generator)
         count = int(torch.randint(self.least.count, self.most.count + 1, (), generator=generator))
         sigma = self.sigma
@@ -77,7 +76,6 @@ class GivenInTime:
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
-        """See `FrameConditioning`."""
         latents, level_B = objective.inputs(noisy_BCTHW, sigma_B)
         noised = objective.noised(given.latents_BCTHW, given.noise_BCTHW, given.sigma_B)
         known, _ = objective.inputs(noised, given.sigma_B)

@@ -27,7 +27,7 @@ class Bytes:
     shard: str  #: the tar's name
     key: str  #: the sample's
     members: dict[str, tuple[int, int]]  #: extension -> (offset in the tar, bytes)
-    index: Json  #: what the index says of it
+    index: Json  #: its entry in the index
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Encoding:
     #: windows of the clip, each with its latents; none where the step left it out
     samples: list[Bytes] = field(default_factory=list)
     codec: str = ""  #: what encoded it
-    #: reason -> clips that this step left out for it, where it made nothing of the clip
+    #: reason -> clips that this step left out for it, if it did not encode the clip
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -67,8 +67,8 @@ class Opened:
 def encodings(curation: Curation, clip: str) -> tuple[list[Encoding], list[Opened]]:
     """What each encode step of the run made of the clip, and all of its latents."""
     resolved, opened = [], []
-    for folder in curation.encodings():
-        report = read_plain(folder / "encode.json")
+    for file in sorted(curation.folder.parent.glob("*/encode.json")):
+        report, folder = read_plain(file), file.parent
         found = opened_in(folder / "shards", lambda entry: entry.index.get("clip") == clip)
         opened += found
         left = {} if found else _reasons(report, "unbinned") | _reasons(report, "failed")

@@ -45,7 +45,7 @@ class Standing:
 
     name: str
     value: float | str | None  #: None where it has none
-    unit: str  #: empty where a number has none, or nobody says
+    unit: str  #: empty if there is none, or it is unknown
     among: int  #: clips that have this score
     lower: int | None  #: how many of them have less; of words, None
     equal: int  #: how many have the same, itself among them
@@ -58,7 +58,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Another clip that says the same, and the likeness that was measured; None where none is known."""
+    """A duplicate, and the similarity that was measured; None if unknown."""
 
     clip_id: str
     source: str
@@ -87,8 +87,8 @@ class Story:
     message: str | None  #: why it failed; None where it did not
     scores: list[Standing]
     rules: list[Verdict]
-    duplicate_of: Alike | None  #: the kept clip that it went for
-    duplicates: list[Alike]  #: clips that went for this one
+    duplicate_of: Alike | None  #: the kept clip that it duplicates
+    duplicates: list[Alike]  #: clips that were dropped as duplicates of this one
     restored: Json  #: who mended it, and what they found; empty where nothing was mended
     caption: str
     caption_by: str  #: who wrote the caption; empty where its shard does not say
@@ -124,13 +124,15 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         if isinstance(miss, dict) and miss.get("clip_id") == clip:
             bucket = f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
             break
+    scores = [_standing(curation, name, place) for name in curation.table.columns if name not in FACTS]
+    scores.sort(key=lambda one: one.value is None)  # what it has no score of comes last
     story = Story(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
         duration_s=curation.number("duration_s", place) or 0.0, fps=fps,
         width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
         decision=curation.texts("decision")[place], rule=curation.text("rule", place),
-        message=curation.text("message", place), scores=standings(curation, place), rules=verdicts(curation, place),
+        message=curation.text("message", place), scores=scores, rules=verdicts(curation, place),
         duplicate_of=_alike(curation, ids.index(keeper), place) if keeper in ids else None,
         duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
         restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
@@ -140,13 +142,6 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         bytes=opened.resolved() if opened else None, encodings=encoded,
     )  # fmt: skip
     return story, opened, latents
-
-
-def standings(curation: Curation, place: int) -> list[Standing]:
-    """Every score of the clip among those of all; what it has no score of comes last."""
-    names = [name for name in curation.table.columns if name not in FACTS]
-    found = [_standing(curation, name, place) for name in names]
-    return [one for one in found if one.value is not None] + [one for one in found if one.value is None]
 
 
 def _standing(curation: Curation, name: str, place: int) -> Standing:
@@ -170,7 +165,7 @@ def _alike(curation: Curation, place: int, dropped: int) -> Alike:
 
 
 def unit(column: str) -> str:
-    """The unit; empty where a number has none, or nobody says."""
+    """The unit; empty if there is none, or it is unknown."""
     if column in _UNITS:
         return _UNITS[column]
     for family, found in _FAMILIES.items():

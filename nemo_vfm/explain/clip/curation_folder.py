@@ -43,10 +43,6 @@ class Curation:
         """A JSON file beside the table; an empty mapping where it is absent or damaged."""
         return read_plain(self.folder / name)
 
-    def encodings(self) -> list[Path]:
-        """Folders of the same run in which clips were encoded to latents."""
-        return sorted(path.parent for path in self.folder.parent.glob("*/encode.json"))
-
 
 def names_run(word: str, clip: str | None) -> bool:
     """Whether a word, with a clip behind it or none, is meant as a run folder: any folder is, where a clip is named."""

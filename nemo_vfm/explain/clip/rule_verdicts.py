@@ -16,7 +16,7 @@ Says = Literal["passes", "drops", "not asked", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How a clip stands to one threshold."""
+    """A clip's value compared with one threshold."""
 
     score: str
     value: float | None  #: the clip's; None where it has none
@@ -30,13 +30,13 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule says of a clip."""
+    """The verdict of one rule on a clip."""
 
     rule: str
     text: str  #: as it is written
     form: Literal["keep", "drop"]  #: whether that says what is kept or what is dropped
     says: Says  #: passes, drops, not asked, or unknown where the rule cannot be read
-    decided: bool = False  #: whether it is the rule that the clip went for
+    decided: bool = False  #: whether this rule dropped the clip
     #: the clip's, of every column that the rule reads
     values: Mapping[str, float | str | None] = field(default_factory=dict)
     #: of thresholds that drop clips by themselves; other shapes of expressions have none
@@ -45,7 +45,7 @@ class Verdict:
 
 
 def verdicts(curation: Curation, place: int) -> list[Verdict]:
-    """Of every rule, in the order of the recipe, what it says of the clip."""
+    """The verdict of every rule on the clip, in the order of the recipe."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

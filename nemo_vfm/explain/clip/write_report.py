@@ -21,7 +21,7 @@ _MOST_ALIKE = 8
 
 
 def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> int:
-    """Print what is known of a clip, or of a file, and write the sheet where one is asked for."""
+    """Print what is known about a clip or a file, and write the sheet if one is requested."""
     folder = curation_folder(run)
     if folder is None:
         raise UserError(f"{run} is not a run folder of a curation: there is no scores.parquet in it or in its steps")
@@ -41,7 +41,7 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
             f"FILE:FRAME, FILE@SECONDS, or a file, such as nemo-vfm explain {run} {label(curation, 0).split()[0]}"
         )
     story, opened, latents = tell(curation, place_of(curation, clip))
-    if out is not None:  # first: who reads the rest may stop reading, such as `| head`
+    if out is not None:  # first, since a reader of the rest may stop early, such as `| head`
         shown = sheet_frames(curation, story.clip_id, opened, latents)
         if not shown:
             raise UserError(f"there is nothing to show in {out}: there are no thumbnails, video or latents")
@@ -66,7 +66,7 @@ def _write_json(value: Json) -> None:
 
 
 def write(paper: Terminal, story: Story) -> None:
-    """The whole story, as plain text."""
+    """Print the whole report as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
     paper.line(f"  {printable(story.source, 200)}")
     if story.fps:

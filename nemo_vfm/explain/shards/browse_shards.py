@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import printable
@@ -31,9 +32,9 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     if out is not None:
         if not frames:
             raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
-        write_sheet(out, frames)  # first: who reads the rest may stop reading, such as `| head`
+        write_sheet(out, frames)  # first, since a reader of the rest may stop early, such as `| head`
     if as_json:
-        sys.stdout.write(json.dumps(page.to_json(), indent=1, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(asdict(page), indent=1, ensure_ascii=False) + "\n")
     elif isinstance(page, Summary):
         _write_summary(Terminal(), str(where), page)
     else:
@@ -54,11 +55,11 @@ def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
     try:
         return frames_of(samples, entry_of(samples.entries, page.key), _FRAMES)
     except DataError:
-        return []  # it is said among what is damaged
+        return []  # it is listed with the damaged members
 
 
-def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
-    paper.line(printable(name, 1000), "bold")
+def _write_summary(paper: Terminal, shards_named: str, page: Summary) -> None:
+    paper.line(printable(shards_named, 1000), "bold")
     clips = f" of {page.clips:,} clips" if page.clips != page.samples else ""
     size = sum(member.total for member in page.members.values())
     samples, shards = ("" if count == 1 else "s" for count in (page.samples, page.shards))
@@ -74,22 +75,17 @@ def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
         paper.prose(f"The rest describes the first {page.looked_into:,} samples, whose index lacks details.")
     for title, counts in (("Buckets", page.buckets), ("Sizes", page.sizes), ("Latents", page.latent_shapes),
                           ("Frames per second", page.fps)):  # fmt: skip
-        _write_counts(paper, title, counts)
+        if counts:
+            paper.line(f"\n{title}", "bold")
+        for name, count in list(counts.items())[:_MOST_LISTED]:
+            paper.line(f"  {printable(name, 40):<24} {count:>9,}")
+        if len(counts) > _MOST_LISTED:
+            paper.line(f"  and {len(counts) - _MOST_LISTED:,} more")
     _write_bins(paper, "Seconds", page.duration_s, ".2f")
     _write_bins(paper, "Words in a caption", page.caption_words, ".0f")
     for count, what in ((page.without_caption, "have no caption"), (page.unknown, "do not say their frame rate")):
         if count:
             paper.line(f"\n{count:,} samples {what}")
-
-
-def _write_counts(paper: Terminal, title: str, counts: Mapping[str, int]) -> None:
-    if not counts:
-        return
-    paper.line(f"\n{title}", "bold")
-    for name, count in list(counts.items())[:_MOST_LISTED]:
-        paper.line(f"  {printable(name, 40):<24} {count:>9,}")
-    if len(counts) > _MOST_LISTED:
-        paper.line(f"  and {len(counts) - _MOST_LISTED:,} more")
 
 
 def _write_bins(paper: Terminal, title: str, bins: Sequence[Bin], style: str) -> None:

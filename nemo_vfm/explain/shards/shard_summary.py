@@ -5,7 +5,7 @@ import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A lot of numbers, in short."""
+    """A summary of many numbers."""
 
     count: int
     total: float
@@ -59,11 +59,7 @@ class Summary:
     duration_s: list[Bin] = field(default_factory=list)
     caption_words: list[Bin] = field(default_factory=list)
     without_caption: int = 0  #: samples
-    unknown: int = 0  #: samples whose size or rate nobody says
-
-    def to_json(self) -> Json:
-        """For machines."""
-        return asdict(self)
+    unknown: int = 0  #: samples whose size or rate is unknown
 
 
 def summarise(samples: Samples) -> Summary:
@@ -176,10 +172,6 @@ class One:
     tensors: list[Tensor] = field(default_factory=list)  #: of all safetensors and npy members
     films: dict[str, str] = field(default_factory=dict)  #: extension -> what it is, in words
     damaged: dict[str, str] = field(default_factory=dict)  #: extension -> why it cannot be read
-
-    def to_json(self) -> Json:
-        """For machines."""
-        return asdict(self)
 
 
 def entry_of(entries: Sequence[Entry], key: str) -> Entry:

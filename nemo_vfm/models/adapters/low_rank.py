@@ -35,7 +35,6 @@ class Rank:
 
     @property
     def scale(self) -> float:
-        """alpha / rank."""
         return self.alpha / self.rank
 
 
@@ -77,7 +76,6 @@ class HasFusedLinears(Protocol):
 
     def fused_rows(self) -> Mapping[str, Mapping[str, int]]:
         """Of each such linear the rows of each projection in every head, or in every group that shares a key."""
-        ...
 
 
 class LowRank(nn.Module):
@@ -187,7 +185,6 @@ class Adapters(nn.ModuleDict):
             adapter.split(how)
 
     def require_divisible(self, ranks: int) -> None:
-        """See `ShardableAdapter`."""
         for adapter in self.values():
             assert isinstance(adapter, LowRank)
             adapter.require_divisible(ranks)

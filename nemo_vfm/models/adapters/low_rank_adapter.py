@@ -107,7 +107,6 @@ class AdaptedModel:
         self.model, self.adapters = model, adapters
 
     def __call__(self) -> nn.Module:
-        """Build the model; A is random from the seed and B is zero, so that its output does not change yet."""
         model = self.model()
         freeze(model)
         attach(model, TRAINED, self.adapters.ranks(model), self.adapters.method)

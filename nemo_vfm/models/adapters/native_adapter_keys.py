@@ -12,41 +12,22 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.adapters.matrices import Matrices, of_another_model
-from nemo_vfm.models.convert.video.native_keys import COSMOS_LINEARS, WAN_LINEARS, native_name
+from nemo_vfm.models.convert.video.native_keys import COSMOS_2_BLOCK, COSMOS_2_OUTSIDE, WAN_BLOCK, WAN_OUTSIDE
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan
-
-#: Inside a block of Wan: diffusers -> native.
-_WAN_INSIDE: Final = {
-    **WAN_LINEARS, "norm2": "norm3", "attn2.norm_added_k": "cross_attn.norm_k_img",
-    **{f"attn{n}.norm_{x}": f"{kind}_attn.norm_{x}" for n, kind in ((1, "self"), (2, "cross")) for x in "qk"},
-}  # fmt: skip
-_WAN_OUTSIDE: Final = {
-    "patch_embedding": "patch_embedding", "proj_out": "head.head",
-    **{f"condition_embedder.{kind}_embedder.linear_{n}": f"{kind}_embedding.{2 * n - 2}"
-       for kind in ("time", "text") for n in (1, 2)},
-    "condition_embedder.time_proj": "time_projection.1",
-    **{f"condition_embedder.image_embedder.{theirs}": f"img_emb.proj.{n}"
-       for n, theirs in ((0, "norm1"), (1, "ff.net.0.proj"), (3, "ff.net.2"), (4, "norm2"))},
-}  # fmt: skip
-
-_COSMOS_INSIDE: Final = (*COSMOS_LINEARS, *(f"attn{n}.norm_{x}" for n in (1, 2) for x in "qk"))
-_COSMOS_OUTSIDE: Final = (
-    "patch_embed.proj", "proj_out", "crossattn_proj.0", "time_embed.norm",
-    *(f"time_embed.t_embedder.linear_{n}" for n in (1, 2)), *(f"norm_out.linear_{n}" for n in (1, 2)),
-)  # fmt: skip
 
 
 def native_names(model: nn.Module) -> dict[str, str]:
     """Return the native name of each module that such a model may have, by the name of diffusers."""
     if isinstance(model, Wan):
-        inside = {f"blocks.{n}.{theirs}": f"blocks.{n}.{own}"
-                  for n in range(model.depth) for theirs, own in _WAN_INSIDE.items()}  # fmt: skip
-        return inside | _WAN_OUTSIDE
-    if type(model) is DiT and model.learned_positions is None:
-        modules = [f"transformer_blocks.{n}.{one}" for n in range(model.depth) for one in _COSMOS_INSIDE]
-        return {one: native_name("2", f"{one}.weight").removesuffix(".weight") for one in (*modules, *_COSMOS_OUTSIDE)}
-    raise DataError("only Wan and Cosmos-Predict2 and 2.5 have native names; use the style peft or diffusers")
+        blocks, inside, outside = "blocks", WAN_BLOCK, WAN_OUTSIDE
+    elif type(model) is DiT and model.learned_positions is None:
+        blocks, inside, outside = "transformer_blocks", COSMOS_2_BLOCK, COSMOS_2_OUTSIDE
+    else:
+        raise DataError("only Wan and Cosmos-Predict2 and 2.5 have native names; use the style peft or diffusers")
+    return {
+        f"{blocks}.{n}.{theirs}": f"blocks.{n}.{own}" for n in range(model.depth) for theirs, own in inside.items()
+    } | outside
 
 
 def translated(names: Mapping[str, str], name: str) -> str:
@@ -99,8 +80,19 @@ def read_native(
         modules.setdefault(name, {})[_KINDS[kind]] = tensor
     changes = {f"{name}.{kind}": given[kind] for name, given in modules.items() for kind in ("weight", "bias")
                if kind in given}  # fmt: skip
-    pairs = {name: given for name, given in modules.items() if given.keys() - {"weight", "bias"}}
-    return {name: _matrices(file, name, given) for name, given in pairs.items()}, changes
+    found: dict[str, Matrices] = {}
+    for name, given in modules.items():
+        if not given.keys() - {"weight", "bias"}:
+            continue
+        if missing := {"a", "b"} - given.keys():
+            raise DataError(f"{file} has no {'lora_down' if 'a' in missing else 'lora_up'} for {name}")
+        if given["a"].ndim != 2 or ("alpha" in given and given["alpha"].numel() != 1):
+            raise DataError(f"{file} has lora_down of {name} with shape {tuple(given['a'].shape)}, or an alpha that is "
+                            f"not a scalar; expected two dimensions and a single number")  # fmt: skip
+        magnitude = given["magnitude"].flatten() if "magnitude" in given else None
+        alpha = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
+        found[name] = Matrices(given["a"], given["b"], alpha, magnitude)
+    return found, changes
 
 
 def write_native(
@@ -118,14 +110,3 @@ def write_native(
         module, _, kind = tensor.rpartition(".")
         found[f"{PREFIX}{translated(names, module)}.{'diff' if kind == 'weight' else 'diff_b'}"] = change
     return found
-
-
-def _matrices(file: str, linear: str, given: Mapping[str, Tensor]) -> Matrices:
-    if missing := {"a", "b"} - given.keys():
-        raise DataError(f"{file} has no {'lora_down' if 'a' in missing else 'lora_up'} for {linear}")
-    if given["a"].ndim != 2 or ("alpha" in given and given["alpha"].numel() != 1):
-        raise DataError(f"{file} has lora_down of {linear} with shape {tuple(given['a'].shape)}, or an alpha that is "
-                        f"not a scalar; expected two dimensions and a single number")  # fmt: skip
-    magnitude = given["magnitude"].flatten() if "magnitude" in given else None
-    alpha = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
-    return Matrices(given["a"], given["b"], alpha, magnitude)

@@ -1,4 +1,4 @@
-"""Defines layers that blocks of several models share: norms, rotations, modulations and a perceptron.
+"""Defines what several models share: norms, rotations, modulations, a perceptron, and how first weights are drawn.
 
 A modulation computes a block's shifts, scales and gates from a conditioning vector: adaLN-zero (Peebles and Xie 2023,
 section 3.2), and its low-rank form by Cosmos and arXiv 2503.12964 (AdaLN-LoRA), since a full linear of D x 9 D in every
@@ -130,7 +130,6 @@ class MLP(nn.Module):
         self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape as x."""
         y: Tensor = self.down(F.gelu(self.up(x), approximate=self.approximate))
         return y
 
@@ -217,3 +216,11 @@ def modulate(x_BSD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
 def gated(residual_BSD: Tensor, gate_B1D: Tensor, update_BSD: Tensor) -> Tensor:
     """residual + gate update, in one pass."""
     return torch.addcmul(residual_BSD, gate_B1D, update_BSD)
+
+
+@torch.no_grad()
+def draw_weights(model: nn.Module, first: Callable[[str, torch.Size, int], Tensor], seed: int) -> None:
+    """Draw every parameter by (its name, its shape, seed), so that no layout of devices changes it; nothing on meta."""
+    for name, parameter in model.named_parameters():
+        if not parameter.is_meta:
+            parameter.copy_(first(name, parameter.shape, seed))

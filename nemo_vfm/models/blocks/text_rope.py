@@ -20,15 +20,12 @@ class Stretch(Protocol):
     @property
     def magnitude(self) -> float:
         """What cosines and signed sines are multiplied by: it sharpens attention."""
-        ...
 
     def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
         """The frequencies for texts of these lengths, (R,) or (B, S, R)."""
-        ...
 
     def require_fit(self, theta: float, count: int | None = None) -> None:
         """Refuse a base of the frequencies, or a number of them, with which this cannot be computed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

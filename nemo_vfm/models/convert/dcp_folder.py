@@ -231,7 +231,21 @@ class DcpFolder:
             if name != Path(name).name or not name.endswith(SUFFIX) or not (folder / name).is_file():
                 raise DataError(f"its index names the file {name[:200]!r}, but the folder has no such {SUFFIX} file")
             self._sizes[name] = (folder / name).stat().st_size
-        _require_apart(found.tensors, self._sizes)
+        # Every chunk fits its bytes, and no byte is of two chunks: so tensors together are no larger than the files.
+        spans: dict[str, list[tuple[int, int, str]]] = {file: [] for file in self._sizes}
+        for name, tensor in found.tensors.items():
+            for chunk in tensor.chunks:
+                if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
+                    raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in "
+                                    f"{chunk.length:,} bytes, which are too few")  # fmt: skip
+                spans[chunk.file].append((chunk.start, chunk.start + chunk.length, name))
+        for file, taken in spans.items():
+            taken.sort()
+            for (_, end, one), (start, _, other) in pairwise(taken):
+                if start < end:
+                    raise DataError(f"{file}: {one[:200]} and {other[:200]} are in the same bytes")
+            if taken and taken[-1][1] > (size := self._sizes[file]):
+                raise DataError(f"{file} has {size:,} bytes, and {taken[-1][2][:200]} is to end at {taken[-1][1]:,}")
         beside = {path.name for path in folder.iterdir() if path.is_file()} - files - _READ
         #: Streams of bytes and files that are not read.
         self.others = (*found.streams, *sorted(beside))
@@ -244,11 +258,9 @@ class DcpFolder:
             file.close()
 
     def keys(self) -> list[str]:
-        """Names of its tensors."""
         return list(self._tensors)
 
     def get_slice(self, name: str) -> TensorHeader:
-        """The shape and the dtype of a tensor, without reading it."""
         return TensorHeader(self._tensors[name].dtype, self._tensors[name].shape)
 
     def get_tensor(self, name: str) -> Tensor:
@@ -290,21 +302,3 @@ class DcpFolder:
             return opened.tensor(found)
         except DataError as error:
             raise DataError(f"{chunk.file}, {name[:200]} at {chunk.offsets}: {error}") from error
-
-
-def _require_apart(tensors: Mapping[str, ChunkedTensor], sizes: Mapping[str, int]) -> None:
-    """Every chunk fits its bytes, and no byte is of two chunks: so tensors together are no larger than the files."""
-    spans: dict[str, list[tuple[int, int, str]]] = {file: [] for file in sizes}
-    for name, tensor in tensors.items():
-        for chunk in tensor.chunks:
-            if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
-                raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in {chunk.length:,} "
-                                f"bytes, which are too few")  # fmt: skip
-            spans[chunk.file].append((chunk.start, chunk.start + chunk.length, name))
-    for file, taken in spans.items():
-        taken.sort()
-        for (_, end, one), (start, _, other) in pairwise(taken):
-            if start < end:
-                raise DataError(f"{file}: {one[:200]} and {other[:200]} are in the same bytes")
-        if taken and taken[-1][1] > sizes[file]:
-            raise DataError(f"{file} has {sizes[file]:,} bytes, and {taken[-1][2][:200]} is to end at {taken[-1][1]:,}")

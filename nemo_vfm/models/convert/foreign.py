@@ -45,15 +45,6 @@ class Foreign:
     others: tuple[str, ...]  #: members and keys whose tensors were not read, and names of code that was left out
 
 
-@dataclass(frozen=True, slots=True)
-class NemoArchive:
-    """What was read."""
-
-    config: str  #: the text of model_config.yaml
-    weights: dict[str, Tensor]  #: tensors by name
-    others: tuple[str, ...]  #: names of the members that were not read
-
-
 def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False) -> Foreign:
     """Read a `.nemo` archive, or a `.ckpt`, `.pt`, `.pth` or `.bin` file of torch.save.
 
@@ -72,8 +63,7 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
     if found == "nemo":
         if key is not None or leave_out:
             raise UserError("a .nemo archive has its weights in one place and nothing to leave out")
-        archive = read_nemo(path)
-        return Foreign("nemo", archive.weights, archive.config, {}, archive.others)
+        return read_nemo(path)
     with path.open("rb") as file:
         opened = open_torch_zip(Window(file, 0, path.stat().st_size), leave_out=leave_out)
         places = weights(opened.content, key)
@@ -131,8 +121,8 @@ def format_of(path: Path) -> Format:
     raise DataError("this is neither a .nemo archive nor a file of torch.save")
 
 
-def read_nemo(path: Path) -> NemoArchive:
-    """Read an archive."""
+def read_nemo(path: Path) -> Foreign:
+    """Read a `.nemo` archive."""
     with path.open("rb") as file, _plain_tar(file, path.stat().st_size) as tar:
         members = _members(tar)
         if CONFIG not in members or WEIGHTS not in members:
@@ -154,7 +144,7 @@ def read_nemo(path: Path) -> NemoArchive:
         start, size = members[WEIGHTS]
         archive = open_torch_zip(Window(tar.file, tar.start + start, size))
         tensors = archive.tensors(weights(archive.content))
-    return NemoArchive(config, tensors, tuple(sorted(name for name in members if name not in (CONFIG, WEIGHTS))))
+    return Foreign("nemo", tensors, config, {}, tuple(sorted(members.keys() - {CONFIG, WEIGHTS})))
 
 
 @contextmanager
@@ -180,7 +170,7 @@ def _plain_tar(file: BinaryIO, size: int) -> Iterator[Window]:
 
 
 def _members(window: Window) -> dict[str, tuple[int, int]]:
-    """Name -> (start, size) of every regular file."""
+    """Name without a leading `./` -> (start, size) of every regular file."""
     found: dict[str, tuple[int, int]] = {}
     try:
         # The name of the mode matters: "r:" never guesses a compression.
@@ -192,26 +182,19 @@ def _members(window: Window) -> dict[str, tuple[int, int]]:
                 # A negative size would walk backwards for ever.
                 if info.offset <= last or info.size < 0 or number == _MAX_MEMBERS:
                     raise DataError(f"the archive has more than {_MAX_MEMBERS:,} members, or goes backwards")
-                last = info.offset
-                name = _judged(info, window.size)
+                last, shown = info.offset, f"{info.name[:200]!r}"
+                if info.name.startswith("/") or ".." in info.name.split("/") or {*"\\\0"} & set(info.name):
+                    raise DataError(f"the archive holds the name {shown}, which leads out of its folder")
+                if info.isdir():
+                    continue
+                if not info.isreg() or info.issparse():
+                    raise DataError(f"{shown} in the archive is a link, a device or sparse; NeMo writes plain files")
+                if info.offset_data + info.size > window.size:
+                    raise DataError(f"{shown} continues beyond the archive's end")
+                name = info.name.removeprefix("./")
                 if name in found:
                     raise DataError(f"the archive holds {name!r} twice")
-                if name is not None:
-                    found[name] = (info.offset_data, info.size)
+                found[name] = (info.offset_data, info.size)
     except (tarfile.TarError, ValueError, OSError, RecursionError, OverflowError) as error:
         raise DataError(f"this is not a complete tar: {error}") from error
     return found
-
-
-def _judged(info: tarfile.TarInfo, end: int) -> str | None:
-    """The member's name without a leading `./`; None for a folder."""
-    name = info.name.removeprefix("./")
-    if info.name.startswith("/") or ".." in info.name.split("/") or "\\" in info.name or "\0" in info.name:
-        raise DataError(f"the archive holds the name {info.name[:200]!r}, which leads out of its folder")
-    if info.isdir():
-        return None
-    if not info.isreg() or info.issparse():
-        raise DataError(f"{info.name[:200]!r} in the archive is a link, a device or sparse; NeMo writes plain files")
-    if info.offset_data + info.size > end:
-        raise DataError(f"{info.name[:200]!r} continues beyond the archive's end")
-    return name

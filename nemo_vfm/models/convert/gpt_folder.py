@@ -71,11 +71,6 @@ def gpt_of_folder(*, folder: Path) -> GPT:
         raise DataError(f"{found.name}/{error}") from error
 
 
-def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
-    """Write a folder that transformers loads; see `write_gpt`."""
-    write_gpt(model, dict(model.named_parameters()), folder, most_tokens)
-
-
 def write_gpt(
     model: GPT, weights: Mapping[str, Tensor], folder: Path, most_tokens: int, *, dtype: torch.dtype | None = None,
     generation: Mapping[str, Json] | None = None, file_bytes: int = _FILE_BYTES,

@@ -3,7 +3,6 @@
 Weights are safetensors, in one file or in several. They are read a tensor at a time, and no code of the folder is run.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,16 +15,15 @@ from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, family_of
-from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.weight_files import opened
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.pretrained import checked_folder, read_mapping
+from nemo_vfm.models.pretrained import checked_folder, read_mapping, told_mapping
 from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _COMPARED_VALUES = 1 << 24  # at once, in float64
-_MAX_CONFIG_BYTES = 16 << 20
 
 
 def is_language_model(folder: Path) -> bool:
@@ -35,13 +33,7 @@ def is_language_model(folder: Path) -> bool:
 
 def has_architecture(folder: Path, ending: str) -> bool:
     """Whether it looks like a folder of transformers that names a class with this ending."""
-    path = folder / "config.json"
-    if not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
-        return False
-    try:
-        names = json.loads(path.read_bytes()).get("architectures")
-    except (ValueError, AttributeError, RecursionError, OSError):
-        return False
+    names = told_mapping(folder / "config.json").get("architectures")
     return isinstance(names, list) and any(str(name).endswith(ending) for name in names)
 
 
@@ -82,11 +74,7 @@ class GptFolder(SourceFolder):
         return self.config
 
     def _unborn(self) -> GPT:
-        try:
-            with torch.device("meta"):
-                return GPT(**self.arguments)
-        except ValueError as error:
-            raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
+        return without_memory(GPT, self.arguments, f"{self.folder.name}/config.json describes")
 
     def _map_to(self, name: str) -> TensorMap:
         return tensor_map(name, self.model.sizes, self._fused)

@@ -130,11 +130,7 @@ class _Name:
     text: str
 
 
-class _Mark:
-    """Where the arguments of an instruction begin."""
-
-
-_MARK: Final = _Mark()
+_MARK: Final = object()  # where the arguments of an instruction begin
 
 
 def read_pickle(
@@ -184,6 +180,14 @@ class _Machine:
 
     def push(self, value: object) -> None:
         self.stack.append(value)
+
+    def pop(self, count: int) -> list[Any]:
+        """The last values in their order, which go."""
+        if len(self.stack) < count:
+            raise DataError("its pickle asks for more values than there are")
+        values = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return values
 
     def marked(self) -> list[Any]:
         """Everything above the last mark, which goes, too."""
@@ -290,27 +294,6 @@ _CALLS: Final[dict[str, Callable[..., object]]] = {
 }
 
 
-def _tuple_of(count: int) -> Callable[[_Machine, object], None]:
-    def make(machine: _Machine, _: object) -> None:
-        if len(machine.stack) < count:
-            raise DataError("its pickle makes a tuple of more values than there are")
-        values = tuple(machine.stack[len(machine.stack) - count :])
-        del machine.stack[len(machine.stack) - count :]
-        machine.push(values)
-
-    return make
-
-
-def _stack_name(machine: _Machine) -> None:
-    name, module = machine.stack.pop(), machine.stack.pop()
-    machine.name(module, name)
-
-
-def _set_item(machine: _Machine) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    machine.set_items([key, value])
-
-
 #: What each instruction does. One that is not here is refused by its name.
 _ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
     "PROTO": lambda m, a: None,
@@ -321,16 +304,16 @@ _ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
     "NEWFALSE": lambda m, a: m.push(False),
     **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
     **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"), _Machine.push),
-    "EMPTY_TUPLE": _tuple_of(0),
-    "TUPLE1": _tuple_of(1),
-    "TUPLE2": _tuple_of(2),
-    "TUPLE3": _tuple_of(3),
+    "EMPTY_TUPLE": lambda m, a: m.push(()),
+    "TUPLE1": lambda m, a: m.push(tuple(m.pop(1))),
+    "TUPLE2": lambda m, a: m.push(tuple(m.pop(2))),
+    "TUPLE3": lambda m, a: m.push(tuple(m.pop(3))),
     "TUPLE": lambda m, a: m.push(tuple(m.marked())),
     "EMPTY_LIST": lambda m, a: m.push([]),
-    "APPEND": lambda m, a: m.extend([m.stack.pop()]),
+    "APPEND": lambda m, a: m.extend(m.pop(1)),
     "APPENDS": lambda m, a: m.extend(m.marked()),
     "EMPTY_DICT": lambda m, a: m.push({}),
-    "SETITEM": lambda m, a: _set_item(m),
+    "SETITEM": lambda m, a: m.set_items(m.pop(2)),
     "SETITEMS": lambda m, a: m.set_items(m.marked()),
     "BINPUT": lambda m, a: m.remember(a),
     "LONG_BINPUT": lambda m, a: m.remember(a),
@@ -338,7 +321,7 @@ _ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
     "BINGET": lambda m, a: m.push(m.memo[a]),
     "LONG_BINGET": lambda m, a: m.push(m.memo[a]),
     "GLOBAL": lambda m, a: m.name(*str(a).split(" ", 1)),
-    "STACK_GLOBAL": lambda m, a: _stack_name(m),
+    "STACK_GLOBAL": lambda m, a: m.name(*m.pop(2)),
     "REDUCE": lambda m, a: m.call(m.stack.pop()),
     "NEWOBJ": lambda m, a: m.call(m.stack.pop()),
     "BUILD": lambda m, a: m.build(),

@@ -4,11 +4,10 @@ Sizes are known from the files' headers, and compared with the model's before th
 """
 
 import math
-from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_source import TensorSource
 from nemo_vfm.models.pretrained import fingerprint_of
 
+Model = TypeVar("Model", bound=nn.Module)
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -33,6 +33,8 @@ class SourceFolder(Mapping[str, Tensor]):
     _files: Mapping[str, TensorSource]
     _maps: Mapping[str, TensorMap]
     _stack: ExitStack
+    #: Names of what is not read at all.
+    _others: Sequence[str] = ()
     #: What says which weights there have to be.
     _implied_by = "config.json"
 
@@ -43,7 +45,6 @@ class SourceFolder(Mapping[str, Tensor]):
         self._stack.close()
 
     def __getitem__(self, name: str) -> Tensor:
-        """One parameter."""
         found = self._map_of(name)
         return found.join([self._files[source].get_tensor(source) for source in found.names])
 
@@ -52,7 +53,6 @@ class SourceFolder(Mapping[str, Tensor]):
         return iter(self._maps)
 
     def __len__(self) -> int:
-        """How many."""
         return len(self._maps)
 
     def __contains__(self, name: object) -> bool:
@@ -81,17 +81,18 @@ class SourceFolder(Mapping[str, Tensor]):
         return {name: found.names for name, found in self._maps.items()}
 
     def left(self) -> list[str]:
-        """Tensors there that no parameter needs, and that change nothing."""
-        used = {source for found in self._maps.values() for source in found.names}
-        return sorted(set(self._files) - used)
+        """What is there that no parameter needs, and that changes nothing."""
+        return sorted(self._unused() | {*self._others})
 
     def fingerprint(self) -> str:
         """Changes with any byte of what is read."""
         return fingerprint_of(self.folder)
 
-    @abstractmethod
     def require_same_function(self, model: nn.Module) -> None:
-        """UserError where weights of the folder fit a model and mean another function in it."""
+        """UserError where weights of the folder fit a model and mean another function in it.
+
+        Not where files are converted together with the model that they mean.
+        """
 
     def _require_equal(self, own: Mapping[str, object], other: Mapping[str, object]) -> None:
         if differ := [
@@ -103,10 +104,12 @@ class SourceFolder(Mapping[str, Tensor]):
     def _map_of(self, name: str) -> TensorMap:
         return self._maps[name]
 
+    def _unused(self) -> set[str]:
+        return set(self._files) - {source for found in self._maps.values() for source in found.names}
+
     def _require_all_used(self, but: Collection[str] = ()) -> None:
         """A weight that is left over would change what the model computes: a bias, an adapter, one more layer."""
-        used = {source for found in self._maps.values() for source in found.names}
-        if left := sorted(set(self._files) - used - set(but)):
+        if left := sorted(self._unused() - set(but)):
             raise DataError(f"{self.folder.name} has weights that {self._implied_by} does not imply: "
                             f"{', '.join(left[:4])}")  # fmt: skip
 
@@ -114,19 +117,17 @@ class SourceFolder(Mapping[str, Tensor]):
         """By the files' headers: before there is memory for a model that is not there."""
         for name, parameter in self.model.named_parameters():
             found = self._maps[name]
-            for source, implied in zip(found.names, found.split(parameter), strict=True):
-                self._require_shape(source, tuple(implied.shape))
-
-    def _require_shape(self, source: str, implied: tuple[int, ...]) -> None:
-        if source not in self._files:
-            raise DataError(f"{self.folder.name} has no {source}, which {self._implied_by} implies; its weights "
-                            f"are of another model")  # fmt: skip
-        header = self._files[source].get_slice(source)
-        if (shape := tuple(header.get_shape())) != implied:
-            raise DataError(f"{self.folder.name}: {source} has shape {shape}, and {self._implied_by} implies "
-                            f"{implied}")  # fmt: skip
-        if (kind := header.get_dtype()) not in DTYPES:
-            raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are {', '.join(DTYPES)}")
+            for source, part in zip(found.names, found.split(parameter), strict=True):
+                if source not in self._files:
+                    raise DataError(f"{self.folder.name} has no {source}, which {self._implied_by} implies; its "
+                                    f"weights are of another model")  # fmt: skip
+                header, implied = self._files[source].get_slice(source), tuple(part.shape)
+                if (shape := tuple(header.get_shape())) != implied:
+                    raise DataError(f"{self.folder.name}: {source} has shape {shape}, and {self._implied_by} implies "
+                                    f"{implied}")  # fmt: skip
+                if (kind := header.get_dtype()) not in DTYPES:
+                    raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are "
+                                    f"{', '.join(DTYPES)}")  # fmt: skip
 
     def _require_blocks(self, prefix: str, depth: int, key: str) -> None:
         """By the names alone: to make a model of hundreds of layers that are not there takes seconds."""
@@ -134,3 +135,21 @@ class SourceFolder(Mapping[str, Tensor]):
         held = {name.split(".")[place] for name in self._files if name.startswith(prefix)}
         if len(held) < depth:
             raise DataError(f"{self.folder.name}/config.json says {key}: {depth}, and its files hold {len(held)}")
+
+
+def without_memory(kind: Callable[..., Model], arguments: Mapping[str, Any], what: str) -> Model:
+    """A model on the meta device.
+
+    Args:
+        kind: of the model.
+        arguments: of its constructor.
+        what: describes it, such as "config.json describes".
+
+    Raises:
+        DataError: there can be no such model.
+    """
+    try:
+        with torch.device("meta"):
+            return kind(**arguments)
+    except ValueError as error:
+        raise DataError(f"{what} an impossible model: {error}") from error

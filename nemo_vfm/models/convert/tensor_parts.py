@@ -10,8 +10,6 @@ from nemo_vfm.models.convert.dcp_folder import DcpFolder
 from nemo_vfm.models.convert.tensor_source import Box, TensorHeader, TensorSource
 from nemo_vfm.parallel.checkpoint import tensor_file
 
-_MOST_LAYERS = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -20,10 +18,6 @@ class _Part:
     tensor: str
     box: Box
     of_stack: bool
-
-    @property
-    def inner(self) -> Box:
-        return self.box[1:] if self.of_stack else self.box
 
 
 class TensorParts:
@@ -40,18 +34,15 @@ class TensorParts:
             self._parts[name] = _Part(name, tuple((0, length) for length in shape), False)
 
     def keys(self) -> list[str]:
-        """Names."""
         return list(self._parts)
 
     def get_slice(self, name: str) -> TensorHeader:
-        """The shape and the dtype of a tensor, without reading it."""
         part = self._parts[name]
         header = self._source.get_slice(part.tensor)
         dtype = tensor_file.DTYPES[kind] if (kind := header.get_dtype()) in tensor_file.DTYPES else header.dtype
-        return TensorHeader(dtype, tuple(stop - start for start, stop in part.inner))
+        return TensorHeader(dtype, tuple(stop - start for start, stop in part.box[part.of_stack :]))
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor."""
         part = self._parts[name]
         if isinstance(self._source, DcpFolder):
             found = self._source.get_box(part.tensor, part.box)
@@ -77,12 +68,3 @@ class TensorParts:
         for called, box in zip(names, boxes, strict=True):
             self._parts[called] = _Part(part.tensor, (*part.box[: part.of_stack], *box), part.of_stack)
         return names
-
-
-def layers_of(source: TensorSource, name: str) -> int:
-    """How many layers a stack holds."""
-    shape = source.get_slice(name).get_shape()
-    if not shape or not 0 < shape[0] <= _MOST_LAYERS:
-        raise DataError(f"{name[:200]} has shape {tuple(shape)}, and a stack of 1 to {_MOST_LAYERS:,} layers was "
-                        f"expected")  # fmt: skip
-    return shape[0]

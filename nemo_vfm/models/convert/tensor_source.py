@@ -24,7 +24,6 @@ class TensorHeader:
     shape: tuple[int, ...]
 
     def get_shape(self) -> list[int]:
-        """Its lengths."""
         return list(self.shape)
 
     def get_dtype(self) -> str:
@@ -37,15 +36,12 @@ class TensorSource(Protocol):
 
     def keys(self) -> list[str]:
         """Names."""
-        ...
 
     def get_slice(self, name: str) -> TensorHeader:
         """The shape and the dtype of a tensor, without reading it."""
-        ...
 
     def get_tensor(self, name: str) -> Tensor:
         """All of a tensor."""
-        ...
 
 
 class ZipSource:
@@ -55,11 +51,9 @@ class ZipSource:
         self._file, self._places = file, places
 
     def keys(self) -> list[str]:
-        """Names."""
         return list(self._places)
 
     def get_slice(self, name: str) -> TensorHeader:
-        """The shape and the dtype of a tensor, without reading it."""
         return TensorHeader(self._places[name].dtype, self._places[name].shape)
 
     def get_tensor(self, name: str) -> Tensor:
@@ -89,17 +83,13 @@ class Unread(Mapping[str, Tensor]):
         return self._source.get_tensor(self._names[name])
 
     def __iter__(self) -> Iterator[str]:
-        """Names."""
         return iter(self._names)
 
     def __len__(self) -> int:
-        """How many."""
         return len(self._names)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor, without reading it."""
         return tuple(self._source.get_slice(self._names[name]).get_shape())
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of a tensor, without reading it."""
         return tensor_file.DTYPES[self._source.get_slice(self._names[name]).get_dtype()]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.convert.opcodes import MAX_BYTES, Storage, TensorPlace, read_pickle
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, TensorPlace, read_pickle
 
 _LOCAL_HEADER = 30  # bytes before a member's name; see the zip format, section 4.3.7
 _ENCRYPTED = 0x1
@@ -43,11 +43,9 @@ class Window(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
         return True
 
     def tell(self) -> int:
@@ -114,9 +112,18 @@ class TorchZip:
         Raises:
             DataError: the storage is missing, of another size, or damaged.
         """
-        known = (place.storage.key, place.storage.num_bytes)
+        storage, num_bytes = place.storage, place.storage.num_bytes
+        known = (storage.key, num_bytes)
         if known not in self._storages:
-            self._storages[known] = self._read(place.storage)
+            member = self._members.get(f"data/{storage.key}")
+            if member is None or member.size != num_bytes:
+                there = "is missing" if member is None else f"has {member.size:,} bytes"
+                raise DataError(f"storage {storage.key} {there}; the file's list says {num_bytes:,} bytes")
+            read = self._window.fill(member.start, member.size)
+            if zlib.crc32(read) != member.crc:
+                raise DataError(f"storage {storage.key} is damaged: its bytes do not match their checksum")
+            empty = torch.empty(0, dtype=torch.uint8)
+            self._storages[known] = torch.frombuffer(read, dtype=torch.uint8) if read else empty
         data, dtype = self._storages[known], place.dtype
         whole = data[: len(data) // dtype.itemsize * dtype.itemsize]
         # Any byte but 0 and 1 is a boolean that no program expects.
@@ -128,16 +135,6 @@ class TorchZip:
         if (place.storage.key, place.storage.num_bytes) not in self._storages:
             self._storages.clear()
         return self.tensor(place)
-
-    def _read(self, storage: Storage) -> Tensor:
-        member = self._members.get(f"data/{storage.key}")
-        if member is None or member.size != storage.num_bytes:
-            there = "is missing" if member is None else f"has {member.size:,} bytes"
-            raise DataError(f"storage {storage.key} {there}; the file's list says {storage.num_bytes:,} bytes")
-        data = self._window.fill(member.start, member.size)
-        if zlib.crc32(data) != member.crc:
-            raise DataError(f"storage {storage.key} is damaged: its bytes do not match their checksum")
-        return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:

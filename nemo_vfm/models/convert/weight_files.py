@@ -7,7 +7,6 @@ Other files (other shards, another program's `consolidated.safetensors`) are lef
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -23,41 +22,22 @@ from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 
-
-@dataclass(frozen=True, slots=True)
-class WeightNames:
-    """Names of a library's files of weights."""
-
-    stem: str  #: of a file
-
-    @property
-    def whole(self) -> str:
-        """The only file."""
-        return f"{self.stem}.safetensors"
-
-    @property
-    def index(self) -> str:
-        """What says where each weight is, where there are several files."""
-        return f"{self.stem}.safetensors.index.json"
-
-    def shard(self, number: int, of: int) -> str:
-        """One of several files, counted from 1."""
-        return f"{self.stem}-{number:05d}-of-{of:05d}.safetensors"
+#: A library's stem of the names of its files of weights: STEM.safetensors, or STEM-00001-of-00002.safetensors and so on
+#: with STEM.safetensors.index.json, which says where each weight is.
+TRANSFORMERS, DIFFUSERS = "model", "diffusion_pytorch_model"
 
 
-TRANSFORMERS, DIFFUSERS = WeightNames("model"), WeightNames("diffusion_pytorch_model")
-
-
-def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) -> dict[str, MappedFile]:
+def opened(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, MappedFile]:
     """The open file that holds each weight, by name; `stack` closes them."""
+    only, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder.name} holds an adapter (adapter_config.json), which changes the model; merge it into "
                         f"the weights first")  # fmt: skip
-    places = None if (folder / names.whole).is_file() else _places(folder, names)
-    taken = [names.whole] if places is None else sorted(set(places.values()))
+    places = None if (folder / only).is_file() else _places(folder, stem)
+    taken = [only] if places is None else sorted(set(places.values()))
     others = sorted({path.name for path in folder.glob("*.safetensors")} - set(taken))
     if others:
-        by = names.whole if (folder / names.whole).is_file() else names.index
+        by = only if places is None else index
         warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
              f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
     files = {name: stack.enter_context(closing(open_safetensors(folder / name))) for name in taken}
@@ -68,31 +48,32 @@ def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) ->
         weights = set(file.keys())
         listed = {weight for weight, place in places.items() if place == name}
         if missing := sorted(listed - weights):
-            raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {names.index} places there")
+            raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {index} places there")
         if more := sorted(weights - listed):
             place = f"places in {places[more[0]]}" if more[0] in places else "does not name"
-            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {names.index} {place}; one of them is from "
+            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {index} {place}; one of them is from "
                             f"another model")  # fmt: skip
     return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
 
 
-def _places(folder: Path, names: WeightNames) -> dict[str, str]:
+def _places(folder: Path, stem: str) -> dict[str, str]:
     """Weight -> name of its file, by the index."""
-    if not (folder / names.index).is_file():
+    index = f"{stem}.safetensors.index.json"
+    if not (folder / index).is_file():
         hint = ""  # for weights of another name, such as *.fp16.safetensors
-        if found := sorted(path.name for path in folder.glob(f"{names.stem}.*.safetensors*")):
-            rest = found[0].replace(f"{names.stem}.", "").partition(".safetensors")[0]
+        if found := sorted(path.name for path in folder.glob(f"{stem}.*.safetensors*")):
+            rest = found[0].replace(f"{stem}.", "").partition(".safetensors")[0]
             kept = rest.removesuffix(".index").split("-")[0]
             hint = f"; it has the variant {kept[:20]}: load and save it without `variant`, or rename its files"
-        raise DataError(f"{folder.name} has neither {names.whole} nor {names.index}, which say where the weights "
+        raise DataError(f"{folder.name} has neither {stem}.safetensors nor {index}, which say where the weights "
                         f"are; other safetensors are not taken for them{hint}")  # fmt: skip
-    places = read_mapping(folder / names.index).get("weight_map")
+    places = read_mapping(folder / index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise DataError(f"{folder.name}/{names.index} has no weight_map that says which file holds which weight")
+        raise DataError(f"{folder.name}/{index} has no weight_map that says which file holds which weight")
     there = {path.name for path in folder.iterdir() if path.is_file()}  # a name that leads elsewhere is not among them
     for weight, name in places.items():
         if not isinstance(name, str) or name not in there or not name.endswith(".safetensors"):
-            raise DataError(f"{folder.name}/{names.index} places {weight[:80]} in {str(name)[:80]!r}; there is no such "
+            raise DataError(f"{folder.name}/{index} places {weight[:80]} in {str(name)[:80]!r}; there is no such "
                             f"safetensors file in the folder")  # fmt: skip
     return places
 
@@ -110,7 +91,7 @@ def open_safetensors(path: Path) -> MappedFile:
 
 def write_files(
     model: nn.Module, maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor], folder: Path, *,
-    file_bytes: int, dtype: torch.dtype | None = None, names: WeightNames = TRANSFORMERS,
+    file_bytes: int, dtype: torch.dtype | None = None, stem: str = TRANSFORMERS,
 ) -> torch.dtype:  # fmt: skip
     """Write weights as files of at most so many bytes, with an index where there are several.
 
@@ -123,7 +104,7 @@ def write_files(
         folder: where the files are to lie.
         file_bytes: of a file, unless one parameter has more.
         dtype: of the weights written; None leaves them as they are.
-        names: of the files.
+        stem: of the files' names.
 
     Returns:
         The dtype of the first weight.
@@ -133,7 +114,7 @@ def write_files(
     places: dict[str, str] = {}
     total = 0
     for number, group in enumerate(groups, 1):
-        path = folder / (names.whole if len(groups) == 1 else names.shard(number, len(groups)))
+        path = folder / f"{stem}{f'-{number:05d}-of-{len(groups):05d}' if len(groups) > 1 else ''}.safetensors"
         shapes = {
             target: (tensor_file.dtype_name(kinds[own]), tuple(part.shape))
             for own in group
@@ -146,7 +127,7 @@ def write_files(
         total += sum(math.prod(shape) * tensor_file.DTYPES[kind].itemsize for kind, shape in shapes.values())
     if len(groups) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        write_json(folder / names.index, index)
+        write_json(folder / f"{stem}.safetensors.index.json", index)
     return next(iter(kinds.values()))
 
 

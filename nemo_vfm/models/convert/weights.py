@@ -28,18 +28,15 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
         if not isinstance(chosen, Mapping) or word not in chosen:
             raise UserError(f"the file has no {key!r}; it has {_listed(chosen)}")
         chosen = chosen[word]
-    found = {name: value for name, value in by_name(chosen) if not _is_count(name, value) and not is_extra_state(value)}
+    # Programs put versions and step counters among the weights.
+    counts = (int, float, bool, str, type(None))
+    found = {name: one for name, one in by_name(chosen) if type(one) not in counts and not is_extra_state(one)}
     places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
     if other := [name for name in found if name not in places]:
         raise DataError(f"{other[0]!r} among the weights is not a tensor but a {type(found[other[0]]).__name__}")
     if not places:
         raise UserError("there are no tensors there; --key NAME says where in the file the weights are")
     return places
-
-
-def _is_count(name: str, value: object) -> bool:
-    """Versions and step counters that programs put among the weights."""
-    return not isinstance(value, TensorPlace) and type(value) in (int, float, bool, str, type(None))
 
 
 def by_name(content: object) -> Iterator[tuple[str, object]]:

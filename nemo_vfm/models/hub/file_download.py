@@ -47,30 +47,22 @@ class FileDownloader:
             HubError: all attempts failed; the partial file is kept for the next run.
         """
         part = self._parts / file.part_name
-        resumed = _size(part) > 0
-        retried = self._receive_all(file, target, part)
-        try:
-            found = self._verified(file, part)
-        except DataError as error:
-            if not (resumed or retried):
-                raise
-            warn(f"{error}; it was received in several pieces, so it is downloaded again from the start")
-            self._receive_all(file, target, part)
-            found = self._verified(file, part)
+        for is_last in (False, True):
+            in_pieces = _size(part) > 0
+            in_pieces |= self._receive_all(file, target, part)
+            found = digest_of(part)
+            try:
+                file.verify(found)
+                break
+            except DataError as error:
+                self._drop(part)
+                if is_last or not in_pieces:
+                    raise
+                warn(f"{error}; it was received in several pieces, so it is downloaded again from the start")
         where = path_in(folder, file.path, make=True)
         sync(part)
         part.replace(where)
         sync(where.parent)
-        return found
-
-    def _verified(self, file: HubFile, part: Path) -> Digest:
-        """Return the digest of a partial file; delete the file if it does not match the commit."""
-        found = digest_of(part)
-        try:
-            file.verify(found)
-        except DataError:
-            self._drop(part)
-            raise
         return found
 
     def _receive_all(self, file: HubFile, target: str, part: Path) -> bool:
@@ -95,22 +87,19 @@ class FileDownloader:
             return
         headers, check = {"Range": f"bytes={start}-"} if start else {}, partial(self._require_commit, file)
         with self._client.get(target, headers, check) as reply:
-            self._copy(reply, part, self._offset(reply, file, part, start), file)
-
-    def _offset(self, reply: HubResponse, file: HubFile, part: Path, start: int) -> int:
-        status = reply.response.status
-        if status == 200:
-            _require_size(file, reply.response.length, reply.host)
-            return 0
-        found = _RANGE.fullmatch(reply.response.headers.get("Content-Range", "")) if status == 206 else None
-        if found is not None and found[3] != "*":
-            _require_size(file, int(found[3]), reply.host)
-        if found is None or int(found[1]) != start:
-            self._drop(part)  # the next attempt requests the whole file
-            raise RetryableError(
-                f"{reply.host} did not send the rest of the file from byte {start:,} (status {status})"
-            )
-        return start
+            status, size = reply.response.status, reply.response.length
+            found = _RANGE.fullmatch(reply.response.headers.get("Content-Range", "")) if status == 206 else None
+            if status != 200:
+                size = None if found is None or found[3] == "*" else int(found[3])
+            if size is not None and size != file.size:
+                raise DataError(f"{file.path}: {reply.host} announced {size:,} bytes, but the commit lists "
+                                f"{file.size:,}")  # fmt: skip
+            if status != 200 and (found is None or int(found[1]) != start):
+                self._drop(part)  # the next attempt requests the whole file
+                raise RetryableError(
+                    f"{reply.host} did not send the rest of the file from byte {start:,} (status {status})"
+                )
+            self._copy(reply, part, 0 if status == 200 else start, file)
 
     def _copy(self, reply: HubResponse, part: Path, offset: int, file: HubFile) -> None:
         if offset == 0:
@@ -147,11 +136,6 @@ class FileDownloader:
     def _drop(self, part: Path) -> None:
         self._advance(-_size(part))
         part.unlink(missing_ok=True)
-
-
-def _require_size(file: HubFile, got: int | None, host: str) -> None:
-    if got is not None and got != file.size:
-        raise DataError(f"{file.path}: {host} announced {got:,} bytes, but the commit lists {file.size:,}")
 
 
 def _open(part: Path, offset: int) -> int:

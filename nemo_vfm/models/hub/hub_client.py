@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
@@ -30,7 +29,6 @@ from nemo_vfm.core.types.json_value import Json
 ENDPOINT, TOKEN, OFFLINE = "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"
 _DEFAULT = "https://huggingface.co"
 _LONGEST_URL = 8192
-T = TypeVar("T")
 _MOST_REDIRECTS = 5
 _NEXT = re.compile(r'<([!-;=?-~]+)>\s*;[^,<>]*\brel="?next"?')
 
@@ -168,23 +166,14 @@ class HubClient:
             DataError: the response is too long or not JSON.
             HubError: all attempts failed.
         """
-        return self.retry(lambda: self._json_once(target, most_bytes), what)
-
-    def retry(self, attempt: Callable[[], T], what: str) -> T:
-        """Call a function until it succeeds.
-
-        Raises:
-            HubError: all attempts failed.
-        """
         for number in range(self.tries):
             try:
-                return attempt()
+                return self._json_once(target, most_bytes)
             except RetryableError as error:
                 self.pause(number, error, what)
         raise AssertionError("pause raises after the last attempt")
 
     def pause(self, number: int, error: RetryableError, what: str) -> None:
-        """Wait before the next attempt."""
         if number + 1 >= self.tries:
             raise HubError(f"{one_line(what)} failed after {self.tries} attempts; last error: {error}; run the same "
                            "command again to resume")  # fmt: skip

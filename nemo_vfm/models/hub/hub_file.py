@@ -71,21 +71,6 @@ def digest_of(path: Path) -> Digest:
     return Digest(size, sha256.hexdigest(), sha1.hexdigest())
 
 
-def listed_file(entry: Json) -> HubFile | None:
-    """Parse an entry of the hub's listing; return None if it is not a file."""
-    if not isinstance(entry, Mapping) or not isinstance(path := entry.get("path"), str):
-        raise DataError("the hub's listing has an entry without a path")
-    if entry.get("type") != "file":
-        return None
-    lfs = entry.get("lfs")
-    source = lfs if isinstance(lfs, Mapping) else entry
-    shape = _SHA256 if source is lfs else _SHA1
-    size, oid = source.get("size"), source.get("oid")
-    if not _is_size(size) or size != entry.get("size") or not isinstance(oid, str) or not shape.fullmatch(oid):
-        raise DataError(f"the hub's listing gives {printable(repr(path), 120)} no size or no hash that can be one")
-    return HubFile(path, size, oid, None) if source is lfs else HubFile(path, size, None, oid)
-
-
 def recorded_file(path: str, entry: Json) -> HubFile:
     """Parse an entry of a download record."""
     if not isinstance(entry, Mapping):
@@ -134,9 +119,19 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
         if not isinstance(entries, list):
             raise DataError("the hub's listing of files is not a list")
         for entry in entries:
-            if (file := listed_file(entry)) is not None:
-                count += 1
-                yield file
+            if not isinstance(entry, Mapping) or not isinstance(path := entry.get("path"), str):
+                raise DataError("the hub's listing has an entry without a path")
+            if entry.get("type") != "file":
+                continue
+            lfs = entry.get("lfs")
+            source = lfs if isinstance(lfs, Mapping) else entry
+            bytes_, oid, shape = source.get("size"), source.get("oid"), _SHA256 if source is lfs else _SHA1
+            has_hash = isinstance(oid, str) and shape.fullmatch(oid)
+            if not _is_size(bytes_) or bytes_ != entry.get("size") or not has_hash:
+                raise DataError(f"the hub's listing gives {printable(repr(path), 120)} no size or no hash that can be "
+                                "one")  # fmt: skip
+            count += 1
+            yield HubFile(path, bytes_, oid, None) if source is lfs else HubFile(path, bytes_, None, oid)
         if count > MOST_FILES or pages > MOST_FILES // _LEAST_PAGE:
             raise DataError(
                 f"the hub's listing has more than {MOST_FILES:,} files or too many pages; no model is that large"

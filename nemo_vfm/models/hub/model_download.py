@@ -61,7 +61,6 @@ class GetRecord:
             raise UserError(f"{here}, not revision {address.revision}; give another folder")
 
     def write(self, file: Path) -> None:
-        """Write the record atomically."""
         write_json(file, {"format": _FORMAT, "model": self.address.model, "hub": self.hub,
                           "revision": self.address.revision, "commit": self.commit,
                           "files": {path: _entry(one) for path, one in self.files.items()},

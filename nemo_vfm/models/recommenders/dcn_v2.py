@@ -12,9 +12,17 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, features_of, require_bottom
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.blocks.layers import draw_weights
+from nemo_vfm.models.recommenders.feature_input import (
+    FeatureInput,
+    Missing,
+    Stage,
+    dense_size,
+    features_of,
+    require_bottom,
+    require_stages,
+)
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -61,12 +69,11 @@ class DCNv2(nn.Module):
         self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
         self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)
         self.top = Perceptron(self.cross.size, top, num_labels)
-        draw_weights(self, torch.initial_seed())
+        draw_weights(self, first_weight, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
@@ -78,7 +85,6 @@ class DCNv2(nn.Module):
         return logits_of(self.top(self.cross(x_BX)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass."""
         samples = inputs["dense_BF"][0]
         return [
             *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
@@ -105,5 +111,4 @@ class CrossLayers(nn.Module):
         return x_BX
 
     def flops(self, rows: float) -> float:
-        """Of its products, forward, on so many samples."""
         return 4.0 * rows * self.size * self.rank * len(self.down)

@@ -15,16 +15,19 @@ from torch.nn import functional as F
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.model_traits import Op
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
     Shared,
+    Stage,
     dense_size,
     other_features,
     require_shareable,
+    require_stages,
+    sum_rows,
 )
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages, sum_rows
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -79,12 +82,11 @@ class DIN(nn.Module):
         vectors = len(other_features(specs, history)) + 2 * len(history)
         self.top = Perceptron(dense_size(dense, missing) + vectors * width, top, num_labels)
         require_shareable(self.attention, self.input.deduplicated, allow)
-        draw_weights(self, torch.initial_seed())
+        draw_weights(self, first_weight, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
@@ -96,7 +98,6 @@ class DIN(nn.Module):
         return logits_of(self.top(torch.cat([*read.rest, candidate, interest], dim=1)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass."""
         activation = Op("linear", self.attention.flops(self.input.attended(inputs)[1]), "local activation")
         return [*self.input.ops(self.tables, inputs, self.top), activation]
 
@@ -145,5 +146,4 @@ class LocalActivation(nn.Module):
         return sum_rows(items_ND * weights_N1.to(items_ND.dtype), history.lengths_B)
 
     def flops(self, items: float) -> float:
-        """Of its products, forward, on so many items."""
         return 2.0 * items * sum(a * b for a, b in pairwise(self.sizes))

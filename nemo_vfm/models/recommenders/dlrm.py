@@ -10,9 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, dense_size, features_of, require_bottom
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, draw_weights, first_weight, logits_of
+from nemo_vfm.models.blocks.layers import draw_weights
+from nemo_vfm.models.recommenders.feature_input import (
+    FeatureInput,
+    Missing,
+    Stage,
+    dense_size,
+    features_of,
+    require_bottom,
+    require_stages,
+)
+from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
@@ -58,12 +66,11 @@ class DLRM(nn.Module):
         self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
         self.num_pairs = num_vectors * (num_vectors + (1 if self_interaction else -1)) // 2
         self.top = Perceptron((width if dense else 0) + self.num_pairs, top, num_labels)
-        draw_weights(self, torch.initial_seed())
+        draw_weights(self, first_weight, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:

@@ -15,20 +15,21 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, require_between
 from nemo_vfm.core.types.model_traits import Op
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
     Shared,
+    Stage,
     dense_size,
     other_features,
     require_shareable,
+    require_stages,
 )
-from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.ranker_layers import (
     DropoutPlaces,
     Perceptron,
     SampleDropout,
-    draw_weights,
     first_weight,
     logits_of,
     row_layout,
@@ -91,12 +92,11 @@ class HSTU(nn.Module):
         )
         self.top = Perceptron(dense_size(dense, missing) + (len(others) + 3) * width, top, num_labels)
         require_shareable(self.encoder, self.input.deduplicated, allow)
-        draw_weights(self, torch.initial_seed())
+        draw_weights(self, first_weight, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
 
     def require_columns(self, batch: FeatureBatch) -> None:
-        """See `RequiresColumns`."""
         self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:

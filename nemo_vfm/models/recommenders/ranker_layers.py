@@ -17,7 +17,7 @@ from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
-from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, signed_salt, uniform
+from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, uniform
 
 
 class Perceptron(nn.Module):
@@ -46,21 +46,12 @@ class Perceptron(nn.Module):
         return x
 
     def flops(self, rows: float) -> float:
-        """Of its products, forward, on so many rows."""
         return 2.0 * rows * sum(a * b for a, b in pairwise(self.sizes))
 
 
 def logits_of(x: Tensor) -> Tensor:
     """In fp32, but for fp64, which stays."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def draw_weights(model: nn.Module, seed: int) -> None:
-    """Draw every parameter from (seed, its name), so that no layout of devices changes it; nothing on meta."""
-    for name, parameter in model.named_parameters():
-        if not parameter.is_meta:
-            with torch.no_grad():
-                parameter.copy_(first_weight(name, parameter.shape, seed))
 
 
 def first_weight(name: str, shape: torch.Size, seed: int) -> Tensor:
@@ -88,7 +79,7 @@ class SampleDropout(nn.Module):
         super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {p}")
-        self.p, self.salt = p, signed_salt(name_salt(torch.initial_seed(), f"dropout/{name}"))
+        self.p, self.salt = p, name_salt(torch.initial_seed(), f"dropout/{name}")
 
     def forward(self, x: Tensor, places: DropoutPlaces) -> Tensor:
         """(R, ...), of the same shape."""

@@ -98,18 +98,20 @@ class _StaticTables(nn.Module):
 
     def lookup(self, features: Mapping[str, Jagged]) -> dict[str, Tensor]:
         """See `FusedTables.lookup`, without weights of values."""
-        return {feature: self._vectors(self.table_of[feature], ids) for feature, ids in features.items()}
-
-    def _vectors(self, table: int, ids: Jagged) -> Tensor:
-        rows_RD, scale_R1 = self.get_buffer(f"rows_{table}"), getattr(self, f"scale_{table}")
-        vectors_ND = rows_RD.index_select(0, ids.values_N).float()
-        if scale_R1 is not None:
-            vectors_ND = vectors_ND * scale_R1.index_select(0, ids.values_N)
-        if self.pooling[table] == "sequence":
-            return vectors_ND
-        samples, lengths_B1 = ids.lengths_B.shape[0], ids.lengths_B[:, None]
-        owner_N = torch.repeat_interleave(
-            torch.arange(samples, device=vectors_ND.device), ids.lengths_B, output_size=vectors_ND.shape[0]
-        )
-        sums_BD = vectors_ND.new_zeros(samples, vectors_ND.shape[1]).index_add(0, owner_N, vectors_ND)
-        return sums_BD / lengths_B1.clamp(min=1) if self.pooling[table] == "mean" else sums_BD
+        found = {}
+        for feature, ids in features.items():
+            table = self.table_of[feature]
+            rows_RD, scale_R1 = self.get_buffer(f"rows_{table}"), getattr(self, f"scale_{table}")
+            vectors_ND = rows_RD.index_select(0, ids.values_N).float()
+            if scale_R1 is not None:
+                vectors_ND = vectors_ND * scale_R1.index_select(0, ids.values_N)
+            if self.pooling[table] == "sequence":
+                found[feature] = vectors_ND
+                continue
+            samples, lengths_B1 = ids.lengths_B.shape[0], ids.lengths_B[:, None]
+            owner_N = torch.repeat_interleave(
+                torch.arange(samples, device=vectors_ND.device), ids.lengths_B, output_size=vectors_ND.shape[0]
+            )
+            sums_BD = vectors_ND.new_zeros(samples, vectors_ND.shape[1]).index_add(0, owner_N, vectors_ND)
+            found[feature] = sums_BD / lengths_B1.clamp(min=1) if self.pooling[table] == "mean" else sums_BD
+        return found

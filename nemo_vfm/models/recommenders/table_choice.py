@@ -24,7 +24,6 @@ class SizedModel:
         self.data = data
 
     def __call__(self) -> nn.Module:
-        """Build it."""
         token = _rows_of_data.set(self.data.table_rows)
         try:
             return self.model()

@@ -1,6 +1,6 @@
 """Builds models whose first weights follow from a seed, and fills them with others' weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply.apply_parallelism import Drawn
-from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 
@@ -41,22 +41,17 @@ def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor
     Raises:
         CorruptCheckpoint: names or shapes differ.
     """
-    missing, surplus = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    common = sorted(own.keys() & weights.keys())
-    shapes = [
-        f"{n} {tuple(weights[n].shape)}, here {tuple(own[n].shape)}" for n in common if weights[n].shape != own[n].shape
-    ]
-    kinds = {"missing": missing, "unknown": surplus, "other shape": shapes}
-    differences = [f"{kind}: {_some(names)}" for kind, names in kinds.items() if names]
+    surplus = weights.keys() - own.keys()
     if surplus and not any(map(is_adapter, own)) and all(map(is_adapter, surplus)):
         raise CorruptCheckpoint("The checkpoint holds only adapters, as saved by training adapters. Load the model "
                                 "that they were trained on, and the adapters beside it: write them with nemo-vfm "
                                 "convert RUN FOLDER --adapter ours, and name the folder in adapters.NAME.path."
                                 )  # fmt: skip
-    if differences:
+    here, there = ({name: tuple(one.shape) for name, one in of.items()} for of in (own, weights))
+    if differences := mismatch(here, there):
         raise CorruptCheckpoint(
-            f"The checkpoint is from another model ({'; '.join(differences)}). Use the recipe that trained it."
-        )
+            f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
+        )  # fmt: skip
 
 
 def load_weights_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -69,7 +64,3 @@ def load_weights_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     require_same_weights(own, weights)
     for name, tensor in own.items():
         copy_own(tensor, weights[name])
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,6 +1,7 @@
 """Reads and writes this rank's shard of tensors that may be distributed over devices."""
 
 import sys
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,3 +58,19 @@ def _own(target: Tensor, whole: Tensor) -> Tensor:
 
     shape, offset = compute_local_shape_and_global_offset(found.shape, found.device_mesh, found.placements)
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
+
+
+def mismatch(own: Mapping[str, tuple[int, ...]], saved: Mapping[str, tuple[int, ...]]) -> str:
+    """How the names and shapes of a model and of a checkpoint differ; empty where they do not."""
+    shapes = [f"{n} {saved[n]}, here {own[n]}" for n in sorted(own.keys() & saved.keys()) if saved[n] != own[n]]
+    kinds = {
+        "missing": sorted(own.keys() - saved.keys()), "unknown": sorted(saved.keys() - own.keys()),
+        "other shape": shapes,
+    }  # fmt: skip
+    return "; ".join(f"{kind}: {some(names)}" for kind, names in kinds.items() if names)
+
+
+def some(names: Collection[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(list(names)[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -7,6 +7,7 @@ less work than sending them and their gradients. Gradients are sums: the schedul
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,9 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
+from nemo_vfm.core.types.sample_batches import LAID
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.pipeline_stage import Later, Stage, put_off
+from nemo_vfm.parallel.apply.pipeline_stage import Stage, put_off, taken
 from nemo_vfm.parallel.plan.mesh import Mesh
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -48,7 +48,7 @@ class Pipeline:
         model.forward = self.forward
         if mesh.plan.schedule == "zero_bubble":
             for stage in stages:
-                stage.later = Later()
+                stage.later = []
                 put_off(stage.blocks(), stage.later)
 
     @torch.no_grad()
@@ -66,7 +66,7 @@ class Pipeline:
                     dist.send(x.contiguous(), group=self.group, group_dst=to)
         holder = plan.pipeline - 1  # of the last stage, whose output all ranks get
         mine = me == holder
-        header = _header(x) if mine else _no_header()
+        header = _header(x if mine else None)
         dist.broadcast(header, group=self.group, group_src=holder)
         output = x.contiguous() if mine else _as_told(header)
         dist.broadcast(output, group=self.group, group_src=holder)
@@ -91,7 +91,7 @@ class Pipeline:
             stage.part.training = self.model.training
 
     def _received(self, source: int) -> Tensor:
-        header = _no_header()
+        header = _header(None)
         dist.recv(header, group=self.group, group_src=source)
         x = _as_told(header)
         dist.recv(x, group=self.group, group_src=source)
@@ -154,18 +154,8 @@ class Pipeline:
         return (self._losses(output.float(), prepared) * prepared.weight_B).sum()
 
 
-def require_even(batch: Batch, microbatches: int) -> None:
-    """Refuse samples that cannot be cut into equal parts.
-
-    Raises:
-        UserError: with the numbers.
-    """
-    if not isinstance(batch, PackedBatch):
-        require_divided(len(batch), microbatches)
-
-
-def require_divided(samples: int, microbatches: int) -> None:
-    """See `require_even`, for samples of one shape.
+def require_even(samples: int, microbatches: int) -> None:
+    """Refuse samples of one shape that cannot be cut into equal parts.
 
     Raises:
         UserError: with the numbers.
@@ -209,7 +199,7 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
     flowing = between.requires_grad_()
     stages = [
         Numbered(stage, index, plan.stages, device(), group=pipeline.group, input_args=(flowing,) if index else (),
-                 output_args=(flowing,), dw_builder=stage.later.taken if stage.later else None)
+                 output_args=(flowing,), dw_builder=None if stage.later is None else partial(taken, stage.later))
         for index, stage in pipeline.stages.items()
     ]  # fmt: skip
     options: dict[str, Any] = {"loss_fn": pipeline.loss, "scale_grads": False}
@@ -224,13 +214,10 @@ def _named(inputs: "dict[str, Tensor]") -> Inputs:
     return tuple(sorted((name, tuple(tensor.shape)) for name, tensor in inputs.items() if name not in LAID))
 
 
-def _header(x: Tensor) -> Tensor:
-    numbers = [_DTYPES.index(x.dtype), x.dim(), *x.shape]
+def _header(x: Tensor | None) -> Tensor:
+    """What tells the others a tensor's dtype and shape; of None, room for it."""
+    numbers = [] if x is None else [_DTYPES.index(x.dtype), x.dim(), *x.shape]
     return torch.tensor(numbers + [0] * (2 + _MOST_DIMS - len(numbers)), device=device())
-
-
-def _no_header() -> Tensor:
-    return torch.zeros(2 + _MOST_DIMS, dtype=torch.int64, device=device())
 
 
 def _as_told(header: Tensor) -> Tensor:

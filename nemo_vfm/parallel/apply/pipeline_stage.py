@@ -60,7 +60,7 @@ class Stage(nn.Module):
         self.part, self.index, self.is_last = part, index, index == num_stages - 1
         self.inputs: Sequence[Mapping[str, Tensor]] = ()
         self.microbatch = 0
-        self.later: Later | None = None  # where backward leaves the weights' gradients to another pass
+        self.later: list[Work] | None = None  # where backward leaves the weights' gradients to another pass
         self.under: Callable[[], AbstractContextManager[object]] = nullcontext
         self._embed_inputs, self._output_inputs = _named(part.embed), _named(part.output)[1:]
 
@@ -163,28 +163,19 @@ def _twin(module: nn.Module, instead: Mapping[str, nn.Module]) -> nn.Module:
     return twin
 
 
-class Later:
-    """What has been put off."""
+def taken(later: list[Work]) -> Work:
+    """All that was put off as one, for whoever does it; what comes from now on is not part of it."""
+    work = later.copy()
+    later.clear()
 
-    def __init__(self) -> None:
-        self._work: list[Work] = []
+    def do() -> None:
+        for one in work:
+            one()
 
-    def add(self, work: Work) -> None:
-        """Put one thing off."""
-        self._work.append(work)
-
-    def taken(self) -> Work:
-        """All of it as one, for whoever does it; what comes from now on is not part of it."""
-        work, self._work = self._work, []
-
-        def do() -> None:
-            for one in work:
-                one()
-
-        return do
+    return do
 
 
-def put_off(blocks: Iterable[nn.Module], later: Later) -> None:
+def put_off(blocks: Iterable[nn.Module], later: list[Work]) -> None:
     """Let every linear of the blocks put its weights' gradients off."""
     for block in blocks:
         for module in block.modules():
@@ -193,7 +184,7 @@ def put_off(blocks: Iterable[nn.Module], later: Later) -> None:
                 linear.forward = partial(_forward, linear, linear.forward, later)
 
 
-def _forward(module: nn.Module, forward: Callable[[Tensor], Tensor], later: Later, x: Tensor) -> Tensor:
+def _forward(module: nn.Module, forward: Callable[[Tensor], Tensor], later: list[Work], x: Tensor) -> Tensor:
     own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
     if not torch.is_grad_enabled() or not own:  # of a frozen linear there is nothing to put off
         return forward(x)
@@ -206,7 +197,7 @@ class _PutOff(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, forward: Callable[[Tensor], Tensor], later: Later, *weights: Tensor
+        ctx: Any, x: Tensor, forward: Callable[[Tensor], Tensor], later: list[Work], *weights: Tensor
     ) -> Tensor:  # fmt: skip
         with torch.enable_grad():
             own = x.detach().requires_grad_(x.requires_grad)
@@ -226,6 +217,6 @@ class _PutOff(torch.autograd.Function):
             for weight, one in zip(learning, torch.autograd.grad(output, learning, grad), strict=True):
                 weight.grad = one if weight.grad is None else weight.grad + one
 
-        ctx.later.add(accumulate)
+        ctx.later.append(accumulate)
         ctx.own = ctx.output = None
         return found, None, None, *(None for _ in weights)

@@ -4,7 +4,7 @@ Tensors pass one by one, so that it takes the memory of the largest. `convert.js
 it does for files that `nemo-vfm convert` makes from other frameworks; those are read here as well.
 """
 
-import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +41,16 @@ def write(path: Path, saved: Unread, about: dict[str, str]) -> tensor_file.FileD
         OSError: the disk is full, or fails.
         CorruptCheckpoint: a file of the checkpoint is not what its index says.
     """
+    return tensor_file.write_blocks(path, _blocks(saved, about), beside=True)
+
+
+def _blocks(saved: Unread, about: dict[str, str]) -> Iterator[bytes | memoryview]:
     shapes = {name: (tensor_file.dtype_name(saved.dtype(name)), saved.shape(name)) for name in saved}
     # Whoever reads safetensors for torch elsewhere looks for this word first.
     head, places = tensor_file.header(shapes, {"format": "pt", **about})
-    tensors = (tensor_file.bytes_of(saved[name]) for name in places)
-    return tensor_file.write_blocks(path, itertools.chain([head], tensors), beside=True)
+    yield head
+    for name in places:
+        yield tensor_file.bytes_of(saved[name])
 
 
 def there(path: Path) -> Path | None:

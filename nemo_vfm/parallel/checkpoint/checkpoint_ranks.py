@@ -5,7 +5,7 @@ all ranks how it went before any of them acts on it. Everything is sent as JSON.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 
 from nemo_vfm.core import errors
@@ -19,23 +19,7 @@ TIMEOUT = timedelta(hours=2)
 _JOINED: dict[str, object] = {}
 
 
-class Alone:
-    """One process: nobody to wait for. See `Gather`."""
-
-    def rank(self) -> int:
-        """The first."""
-        return 0
-
-    def num_ranks(self) -> int:
-        """And only one."""
-        return 1
-
-    def all_gather(self, data: bytes) -> Sequence[memoryview]:
-        """What it said itself."""
-        return [memoryview(data)]
-
-
-ALONE = Alone()
+ALONE = GroupGather()  #: one process: nobody to wait for
 
 
 def joined() -> Gather:

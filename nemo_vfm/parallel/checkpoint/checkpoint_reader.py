@@ -6,7 +6,7 @@ after a resume.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint
-from nemo_vfm.parallel.apply.local_shard import copy_own, stored
+from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch, some, stored
 from nemo_vfm.parallel.checkpoint import checkpoint_pieces as pieces
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
@@ -186,22 +186,6 @@ def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = 
                     copy_own(tensor, saved[name])
 
     together(ranks, put_own)
-
-
-def mismatch(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> str:
-    """How the names and shapes of a model and of a checkpoint differ; empty where they do not."""
-    shapes = [f"{n} {saved[n]}, here {own[n]}" for n in sorted(own.keys() & saved.keys()) if saved[n] != own[n]]
-    kinds = {
-        "missing": sorted(own.keys() - saved.keys()), "unknown": sorted(saved.keys() - own.keys()),
-        "other shape": shapes,
-    }  # fmt: skip
-    return "; ".join(f"{kind}: {some(names)}" for kind, names in kinds.items() if names)
-
-
-def some(names: Collection[str], most: int = 4) -> str:
-    """The first few names, and how many more there are."""
-    shown = ", ".join(list(names)[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 State = dict[str, dict[str, Tensor]]

@@ -49,14 +49,21 @@ class Saver:
 
         def work() -> None:
             began = time.monotonic()
-            write(self.folder, taken, state, keep, about, self._ranks)
-            if then is not None and self._ranks.rank() == 0:
-                then()
-            progress.checkpoint(time.monotonic() - began)
+            try:
+                write(self.folder, taken, state, keep, about, self._ranks)
+                if then is not None and self._ranks.rank() == 0:
+                    then()
+                progress.checkpoint(time.monotonic() - began)
+            except BaseException as error:  # whatever it is, the step loop raises it
+                if not self._asynchronous:
+                    raise
+                self._error = error
+                if self._ranks.num_ranks() > 1 and self._ranks.rank() == 0:
+                    log.warn(f"{error} The run ends at its next checkpoint.")
 
         if self._asynchronous:
             # Not a daemon: a process that ends finishes what it writes, unless it is killed.
-            self._thread = Thread(target=self._keep_error, args=(work,), name="checkpoint")
+            self._thread = Thread(target=work, name="checkpoint")
             self._thread.start()
         else:
             work()
@@ -81,11 +88,3 @@ class Saver:
         self._thread, error, self._error = None, self._error, None
         if error is not None:
             raise error
-
-    def _keep_error(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # whatever it is, the step loop raises it
-            self._error = error
-            if self._ranks.num_ranks() > 1 and self._ranks.rank() == 0:
-                log.warn(f"{error} The run ends at its next checkpoint.")

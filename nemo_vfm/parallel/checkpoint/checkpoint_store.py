@@ -84,24 +84,19 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
                     object_store.upload(path / name, target / path.name / name)
             except CorruptCheckpoint as error:
                 log.warn_once(f"not copied: {error}")
-    _forget(target, keep)
-
-
-def _forget(target: Address, keep: Keep) -> None:
-    """What the rule does not keep goes, its manifest first: a purge that is killed leaves nothing that looks whole."""
     if keep.last is None:
         return
     found = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
         for name in _steps(target):
             try:
-                manifest = _manifest(target / name, Path(folder) / name)
+                manifest = _manifest(target / name, Path(temporary) / name)
             except (CorruptCheckpoint, UserError, DataError):
                 continue
             found.append(
                 Record(Path(name), manifest["step"], manifest["run"], manifest["metrics"], manifest["permanent"])
             )
-    for gone in surplus(found, keep):
+    for gone in surplus(found, keep):  # its manifest first: a purge that is killed leaves nothing that looks whole
         object_store.remove(target / gone.name / manifests.NAME)
         object_store.remove_folder(target / gone.name)
 

@@ -21,16 +21,9 @@ from nemo_vfm.parallel.context.ulysses import to_heads, to_tokens
 
 
 def attend(
-    q_BHSD: Tensor,
-    k_BKSD: Tensor,
-    v_BKSD: Tensor,
-    *,
-    group: ProcessGroup | None,
-    scheme: Scheme,
-    causal: bool = False,
-    segments: Sequence[int] | None = None,
-    kernel: Kernel | None = None,
-) -> Tensor:
+    q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, *, group: ProcessGroup | None, scheme: Scheme, causal: bool = False,
+    segments: Sequence[int] | None = None, kernel: Kernel | None = None,
+) -> Tensor:  # fmt: skip
     """Softmax attention scaled by 1/sqrt(D), with exact gradients, each rank's for its own tokens.
 
     Args:
@@ -61,7 +54,7 @@ def attend(
     _, ulysses = scheme.degrees(ranks)
     scheme.check_heads(ranks, q.shape[1], k.shape[1])
     lengths = checked_segments(segments, q.shape[2] * ranks)
-    kernel = kernel or chosen(q)
+    kernel = kernel or chosen(q.device, q.dtype, q.shape[-1])
     if group is None or ulysses == 1:
         call = Call(everyone(group) if group else None, q.shape[2], lengths, causal, kernel)
         return gathered(q, k, v, call) if scheme.kind == "all_gather" and group else ring(q, k, v, call)

@@ -4,21 +4,15 @@ If a rank dies or hangs, a call raises `LostRank`, which names it, within the gr
 own watchdog ends the process.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup, Work
 
 from nemo_vfm.core.errors import LostRank
-
-
-class _Into(Protocol):
-    def __call__(self, output: Tensor, own: Tensor, /, *, group: ProcessGroup) -> object: ...
 
 
 @dataclass
@@ -27,11 +21,6 @@ class Traffic:
 
     sent: int = 0
     by_call: dict[str, int] = field(default_factory=dict)
-
-    def add(self, call: str, sent: int) -> None:
-        """Count one call."""
-        self.sent += sent
-        self.by_call[call] = self.by_call.get(call, 0) + sent
 
 
 _COUNTING: list[Traffic] = []
@@ -132,15 +121,16 @@ def reduce_scatter(team: Team, parts: Tensor) -> Tensor:
     return found[0]
 
 
-def _torch(name: str, before: str) -> _Into:
+def _torch(name: str, before: str) -> Callable[..., object]:
     """One of torch's collectives by its new name where it has one: since 2.13 the old ones warn."""
-    found: _Into = getattr(dist, name, None) or getattr(dist, before)
+    found: Callable[..., object] = getattr(dist, name, None) or getattr(dist, before)
     return found
 
 
 def _count(call: str, sent: int) -> None:
     for traffic in _COUNTING:
-        traffic.add(call, sent)
+        traffic.sent += sent
+        traffic.by_call[call] = traffic.by_call.get(call, 0) + sent
 
 
 @contextmanager
@@ -155,8 +145,3 @@ def _named(team: Team, peer: str) -> Iterator[None]:
             f"ranks: {' '.join(str(error).split())[:200]}. {peer[0].upper()}{peer[1:]} has stopped, hangs, or is "
             f"waiting itself; the log of the rank that ended first has the reason"
         ) from error
-
-
-def empty_like(tensor: Tensor) -> Tensor:
-    """Room for a message of the same kind, as one run of memory whatever the strides of its model."""
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)

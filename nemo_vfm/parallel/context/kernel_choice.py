@@ -116,13 +116,9 @@ def _matched(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, T
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
-def chosen(q_BHSD: Tensor) -> Kernel:
-    """A kernel for these queries, and for keys of the same dtype."""
-    return _chosen(q_BHSD.device, q_BHSD.dtype, q_BHSD.shape[-1])
-
-
 @lru_cache
-def _chosen(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
+def chosen(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
+    """A kernel for queries and keys of these."""
     sample = torch.empty(0, width, device=device, dtype=dtype)
     if device.type == "cpu" and CpuFlash.usable():
         return _proven(Looped(CpuFlash()), sample)

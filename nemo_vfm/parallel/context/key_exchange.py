@@ -8,7 +8,6 @@ computes. They are gathered again for the backward pass rather than kept (arXiv 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from nemo_vfm.parallel.context.collectives import Pending, Team, all_gather, empty_like, exchange, reduce_scatter
+from nemo_vfm.parallel.context.collectives import Pending, Team, all_gather, exchange, reduce_scatter
 from nemo_vfm.parallel.context.kernel import Gradients, Kernel, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import Spans, Tile, held, tiles
 from nemo_vfm.parallel.context.token_order import taken, unshard
@@ -52,13 +51,6 @@ class Call:
         return tiles(self.spans(self.index), keys, self.segments, self.causal)
 
 
-def applied(function: type[Function], q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-    """What an autograd function gives for one attention."""
-    found = function.apply(q, k, v, call)  # type: ignore[no-untyped-call]
-    assert isinstance(found, Tensor)
-    return found
-
-
 def saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], running: RunningSoftmax, call: Call) -> Tensor:
     """The result, after keeping what the backward pass needs: this rank's own tensors and nothing of other ranks."""
     out, lse = running.result()
@@ -72,23 +64,20 @@ def cast(q: Tensor, sums: Tensor, kv_sums: Tensor) -> tuple[Tensor, Tensor, Tens
     return sums.to(q.dtype), kv_sums[0].to(q.dtype), kv_sums[1].to(q.dtype), None
 
 
-@contextmanager
-def own_precision(q: Tensor) -> Iterator[None]:
-    """Without autocast: it would round what kernels keep in fp32 on purpose, and differently in the two directions."""
-    with torch.autocast(q.device.type, enabled=False):
-        yield
+# Kernels run without autocast: it would round what they keep in fp32 on purpose, and differently in the two directions.
 
 
 def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
     """Attention of this rank's queries, (B, H, S, D)."""
-    return applied(_Ring, q_BHSD, k_BKSD, v_BKSD, call)
+    found: Tensor = _Ring.apply(q_BHSD, k_BKSD, v_BKSD, call)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Ring(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         running = RunningSoftmax(q)
-        with own_precision(q):
+        with torch.autocast(q.device.type, enabled=False):
             for whose, kv in _visits(call, torch.stack((k, v))):
                 call.kernel.forward(q, kv[0], kv[1], call.tiles(call.spans(whose)), running)
         return saved(ctx, (q, k, v), running, call)
@@ -99,7 +88,7 @@ class _Ring(Function):
         q, k, v, out, lse = ctx.saved_tensors
         call: Call = ctx.call
         sums, travelling = Gradients(q, k), _Travelling(call)
-        with own_precision(q):
+        with torch.autocast(q.device.type, enabled=False):
             for whose, kv in _visits(call, torch.stack((k, v))):
                 call.kernel.backward(do, q, kv[0], kv[1], out, lse, call.tiles(call.spans(whose)), sums)
                 travelling.add(whose, sums.kv_2BKLD)
@@ -113,7 +102,7 @@ def _visits(call: Call, own: Tensor) -> Iterator[tuple[int, Tensor]]:
     for turn in range(call.ranks):
         pending, incoming = None, held
         if call.team and turn < call.ranks - 1:
-            incoming = empty_like(held)
+            incoming = torch.empty_like(held, memory_format=torch.contiguous_format)
             following, preceding = _neighbours(call)
             pending = exchange(call.team, {following: held}, {preceding: incoming})
         yield (call.index - turn) % call.ranks, held
@@ -142,7 +131,7 @@ class _Travelling:
             return
         share = self._received(share)
         following, preceding = _neighbours(self._call)
-        self._arriving = empty_like(share)
+        self._arriving = torch.empty_like(share, memory_format=torch.contiguous_format)
         self._pending = exchange(self._call.team, {following: share}, {preceding: self._arriving})
 
     def home(self) -> Tensor:
@@ -164,14 +153,15 @@ def _neighbours(call: Call) -> tuple[int, int]:
 
 def gathered(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
     """Attention of this rank's queries, (B, H, S, D)."""
-    return applied(_Gathered, q_BHSD, k_BKSD, v_BKSD, call)
+    found: Tensor = _Gathered.apply(q_BHSD, k_BKSD, v_BKSD, call)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Gathered(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         running, kv = RunningSoftmax(q), _everyones(k, v, call)
-        with own_precision(q):
+        with torch.autocast(q.device.type, enabled=False):
             call.kernel.forward(q, kv[0], kv[1], call.tiles(((0, kv.shape[_SEQUENCE]),)), running)
         return saved(ctx, (q, k, v), running, call)
 
@@ -182,7 +172,7 @@ class _Gathered(Function):
         call: Call = ctx.call
         kv = _everyones(k, v, call)
         sums = Gradients(q, kv[0])
-        with own_precision(q):
+        with torch.autocast(q.device.type, enabled=False):
             seen = call.tiles(((0, kv.shape[_SEQUENCE]),))
             call.kernel.backward(do, q, kv[0], kv[1], out, lse, seen, sums)
         assert call.team is not None

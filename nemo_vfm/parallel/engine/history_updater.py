@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nemo_vfm.core import log
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of
+from nemo_vfm.parallel.apply.local_shard import mismatch
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
 from nemo_vfm.parallel.engine.step_runner import Updater
 from nemo_vfm.parallel.fp8.operands import largest
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears, histories
@@ -36,9 +38,7 @@ class HistoryUpdater(Updater):
         if not found:
             return
         seen = torch.stack([history.amax[:, 0] for history in found])
-        sharing = () if self._mesh is None or self._mesh.sharding is None else self._mesh.sharding.get_all_groups()
-        tensor = () if self._mesh is None or self._mesh.tensor is None else (self._mesh.tensor,)
-        for group in (*sharing, *tensor):  # those that have this rank's blocks
+        for group in () if self._mesh is None else _alike(self._mesh):
             seen = largest(seen, group)
         for history, amax in zip(found, seen, strict=True):
             history.amax[:, 0] = amax
@@ -70,3 +70,9 @@ class HistoryUpdater(Updater):
             for name, history in histories(self._model).items()
             for kind, tensor in (("factor", history.factor), ("amax", history.amax))
         }
+
+
+def _alike(mesh: Mesh) -> list[dist.ProcessGroup]:
+    """The groups of ranks that have this rank's blocks."""
+    sharing = [] if mesh.sharding is None else mesh.sharding.get_all_groups()
+    return [*sharing, *([] if mesh.tensor is None else [mesh.tensor])]

@@ -25,7 +25,6 @@ from nemo_vfm.parallel.plan.mesh import Mesh, group_among, join, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.parallel.plan.sharding_spec import networks_of
-from nemo_vfm.parallel.ranks.process_group import everyone_says
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +67,6 @@ class SamplingRanks:
         """Exchange the estimates of a pair; return the conditional one first."""
         assert self.pair is not None
         return all_parts(estimate, self.pair)
-
-    def everyone_says(self, text: str) -> list[str]:
-        """Gather each rank's text, ordered by rank; this is also a barrier.
-
-        Raises:
-            LostRank: another rank died or does not respond.
-        """
-        return [text] if self.mesh is None else everyone_says(text)
 
 
 def join_sampling(plan: SamplingPlan) -> SamplingRanks:

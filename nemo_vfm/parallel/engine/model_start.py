@@ -1,7 +1,7 @@
 """Does what every engine begins with: says what is wrong with a plan, builds the unsplit model, enters the layout."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 
 from torch import nn
@@ -61,7 +61,9 @@ def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, au
             gathered in it, frozen ones are stored in it, and both take their inputs in no other.
     """
     layout = layout_of(mesh, model)
-    arithmetic: Callable[[], AbstractContextManager[object]] = parts.precision.autocast if autocast else nullcontext
-    call_within(model, partial(under, layout), arithmetic)  # in previews, too
+    contexts: list[Callable[[], AbstractContextManager[object]]] = [] if mesh is None else [partial(under, layout)]
+    contexts += [parts.precision.autocast] if autocast else []
+    if contexts:
+        call_within(model, *contexts)  # in previews, too
     model.train()
     return layout

@@ -24,47 +24,42 @@ class NonFinite:
         if most_in_a_row < 1:
             raise ValueError(f"most_in_a_row must be at least 1, got {most_in_a_row}")
         self.action, self.most_in_a_row = action, most_in_a_row
-        self._in_a_row = 0
+        self.in_a_row = 0  #: skipped steps so far; a step that is fine begins again at 0
 
     def may_update(self, loss: float, grad_norm: float, microbatches: Sequence[Batch]) -> bool:
-        """Whether the optimizer may step. Every rank must ask, at every step, before it changes anything.
+        """Whether to step although the loss of all samples or the norm is not finite; then every rank must ask.
 
         Args:
-            loss: of this rank's own samples, or of all: a number that is finite on one rank and not on another counts
-                as not finite.
+            loss: of this rank's own samples.
             grad_norm: before clipping.
             microbatches: what this rank computed them from.
 
         Raises:
-            UserError: it is not finite, and that stops the run; on every rank, with the same words.
+            UserError: that stops the run; on every rank, with the same words.
             LostRank: another rank died or does not answer.
         """
-        from nemo_vfm.parallel.ranks.process_group import everyone_says, greatest
+        from nemo_vfm.parallel.ranks.process_group import everyone_says
 
-        fine = math.isfinite(loss) and math.isfinite(grad_norm)
-        if greatest(float(not fine)) == (0.0,):
-            self._in_a_row = 0
-            return True
         keys = [key for batch in microbatches for key in batch.keys]
-        own = {"fine": fine, "loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
+        own = {"loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
         reports = [json.loads(text) for text in everyone_says(json.dumps(own))]
-        # A sum over all ranks is not finite on any of them: then those whose own loss is not finite are to blame.
-        bad = [(rank, one) for rank, one in enumerate(reports) if not math.isfinite(float(one["loss"]))]
-        bad = bad or [(rank, one) for rank, one in enumerate(reports) if not one["fine"]]
-        one = bad[0][1]
+        # The sum and the norm are the same on all ranks: those whose own loss is not finite are to blame, or all.
+        bad = [rank for rank, one in enumerate(reports) if not math.isfinite(float(one["loss"]))]
+        bad = bad or [*range(len(reports))]
+        one = reports[bad[0]]
         more = ", ..." if one["more"] > len(one["keys"]) else ""
-        ranks = "" if len(reports) == 1 else f", on rank {', '.join(str(rank) for rank, _ in bad)} of {len(reports)}"
+        ranks = "" if len(reports) == 1 else f", on rank {', '.join(map(str, bad))} of {len(reports)}"
         where = (
             f"The loss ({one['loss']}) or its gradient norm ({one['norm']}) is not finite at batch "
             f"{microbatches[0].index if microbatches else '?'} (samples {', '.join(one['keys'])}{more}){ranks}"
         )
-        self._in_a_row += 1
+        self.in_a_row += 1
         if self.action == "stop":
             raise UserError(f"{where}. Lower the learning rate, or look for damaged samples. No weights were changed.")
-        if self._in_a_row >= self.most_in_a_row:
+        if self.in_a_row >= self.most_in_a_row:
             raise UserError(
-                f"{where}: {self._in_a_row} in a row; engine.nonfinite.most_in_a_row is {self.most_in_a_row}. "
+                f"{where}: {self.in_a_row} in a row; engine.nonfinite.most_in_a_row is {self.most_in_a_row}. "
                 f"Lower the learning rate, or restart from an earlier checkpoint. No weights were changed since"
             )
-        warn(f"{where}. The step is skipped: no weights were changed ({self._in_a_row} in a row)")
+        warn(f"{where}. The step is skipped: no weights were changed ({self.in_a_row} in a row)")
         return False

@@ -7,6 +7,7 @@ spread.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.sample_batches import PackedBatch
 from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, Task
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
@@ -112,6 +114,11 @@ class DenseUpdater(Updater, Protocol):
 
     optimizer: torch.optim.Optimizer
 
+    def set_lr(self, lr_factor: float) -> None:
+        """See `Updater`; each group's initial rate is where torch's schedulers look for it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", float(group["lr"])) * lr_factor
+
     def gradients(self) -> dict[str, Tensor]:
         """Those of the last step by parameter, this rank's part where others have more; every rank must call it."""
         ...
@@ -152,6 +159,7 @@ class StepRunner:
         self._updaters: list[Updater] = [*self.others, self.weights]
         self._num_ranks = self.parts.plan.world
         self._alike = self._num_ranks / self.parts.plan.data  # ranks that count the same samples
+        self._device, self._autocast = device(), self.parts.precision.autocast()
 
     def set_lr(self, lr_factor: float) -> None:
         """Set all learning rates of the coming steps to `lr_factor` times the recipe's."""
@@ -170,7 +178,7 @@ class StepRunner:
         shapes: list[Shapes] = []
         for one in self._updaters:
             one.begin()
-        with under(self.layout):
+        with under(self.layout) if self._num_ranks > 1 else nullcontext():  # alone there is nothing to tell
             of_batches = [self._backward(batch, shapes) for batch in microbatches]
         own_loss, own_weight = (sum(column) for column in zip(*of_batches, strict=True))
         for one in self._updaters:
@@ -179,13 +187,15 @@ class StepRunner:
         sums = [own_loss / self._alike, own_weight / self._alike, samples / self._alike]
         sums += [one.squared_norm() for one in self._updaters]
         if self._num_ranks > 1:
-            everyone = torch.tensor(sums, dtype=torch.float64, device=device())
+            everyone = torch.tensor(sums, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(everyone)
             sums = everyone.tolist()
         loss, weight, samples, *squares = sums
         weight = max(weight, 1e-12)
         norm = math.sqrt(sum(squares)) / weight
-        if not self.nonfinite.may_update(own_loss, norm, microbatches):
+        if math.isfinite(loss) and math.isfinite(norm):  # sums over all ranks, so each of them finds the same
+            self.nonfinite.in_a_row = 0
+        elif not self.nonfinite.may_update(own_loss, norm, microbatches):
             for one in self._updaters:
                 one.discard()
             return StepResult(loss / weight, norm, 0.0, round(samples), shapes)
@@ -209,18 +219,19 @@ class StepRunner:
             return self.backward(forwards(), len(pieces))
         from nemo_vfm.parallel.apply.pipeline_schedule import require_even
 
-        require_even(batch, self.parts.plan.microbatches)
+        if not isinstance(batch, PackedBatch):
+            require_even(len(batch), self.parts.plan.microbatches)
         prepared = [self._prepared(piece, training=True) for piece in pieces]
         shapes.extend(one.shapes() for one in prepared)
         loss = self.pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
         return loss, sum(float(one.weight_B.sum()) for one in prepared)
 
     def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
-        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+        return self.parts.task.prepare(batch.to(self._device), seed=self.parts.seed, training=training)
 
     def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
         prepared = self._prepared(batch, training=training)
-        with self.parts.precision.autocast():
+        with self._autocast:
             output = self.model(**prepared.inputs)
         if isinstance(self.parts.task, ScoresSamples) and not (training and self.on_scores is None):
             prepared.tags.update(self.parts.task.scores(output.detach().float(), prepared))

@@ -61,7 +61,6 @@ class WeightUpdater(DenseUpdater):
         #: What is updated beside the model's own parameters: local parts of them, or copies in host memory.
         self._parts = [(own, learning[name]) for name, own in self._own.items() if own is not learning[name]]
         self.optimizer = factory(list(self._own.items()))
-        keep_initial_lrs(self.optimizer)
         #: FSDP gives means where sums are wanted: over so many ranks.
         self._averaged = 1 if mesh is None or mesh.sharding is None else mesh.sharding.size()
         self._stale = True
@@ -84,10 +83,6 @@ class WeightUpdater(DenseUpdater):
             if own.numel()
         ]
         return (float(torch.stack(squares).sum()) if squares else 0.0) * self._averaged**2
-
-    def set_lr(self, lr_factor: float) -> None:
-        """See `Updater`."""
-        scale_lrs(self.optimizer, lr_factor)
 
     def _own_gradients(self) -> list[tuple["ParamOwnership", Tensor]]:
         """This rank's parts of those that there are."""
@@ -164,18 +159,6 @@ def _require_elementwise(factory: OptimizerFactory) -> None:
         )
 
 
-def keep_initial_lrs(optimizer: torch.optim.Optimizer) -> None:
-    """Note each group's learning rate where torch's schedulers look for it."""
-    for group in optimizer.param_groups:
-        group["initial_lr"] = float(group["lr"])
-
-
-def scale_lrs(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set each group's learning rate to `factor` times its initial one."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
-
-
 @dataclass(frozen=True, slots=True)
 class ParamOwnership:
     """A parameter, and who else has it."""
@@ -195,7 +178,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     plan = mesh.plan
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
-    sums = TensorSums(model, plan)
+    sums = summed_over_tensor(model, plan)
     repeated = set(matching(how.every if how else (), modules))
     found = []
     for name, parameter in model.named_parameters():
@@ -211,25 +194,19 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     return found
 
 
-class TensorSums:
+def summed_over_tensor(model: nn.Module, plan: ParallelPlan) -> set[str]:
     """Names of parameters whose gradient is a part of a sum over the tensor ranks, if these hold them whole.
 
     Each rank has seen only some tokens, or some heads.
     """
-
-    def __init__(self, model: nn.Module, plan: ParallelPlan) -> None:
-        how = model.plan() if isinstance(model, Divisible) else None
-        modules = dict(model.named_modules())
-        self._plan = plan
-        self._of_heads = set(matching(how.per_head if how else (), modules))
-        complete = set(matching(how.whole_gradient if how else (), modules))
-        marked = {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
-        self._complete = complete | marked
-
-    def __contains__(self, name: str) -> bool:
-        """Whether it is one of them."""
-        own = self._plan.tensor > 1 and not _below(name, self._complete)
-        return own and (self._plan.sequence or _below(name, self._of_heads))
+    if plan.tensor == 1:
+        return set()
+    how, modules = model.plan() if isinstance(model, Divisible) else None, dict(model.named_modules())
+    of_heads = set(matching(how.per_head if how else (), modules))
+    complete = set(matching(how.whole_gradient if how else (), modules))
+    complete |= {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
+    names = [name for name, _ in model.named_parameters() if not _below(name, complete)]
+    return {name for name in names if plan.sequence or _below(name, of_heads)}
 
 
 def _below(name: str, modules: set[str]) -> bool:

@@ -68,20 +68,20 @@ class Fp8Linear(Fp8Products, nn.Linear):
         """
         if not self.is_on:
             return super().forward(x)
-        if (weight := spread(self.weight)) is not None:
-            return self._forward_split(x, weight)
-        product = self.product(x, self.weight, None, None)
-        return product if self.bias is None else product + self.bias.to(product.dtype)
-
-    def _forward_split(self, x: Any, weight: Any) -> Tensor:
-        """Under tensor parallelism: the weight, (N, K), is sharded over N in a column linear, else over K."""
+        weight: Any = spread(self.weight)
+        if weight is None:
+            product = self.product(x, self.weight, None, None)
+            return product if self.bias is None else product + self.bias.to(product.dtype)
         from torch.distributed.tensor import DTensor, Partial, Shard
 
+        # Under tensor parallelism the weight, (N, K), is sharded over N in a column linear, else over K.
+        split: Any = x
         (placement,), mesh = weight.placements, weight.device_mesh
         if is_column := placement.is_shard(0):  # its input is whole, and the gradient of that a part of a sum
-            product = self.product(x.to_local(grad_placements=[Partial()]), weight.to_local(), None, mesh.get_group())
+            own_x = split.to_local(grad_placements=[Partial()])
+            product = self.product(own_x, weight.to_local(), None, mesh.get_group())
         else:
-            product = self.product(x.to_local(), weight.to_local(), mesh.get_group(), None)
+            product = self.product(split.to_local(), weight.to_local(), mesh.get_group(), None)
         if self.bias is not None:
             bias: Any = self.bias
             own = bias.to_local()

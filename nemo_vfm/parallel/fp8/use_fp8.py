@@ -47,11 +47,7 @@ def require_hardware(spec: Fp8) -> None:
     if spec.kernels == "te":
         try:
             require("transformer_engine.pytorch", purpose="precision.fp8.kernels=te")
-        except (
-            RuntimeError,
-            OSError,
-            AssertionError,
-        ) as error:  # the package without its kernels, or beside another cuDNN
+        except (RuntimeError, OSError, AssertionError) as error:  # without its kernels, or beside another cuDNN
             raise UserError(
                 f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported "
                 f"({error}). Reinstall transformer-engine[pytorch], or use precision.fp8.kernels=torch."

@@ -156,8 +156,3 @@ def places_of(tokens: int, frames: int, ranks: int) -> int:
             "fewer ranks"
         )
     return places
-
-
-def exchange_bytes(ranks: int, nbytes: int) -> float:
-    """What each rank sends for one exchange of its `nbytes`, in either direction; a gradient's is the same."""
-    return nbytes * (ranks - 1) / ranks

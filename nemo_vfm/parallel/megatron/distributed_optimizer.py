@@ -28,7 +28,6 @@ from nemo_vfm.parallel.apply.pipeline_stage import repeated
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
-from nemo_vfm.parallel.engine.weight_updater import keep_initial_lrs, scale_lrs
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, own_numbers
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
@@ -69,8 +68,8 @@ class MegatronUpdater(DenseUpdater):
         self, model: nn.Module, factory: OptimizerFactory, config: TransformerConfig, groups: ProcessGroupCollection,
         mesh: Mesh,
     ) -> None:  # fmt: skip
-        self._data = DataParallel(model, config, groups, mesh)
-        wrapped = self._data.wrapped
+        wrapped, self._partial, self._repeated = data_parallel(model, config, groups, mesh)
+        self._wrapped, self._groups = wrapped, groups
         self._mesh, self._dims, self._group = mesh, split_parameters(model), groups.intra_dp_cp
         self._is_shared = bool(wrapped.ddp_config.use_distributed_optimizer)
         arguments = adam_arguments(factory)
@@ -95,27 +94,25 @@ class MegatronUpdater(DenseUpdater):
         if self._own.is_stub_optimizer:
             raise UserError("This rank has no trainable weights. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
-        keep_initial_lrs(self.optimizer)
         learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]
         self._shards = [self._shard(name, parameter) for name, parameter in learning]
 
     def begin(self) -> None:
         """See `Updater`. What is left in `grad` would be added to the buffer that it is a view of."""
         self._chained.zero_grad()
-        self._data.forget()
+        self._wrapped.zero_grad_buffer()
 
     def reduce(self) -> None:
-        """See `Updater`."""
-        self._data.finish()
+        """Sum what tensor ranks have parts of, then what each stage has a part of, then over data and context ranks."""
+        weight_updater.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
+        # Before DDP's sum: after it each rank has its own run of numbers, which differs from stage to stage.
+        weight_updater.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
+        self._wrapped.finish_grad_sync()
 
     def squared_norm(self) -> float:
         """See `Updater`; Megatron-Core's norm is that of all ranks."""
         self._chained.prepare_grads()
         return float(self._chained.get_grad_norm()) ** 2 / self._mesh.plan.world
-
-    def set_lr(self, lr_factor: float) -> None:
-        """See `Updater`."""
-        scale_lrs(self.optimizer, lr_factor)
 
     def apply(self, divisor: float, clip_factor: float) -> None:
         """See `Updater`."""
@@ -186,22 +183,20 @@ class MegatronUpdater(DenseUpdater):
         found = restored(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()
         for shard in self._shards:
-            if shard.main is not None and shard.name in found:
-                self.optimizer.state[shard.main] = self._state(shard, found[shard.name])
+            if shard.main is None or shard.name not in found:
+                continue
+            # Its own run of the moments, and a step count of its own: a shared one would advance once per parameter.
+            values, begin = found[shard.name], shard.start - shard.rows[0] * shard.row_size
+            run = slice(begin, begin + shard.end - shard.start)
+            moments = {key: values[key].flatten()[run].view(shard.main.shape) for key in _MOMENTS}
+            state = {key: value.to(shard.main.device).clone() for key, value in moments.items()}
+            if any("step" in group for group in self.optimizer.param_groups):
+                for group in self.optimizer.param_groups:
+                    group["step"] = int(float(values["step"]))
+            else:
+                state = {"step": torch.tensor(float(values["step"]), dtype=torch.float32), **state}
+            self.optimizer.state[shard.main] = state
         self._chained.reload_model_params()
-
-    def _state(self, shard: _Shard, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its own run of the moments, and a step count of its own: a shared one would advance once per parameter."""
-        assert shard.main is not None
-        step, begin = float(values["step"]), shard.start - shard.rows[0] * shard.row_size
-        run = slice(begin, begin + shard.end - shard.start)
-        moments = {key: values[key].flatten()[run].view(shard.main.shape) for key in _MOMENTS}
-        state = {key: value.to(shard.main.device).clone() for key, value in moments.items()}
-        if any("step" in group for group in self.optimizer.param_groups):
-            for group in self.optimizer.param_groups:
-                group["step"] = int(step)
-            return state
-        return {"step": torch.tensor(step, dtype=torch.float32), **state}
 
     def _shard(self, name: str, parameter: nn.Parameter) -> _Shard:
         if not self._is_shared:
@@ -231,36 +226,26 @@ def _is_among(ids: set[int], parameter: nn.Parameter) -> bool:
     return id(parameter) in ids
 
 
-class DataParallel:
-    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients."""
+def data_parallel(
+    model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh
+) -> tuple[DistributedDataParallel, list[nn.Parameter], list[nn.Parameter]]:
+    """A rank's part of a model inside Megatron-Core's DDP, which holds the gradients, and what DDP alone does not sum.
 
-    def __init__(
-        self, model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh
-    ) -> None:  # fmt: skip
-        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
-        self._groups = groups
-        self._partial = partial_over_tensor(model, mesh.plan)
-        self._repeated = [parameter for parameter in learning if parameter in everywhere]
-        # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
-        counted_elsewhere = everywhere if mesh.at.pipeline else set()
-        dims = split_parameters(model)
-        for name, parameter in model.named_parameters():
-            marked: Any = parameter
-            marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
-            marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
-        self.wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
-
-    def forget(self) -> None:
-        """Set the gradients to zero."""
-        self.wrapped.zero_grad_buffer()
-
-    def finish(self) -> None:
-        """Sum what tensor ranks have parts of, then what each stage has a part of, then over data and context ranks."""
-        weight_updater.all_reduce([_main_grad(one) for one in self._partial], self._groups.tp)
-        # Before DDP's sum: after it each rank has its own run of numbers, which differs from stage to stage.
-        weight_updater.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
-        self.wrapped.finish_grad_sync()
+    That is the whole parameters of which each tensor rank has a part of the gradient, and those of every stage.
+    """
+    everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
+    named, dims = dict(model.named_parameters()), split_parameters(model)
+    sums = weight_updater.summed_over_tensor(model, mesh.plan) - dims.keys()
+    partial_ones = [one for name, one in named.items() if name in sums and one.requires_grad]
+    repeated_ones = [one for one in named.values() if one in everywhere and one.requires_grad]
+    # Tell Megatron-Core's norm of gradients which parameters are parts, and which another stage counts.
+    counted_elsewhere = everywhere if mesh.at.pipeline else set()
+    for name, parameter in named.items():
+        marked: Any = parameter
+        marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
+        marked.partition_stride, marked.shared = 1, parameter in counted_elsewhere
+    wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
+    return wrapped, partial_ones, repeated_ones
 
 
 def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
@@ -269,16 +254,6 @@ def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
         grad_reduce_in_fp32=True, use_distributed_optimizer=shared,
         num_distributed_optimizer_instances=plan.replicate if shared else 1,
     )  # fmt: skip
-
-
-def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:
-    """The whole parameters of which each tensor rank has a part of the gradient."""
-    split, sums = split_parameters(model), weight_updater.TensorSums(model, plan)
-    return [
-        parameter
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and name not in split and name in sums
-    ]
 
 
 def _main_grad(parameter: nn.Parameter) -> Tensor:

@@ -103,28 +103,17 @@ class _InFp8(Fp8Products):
             input = gather_from_sequence_parallel_region(input, group=how["tp_group"])
         elif how["allreduce_dgrad"]:
             input = copy_to_tensor_model_parallel_region(input, group=how["tp_group"])
-        product = self.product(input, weight, *self.ranks_of_features())  # type: ignore[operator]
+        group: ProcessGroup = how["tp_group"]  # a column linear's ranks split the features that go out
+        product = self.product(input, weight, *((None, group) if isinstance(self, ColumnLinear) else (group, None)))
         return product if bias is None else product + bias.to(product.dtype)
 
 
 class Fp8ColumnLinear(_InFp8, ColumnLinear):
     """A column linear in FP8."""
 
-    tp_group: ProcessGroup
-
-    def ranks_of_features(self) -> tuple[ProcessGroup | None, ProcessGroup | None]:
-        """Those that split the features that come in, and those that go out."""
-        return None, self.tp_group
-
 
 class Fp8RowLinear(_InFp8, RowLinear):
     """A row linear in FP8."""
-
-    tp_group: ProcessGroup
-
-    def ranks_of_features(self) -> tuple[ProcessGroup | None, ProcessGroup | None]:
-        """See `Fp8ColumnLinear`."""
-        return self.tp_group, None
 
 
 class WordEmbedding(VocabParallelEmbedding):  # type: ignore[misc]

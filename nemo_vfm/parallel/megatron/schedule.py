@@ -33,37 +33,26 @@ Forwards = Iterator[tuple[Tensor, float]]
 
 def config_of(plan: ParallelPlan) -> TransformerConfig:
     """Megatron-Core's settings; the layers' sizes are the model's own, so those here mean nothing."""
+    pipelined: dict[str, Any] = {}
+    if plan.pipeline > 1:
+        pipelined = {"pipeline_model_parallel_size": plan.pipeline, "pipeline_dtype": torch.float32,
+                     "batch_p2p_comm": False}  # fmt: skip
+    if plan.virtual > 1:
+        # With its defaults both neighbours of two stages are one rank in one group, and what was meant for one receive
+        # arrives in the other, in silence.
+        each = plan.microbatches // (plan.microbatches // plan.pipeline)
+        pipelined |= {"virtual_pipeline_model_parallel_size": plan.virtual, "overlap_p2p_comm": True,
+                      "microbatch_group_size_per_vp_stage": each}  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of a default of its own
-        return _config(plan)
-
-
-def _config(plan: ParallelPlan) -> TransformerConfig:
-    return TransformerConfig(
-        num_layers=plan.stages, hidden_size=1, num_attention_heads=plan.tensor, kv_channels=1,
-        tensor_model_parallel_size=plan.tensor, sequence_parallel=plan.sequence,
-        context_parallel_size=plan.context, use_cpu_initialization=True, perform_initialization=False,
-        params_dtype=torch.float32, gradient_accumulation_fusion=False,
-        calculate_per_token_loss=True,  # gradients are sums, and losses are neither divided nor multiplied
-        **_pipelined(plan),
-    )  # fmt: skip
-
-
-def _pipelined(plan: ParallelPlan) -> dict[str, Any]:
-    if plan.pipeline == 1:
-        return {}
-    one_by_one = {
-        "pipeline_model_parallel_size": plan.pipeline, "pipeline_dtype": torch.float32, "batch_p2p_comm": False
-    }  # fmt: skip
-    if plan.virtual == 1:
-        return one_by_one
-    # With its defaults both neighbours of two stages are one rank in one group, and what was meant for one receive
-    # arrives in the other, in silence.
-    rounds = plan.microbatches // plan.pipeline
-    return one_by_one | {
-        "virtual_pipeline_model_parallel_size": plan.virtual, "overlap_p2p_comm": True,
-        "microbatch_group_size_per_vp_stage": plan.microbatches // rounds,
-    }  # fmt: skip
+        return TransformerConfig(
+            num_layers=plan.stages, hidden_size=1, num_attention_heads=plan.tensor, kv_channels=1,
+            tensor_model_parallel_size=plan.tensor, sequence_parallel=plan.sequence,
+            context_parallel_size=plan.context, use_cpu_initialization=True, perform_initialization=False,
+            params_dtype=torch.float32, gradient_accumulation_fusion=False,
+            calculate_per_token_loss=True,  # gradients are sums, and losses are neither divided nor multiplied
+            **pipelined,
+        )  # fmt: skip
 
 
 class _Settings(nn.Module):

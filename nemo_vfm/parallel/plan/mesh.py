@@ -69,11 +69,8 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
         raise UserError(f"{error}.") from error
     rank, at = dist.get_rank(), plan.coordinate(dist.get_rank())
     merged = (plan.pipeline, plan.replicate, plan.shard * plan.context, plan.tensor)
-    devices = DeviceMesh(
-        device.type,
-        torch.arange(plan.world).reshape(merged),
-        mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
-    )
+    names = ("pipeline", "replicate", "shard", "tensor")
+    devices = DeviceMesh(device.type, torch.arange(plan.world).reshape(merged), mesh_dim_names=names)
     world = dist.group.WORLD
     assert world is not None
     return Mesh(
@@ -99,18 +96,15 @@ def group_among(partition: Sequence[Sequence[int]], backend: str | None = None) 
     return mine
 
 
-def neighbours(mesh: Mesh, count: int) -> dist.ProcessGroup:
-    """This rank's group of so many tensor ranks that follow each other; every rank must call this."""
-    runs = [ranks[n : n + count] for ranks in peers(mesh.plan, ("tensor",)) for n in range(0, len(ranks), count)]
-    return group_among(runs)
-
-
 def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
     """Return how a model's tokens and heads are split over a mesh; every rank must call it."""
     if mesh is None:
         return Layout()
     ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
-    shared = None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
+    shared = None
+    if ranks > 1:  # tensor ranks that follow each other
+        runs = [line[n : n + ranks] for line in peers(mesh.plan, ("tensor",)) for n in range(0, len(line), ranks)]
+        shared = SharedHead(ranks, mesh.at.tensor % ranks, group_among(runs))
     if mesh.tokens is None and mesh.context is None:
         return Layout(tensor=mesh.tensor, shared_head=shared)
     scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)

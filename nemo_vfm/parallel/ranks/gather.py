@@ -1,7 +1,7 @@
 """Gathers bytes from every rank of a group: the one collective that data loading needs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -9,10 +9,6 @@ from nemo_vfm.core.errors import LostRank
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-
-class _Collective(Protocol):
-    def __call__(self, output: torch.Tensor, own: torch.Tensor, /, group: "ProcessGroup") -> object: ...
 
 
 class Gather(Protocol):
@@ -44,7 +40,7 @@ class GatherGroup(Protocol):
 
 
 class GroupGather:
-    """Exchanges bytes over a process group that lies on the CPU (gloo).
+    """Exchanges bytes over a process group that lies on the CPU (gloo); a process without one is alone.
 
     The group should be its own: a collective of another thread on the same group would come between. A rank that dies
     or hangs is noticed by the group's timeout, which is given where the group is made; it should be longer than the
@@ -54,16 +50,16 @@ class GroupGather:
         group: such as `torch.distributed.new_group(ranks, backend="gloo", timeout=...)` gave.
     """
 
-    def __init__(self, group: "ProcessGroup") -> None:
+    def __init__(self, group: "ProcessGroup | None" = None) -> None:
         self._group = group
 
     def rank(self) -> int:
         """See `Gather.rank`."""
-        return self._group.rank()
+        return 0 if self._group is None else self._group.rank()
 
     def num_ranks(self) -> int:
         """See `Gather.num_ranks`."""
-        return self._group.size()
+        return 1 if self._group is None else self._group.size()
 
     def all_gather(self, data: bytes) -> list[memoryview]:
         """See `Gather.all_gather`: the lengths first, then the bytes, filled up to the longest.
@@ -71,6 +67,8 @@ class GroupGather:
         Raises:
             LostRank: another rank died, hangs, or is not in the same call.
         """
+        if self._group is None:
+            return [memoryview(data)]
         try:
             lengths = [int.from_bytes(row, "little") for row in self._gathered(len(data).to_bytes(8, "little"), 8)]
             rows = self._gathered(data, max(lengths))
@@ -88,9 +86,7 @@ class GroupGather:
         own, everyone = bytearray(longest), bytearray(longest * self.num_ranks())
         own[: len(data)] = data
         # By its new name where torch has one: since 2.13 the old one warns.
-        collective: _Collective = getattr(
-            torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor
-        )
+        collective: Any = getattr(torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor)
         collective(
             torch.frombuffer(everyone, dtype=torch.uint8), torch.frombuffer(own, dtype=torch.uint8), group=self._group
         )

@@ -10,9 +10,9 @@ the others wait for it inside their collectives. So each rank multiplies the sam
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
-from typing import Protocol
 
 import torch
 
@@ -28,10 +28,8 @@ _WEIGHT = 0.1  # of the newest in the mean time that a rank takes to read
 _WEIGHT_OF_PULSE = 0.3  # of the newest
 
 
-class OnLost(Protocol):
-    """What a rank does that must end because of another."""
-
-    def __call__(self, sentence: str) -> None: ...
+#: What a rank does that must end because of another, with a sentence that says why.
+OnLost = Callable[[str], None]
 
 
 class Watch:

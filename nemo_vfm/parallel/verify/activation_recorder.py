@@ -3,8 +3,9 @@
 A module's output is what this rank has of it: some samples, some tokens, some features. `place` says which.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining
 
 Packed = tuple[tuple[int, ...], bytes]
 Place = tuple[slice, ...]
-Hook = Callable[[nn.Module, Any, Any], None]
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
     runner = rehearsal.started(plan)
     for index in range(count):
         step, modules = Step(), [(name, module) for name, module in runner.model.named_modules() if name]
-        handles = [module.register_forward_hook(_noting(name, step)) for name, module in modules]
+        handles = [module.register_forward_hook(partial(_note, name, step)) for name, module in modules]
         try:
             step.loss = runner.step([rehearsal.own(plan, rank, index)]).loss
         finally:
@@ -79,14 +79,11 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
     return found
 
 
-def _noting(name: str, step: Step) -> Hook:
-    def note(module: nn.Module, inputs: object, output: object) -> None:
-        # A pipeline first looks at shapes, without gradients; that is no part of the step.
-        if isinstance(output, Tensor) and torch.is_grad_enabled() and output.is_floating_point():
-            step.outputs.setdefault(name, []).append(_kept(whole(output)))
-            step.order.append(name)
-
-    return note
+def _note(name: str, step: Step, module: nn.Module, inputs: object, output: object) -> None:
+    # A pipeline first looks at shapes, without gradients; that is no part of the step.
+    if isinstance(output, Tensor) and torch.is_grad_enabled() and output.is_floating_point():
+        step.outputs.setdefault(name, []).append(_kept(whole(output)))
+        step.order.append(name)
 
 
 def _kept(tensor: Tensor) -> Tensor:

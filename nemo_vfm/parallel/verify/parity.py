@@ -4,8 +4,7 @@ Two steps are taken, or more. The first shows the gradients; the loss of the sec
 Every rank computes one device's numbers for itself and compares what it holds: no parameter is gathered.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -155,8 +154,11 @@ def differences(
 
 def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
     """`differences` where what FSDP does not add up is not added up at all."""
-    with _left_out():
+    kept, weight_updater.all_reduce = weight_updater.all_reduce, lambda tensors, group: None
+    try:
         return differences(rank, rehearsal, layout)
+    finally:
+        weight_updater.all_reduce = kept
 
 
 def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
@@ -164,16 +166,6 @@ def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, di
     with rehearsal.exact():
         found = _seen(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
         return _compared(found, _alone(rehearsal, layout))
-
-
-@contextmanager
-def _left_out() -> Iterator[None]:
-    kept = weight_updater.all_reduce
-    weight_updater.all_reduce = lambda tensors, group: None
-    try:
-        yield
-    finally:
-        weight_updater.all_reduce = kept
 
 
 def _seen(runner: StepRunner, batches: Sequence[Sequence[Batch]]) -> _Seen:
@@ -194,7 +186,7 @@ def _alone(rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> _See
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
     In FP8 the samples of a pass share a scale: one device then passes as many together as a rank of the layout does.
-    An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.
+    Where a step is not finite an engine asks all ranks that there are, so either all compute them now or none.
     """
     is_fp8, plan = rehearsal.precision.fp8 is not None, layout.plan()
     parts = plan.data * plan.microbatches if is_fp8 else 1

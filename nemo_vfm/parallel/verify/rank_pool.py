@@ -15,13 +15,13 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import Pipe, get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from nemo_vfm.core.errors import LostRank, NemoVfmError
 
@@ -32,33 +32,9 @@ _HUNG, _DIED = "did not answer in time", "died with exit code"
 _WAITED = re.compile(f"{_HUNG}|{LostRank.__name__}|gloo|Connection (?:closed|reset) by peer")
 
 
-class Member(Protocol):
-    """What a pool asks of a process that it started."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """Minus the signal that ended it; None while it runs."""
-        ...
-
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most so many seconds."""
-        ...
-
-
-class OnRank(Protocol):
-    """A function that runs on each rank. It must be at the top level of a module, because it is sent by name."""
-
-    def __call__(self, rank: int, /, *arguments: Any) -> Any:
-        """Do the rank's part; torch.distributed is joined."""
-        ...
+#: Runs on each rank once torch.distributed is joined, as `function(rank, *arguments)`. It must be at the top level of a
+#: module, because it is sent by name.
+OnRank = Callable[..., Any]
 
 
 class RankFailed(NemoVfmError):
@@ -85,7 +61,7 @@ class Pool:
 
     def __init__(self, most: int, first: OnRank | None = None) -> None:
         self.most, self._first = most, first
-        self._members: list[tuple[Member, Connection]] = []
+        self._members: list[tuple[Any, Connection]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +97,7 @@ class Pool:
             process.join(10)
         self._members.clear()
 
-    def _started(self, count: int) -> list[tuple[Member, Connection]]:
+    def _started(self, count: int) -> list[tuple[Any, Connection]]:
         if any(not process.is_alive() for process, _ in self._members):
             self.stop()
         while len(self._members) < count:
@@ -130,13 +106,14 @@ class Pool:
             theirs.close()
         return self._members
 
-    def _begun(self, pipe: Connection) -> Member:
+    def _begun(self, pipe: Connection) -> Any:
+        """A process, or what has its `exitcode`, `is_alive`, `kill` and `join`."""
         process = get_context("spawn").Process(target=_serve, args=(pipe, self._first), daemon=True)
         process.start()
         return process
 
 
-def _answers(members: Sequence[tuple[Member, Connection]], deadline: float) -> list[tuple[bool, Any]]:
+def _answers(members: Sequence[tuple[Any, Connection]], deadline: float) -> list[tuple[bool, Any]]:
     """One for each rank: whether it went well, and the value or the traceback."""
     found: dict[int, tuple[bool, Any]] = {}
     while len(found) < len(members) and time.monotonic() < deadline:

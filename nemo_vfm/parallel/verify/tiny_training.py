@@ -105,7 +105,8 @@ class TinyTraining:
         text = torch.cat([self._drawn("text_BLD", self.shapes["text_BLD"], key) for key in keys])
         seen = torch.tensor([1 + place % text.shape[1] for place in places])
         given = (*known, captions, fps, text, torch.arange(text.shape[1])[None] < seen[:, None])
-        shapes = [self._shape(place, packed) for place in places]
+        *others, columns = self.shapes["latents_BCTHW"]
+        shapes = [(*others, columns * (1 + place % 2) if packed else columns) for place in places]
         latents = [self._drawn("latents", shape, key) for key, shape in zip(keys, shapes, strict=True)]
         if not packed:
             return VideoBatch(*given, latents_BCTHW=torch.cat(latents))
@@ -138,10 +139,6 @@ class TinyTraining:
         length, number = self.shapes["tokens_BS"][1], 8 + place
         first = length // 3 + number % 5
         return (first, length - first) if number % 3 else (length,)
-
-    def _shape(self, place: int, packed: bool) -> tuple[int, ...]:
-        *others, columns = self.shapes["latents_BCTHW"]
-        return *others, columns * (1 + place % 2) if packed else columns
 
     def _drawn(self, name: str, shape: Sequence[int], key: str) -> Tensor:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
@@ -213,8 +210,3 @@ def wake(model: nn.Module, seed: int) -> None:
         moved = torch.empty_like(parts[name])
         copy_own(moved, _MOVED * torch.randn(parts[name].shape, generator=generator(seed, "awake", name)))
         parts[name].add_(moved)
-
-
-def at(rehearsal: TinyTraining, precision: Precision) -> TinyTraining:
-    """The same in another precision."""
-    return replace(rehearsal, precision=precision)

@@ -12,7 +12,6 @@ from nemo_vfm.recsys.feature_table.arrow_columns import group_columns, sample_co
 from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, PartWriter, part_path, smallest_encodings
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, TableManifest, ValueCounts, read_manifest
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import deduplicated
 
@@ -165,11 +164,6 @@ class FeatureTableWriter:
             name = f"part-{len(self._done.parts):05d}"
             self._part = PartWriter(self._folder, name, self._done.encodings, self._zstd_level)
         self._part.write(tables)
-        self._count(chunk, groups, stored)
-        if self._rows % self._rows_per_part == 0:
-            self._close(self._part)
-
-    def _count(self, chunk: LogChunk, groups: Mapping[str, DedupedGroup], stored: Mapping[str, int]) -> None:
         done, sessions = self._done, chunk.session_B
         begun = int((sessions[1:] != sessions[:-1]).sum()) + (self._last is None or self._last[0] != int(sessions[0]))
         values = {
@@ -180,6 +174,8 @@ class FeatureTableWriter:
         self._done = replace(done, sessions=done.sessions + begun, values=values, unique_rows=unique)
         self._rows += len(chunk)
         self._last = int(sessions[-1]), int(chunk.time_B[-1])
+        if self._rows % self._rows_per_part == 0:
+            self._close(self._part)
 
     def _close(self, part: PartWriter) -> None:
         """An interrupted writer goes on after it."""

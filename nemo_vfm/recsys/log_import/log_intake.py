@@ -18,7 +18,7 @@ from nemo_vfm.recsys.log_import.hashed_ids import IdMap
 from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, trainable
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
-from nemo_vfm.sparse.tables.counter_hash import name_salt, signed_salt
+from nemo_vfm.sparse.tables.counter_hash import name_salt
 
 #: A block in which so many rows are bad and none is good stops the import: the file is of another kind.
 MOST_BAD = 100
@@ -58,7 +58,7 @@ class ImportCounts:
         }  # fmt: skip
 
     def json(self) -> dict[str, Json]:
-        """All of it, for `counts_of`."""
+        """All of it, for `state_of`."""
         listed: list[Json] = [asdict(row) for row in self.listed]
         return {"total": self.total, "dropped": dict(self.dropped), "failed": dict(self.failed), "listed": listed}
 
@@ -80,7 +80,10 @@ def state_of(content: Any) -> IntakeState:
     """What `IntakeState.json` gave; the beginning for None."""
     if content is None:
         return IntakeState()
-    return IntakeState(LogPosition(**content["position"]), counts_of(content["counts"]), content["share"])
+    saved = content["counts"]
+    listed = [BadRow(**row) for row in saved["listed"]]
+    counts = ImportCounts(saved["total"], Counter(saved["dropped"]), Counter(saved["failed"]), listed)
+    return IntakeState(LogPosition(**content["position"]), counts, content["share"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class RowSampling:
         return chunk.select(stays_B.nonzero().squeeze(1))
 
     def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
-        mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, what))).numpy().view(np.uint64)
+        mixed_B = mix64_(numbers_B + name_salt(self.seed, what)).numpy().view(np.uint64)
         return torch.from_numpy(mixed_B / 2.0**64 < share)
 
 
@@ -136,8 +139,10 @@ class LogIntake:
                     f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
                     f"{count:,} of them: {reason}. Is the file of another kind?"
                 )
-            counts = counts_of(state.counts.json())
-            counts.total += read.num_rows
+            old = state.counts
+            counts = ImportCounts(
+                old.total + read.num_rows, Counter(old.dropped), Counter(old.failed), [*old.listed]
+            )  # fmt: skip
             counts.fail(read.bad)
             chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
             state = IntakeState(read.end, counts, read.share)
@@ -149,9 +154,3 @@ class LogIntake:
                 }
                 chunk = replace(chunk, features={**chunk.features, **mapped})
             yield chunk, state
-
-
-def counts_of(content: Any) -> ImportCounts:
-    """The counts that `ImportCounts.json` gave, or a copy of them."""
-    listed = [BadRow(**row) for row in content["listed"]]
-    return ImportCounts(content["total"], Counter(content["dropped"]), Counter(content["failed"]), listed)

@@ -10,14 +10,14 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
 from nemo_vfm.sparse.row_fingerprint import mix64_
-from nemo_vfm.sparse.tables.counter_hash import name_salt, signed_salt
+from nemo_vfm.sparse.tables.counter_hash import name_salt
 
 _JOINED_VALUES = 1 << 21  # values of the chunks that are joined before they are measured: 16 MiB
 
 
 def session_uniform(session_B: Tensor, seed: int, purpose: str) -> Tensor:
     """A number in [0, 1) a sample, float64 B: the same for all samples of a session; another purpose gives others."""
-    hash_B = mix64_(session_B + signed_salt(name_salt(seed, purpose)))
+    hash_B = mix64_(session_B + name_salt(seed, purpose))
     return ((hash_B >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 

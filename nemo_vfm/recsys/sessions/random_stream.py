@@ -6,14 +6,14 @@ Shape letters: N places or draws, R ranks.
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, signed_salt
+from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys
 
 
 class RandomStream:
     """Numbers that are a function of seed, name and place."""
 
     def __init__(self, seed: int, name: str) -> None:
-        self._salt = torch.tensor([signed_salt(name_salt(seed, name))])
+        self._salt = torch.tensor([name_salt(seed, name)])
 
     def uniform(self, places_N: Tensor) -> Tensor:
         """In [0, 1), 53 bits each: float64 (N,)."""

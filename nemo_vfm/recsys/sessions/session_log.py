@@ -96,7 +96,8 @@ class SessionLog:
         self.num_samples, self.samples_per_session, self.lengths = num_samples, samples_per_session, lengths
         self.groups, self.features, self.dense = dict(groups or {}), dict(features or {}), tuple(dense)
         self.teacher, self.drift, self.window = teacher, drift, window
-        self.days, self.new_ids = days, new_ids
+        self.days, self.new_ids, self._day_samples = days, new_ids, num_samples // days
+        self._group_of = {name: group for group, one in self.groups.items() for name in one.features}
         self.chunk_samples, self.seed, self._own_seed = chunk_samples, seed or 0, seed is not None
         of_groups = [name for group in self.groups.values() for name in group.features]
         names = [*of_groups, *self.features, *self.dense]
@@ -167,10 +168,6 @@ class SessionLog:
             for name, feature in every
         }  # fmt: skip
 
-    @property
-    def _day_samples(self) -> int:
-        return self.num_samples // self.days
-
     @cached_property
     def _layout(self) -> "_LastWindow":
         unchanged = {name: group.unchanged for name, group in self.groups.items()}
@@ -216,10 +213,6 @@ class SessionLog:
             if names is None or name in names
         }
         return LogChunk(place_B, window.session_B[rows_B], time_B, dense, {}, ids)
-
-    @cached_property
-    def _group_of(self) -> Mapping[str, str]:
-        return {name: group for group, one in self.groups.items() for name in one.features}
 
 
 @dataclass(eq=False)

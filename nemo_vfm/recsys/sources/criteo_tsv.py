@@ -8,7 +8,7 @@ import torch
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, parse
-from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
+from nemo_vfm.recsys.sources.log_reading import LogFiles, LogPosition, ReadChunk, Sessions
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -17,7 +17,7 @@ DENSE = tuple(f"I{number}" for number in range(1, 14))
 FEATURES = tuple(f"C{number}" for number in range(1, 27))
 
 
-class CriteoTsv:
+class CriteoTsv(LogFiles):
     """Criteo's logs, Kaggle's of a week or the terabyte of 24 days: a label, 13 integers, 26 hexadecimal ids.
 
     Any cell but the label may be empty: a number is then NaN, a feature an empty row. There are no sessions and no
@@ -29,13 +29,8 @@ class CriteoTsv:
     """
 
     def __init__(self, *, paths: Sequence[Path], log1p: bool = True) -> None:
-        if not paths:
-            raise ValueError("paths is empty; name the files of the log, in order")
-        self.paths, self.log1p = tuple(Path(path) for path in paths), log1p
-
-    def files(self) -> Sequence[Path]:
-        """See `ImportSource`."""
-        return self.paths
+        super().__init__(paths)
+        self.log1p = log1p
 
     def schema(self) -> TableSchema:
         """Label click, dense I1 to I13, features C1 to C26, no groups."""
@@ -50,14 +45,6 @@ class CriteoTsv:
         for block in TextFiles(self.paths).blocks(begin):
             cells = parse(block, (LABEL, *DENSE, *FEATURES), "\t")
             yield cells.rows.read_chunk(self._chunk(cells), block.end, block.share)
-
-    def completed(self, chunk: LogChunk) -> LogChunk:
-        """As it is."""
-        return chunk
-
-    def log_chunks(self) -> Iterator[LogChunk]:
-        """See `LogSource`; DataError where a row is bad."""
-        return samples(self)
 
     def _chunk(self, cells: DelimitedRows) -> LogChunk:
         label, present = cells.whole_numbers(LABEL)

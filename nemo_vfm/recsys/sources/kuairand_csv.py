@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, jagged_of, parse
-from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
+from nemo_vfm.recsys.sources.log_reading import LogFiles, LogPosition, ReadChunk, Sessions
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -27,7 +27,7 @@ COLUMNS = tuple(HEADER.split(","))
 HISTORY = "history"
 
 
-class KuaiRandCsv:
+class KuaiRandCsv(LogFiles):
     """KuaiRand's logs of videos that were shown. All columns are whole numbers, and those that are used must be there.
 
     Read by itself, all samples of a user are one session. `ImportLog` has them in order of time; it then cuts them
@@ -55,20 +55,15 @@ class KuaiRandCsv:
         gap_minutes: float = 30.0,
         log1p: bool = True,
     ) -> None:
-        if not paths:
-            raise ValueError("paths is empty; name the files of the log, in order")
+        super().__init__(paths)
         if unknown := [name for name in (*labels, *features, *dense) if name not in COLUMNS]:
             raise ValueError(f"KuaiRand has no column {unknown[0]}; it has {', '.join(COLUMNS)}")
         if history < 0 or gap_minutes <= 0:
             raise ValueError(f"history ({history}) must be at least 0, and gap_minutes ({gap_minutes}) above 0")
         if history and not ("is_click" in labels and "video_id" in features):
             raise ValueError("a history needs is_click among labels and video_id among features; or set history to 0")
-        self.paths, self.labels, self.features = tuple(Path(path) for path in paths), tuple(labels), tuple(features)
+        self.labels, self.features = tuple(labels), tuple(features)
         self.dense, self.history, self.gap_minutes, self.log1p = tuple(dense), history, gap_minutes, log1p
-
-    def files(self) -> Sequence[Path]:
-        """See `ImportSource`."""
-        return self.paths
 
     def schema(self) -> TableSchema:
         """The history is a group of its own, stored as windows; so is the user."""
@@ -111,10 +106,6 @@ class KuaiRandCsv:
         clicked_C = videos.select(clicked_B.nonzero().squeeze(1)).values_N
         history = Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
         return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
-
-    def log_chunks(self) -> Iterator[LogChunk]:
-        """See `LogSource`; DataError where a row is bad."""
-        return samples(self)
 
     def _chunk(self, cells: DelimitedRows) -> LogChunk:
         wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))

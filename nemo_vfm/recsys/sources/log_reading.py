@@ -3,6 +3,7 @@
 Shape letters: B samples, L rows of a block that could be cut into columns.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -108,12 +109,32 @@ def trainable(read: ReadChunk) -> ReadChunk:
     )  # fmt: skip
 
 
-def samples(source: ImportSource) -> Iterator[LogChunk]:
-    """The samples of a source that has no bad row."""
-    for read in map(trainable, source.read(LogPosition())):
-        if read.bad:
-            raise DataError(f"{read.bad[0]}. Set on_bad_row: drop of ImportLog to leave out and count such rows.")
-        yield read.chunk
+class LogFiles(ABC):
+    """What sources of files have in common; see `ImportSource`."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        if not paths:
+            raise ValueError("paths is empty; name the files of the log, in order")
+        self.paths = tuple(Path(path) for path in paths)
+
+    def files(self) -> Sequence[Path]:
+        """See `ImportSource`."""
+        return self.paths
+
+    @abstractmethod
+    def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
+        """See `ImportSource`."""
+
+    def completed(self, chunk: LogChunk) -> LogChunk:
+        """As it is."""
+        return chunk
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """See `LogSource`; DataError where a row is bad."""
+        for read in map(trainable, self.read(LogPosition())):
+            if read.bad:
+                raise DataError(f"{read.bad[0]}. Set on_bad_row: drop of ImportLog to leave out and count such rows.")
+            yield read.chunk
 
 
 @dataclass(eq=False)

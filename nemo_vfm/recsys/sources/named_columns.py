@@ -5,13 +5,14 @@ Shape letters: L rows of the batch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.log_reading import LogRows, Sessions
+from nemo_vfm.recsys.sources.log_reading import LogFiles, LogRows, Sessions
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -59,14 +60,6 @@ class NamedColumns:
         single = [name for name in (self.session, self.time, self.weight) if name]
         return list(dict.fromkeys([*single, *self.labels, *self.features, *self.dense]))
 
-    def schema(self) -> TableSchema:
-        """Without groups."""
-        return TableSchema(self.dense, self.labels, self.features, weight=self.weight is not None)
-
-    def sessions(self) -> Sessions:
-        """Those of the column, if there is one."""
-        return "none" if self.session is None else "given"
-
     def chunk(self, rows: ColumnRows) -> LogChunk:
         """The samples, refused rows included."""
         ids = torch.from_numpy(rows.rows.numbers_L)
@@ -80,3 +73,21 @@ class NamedColumns:
             {name: rows.ids(name) for name in self.features},
             None if self.weight is None else rows.numbers(self.weight, required=True),
         )
+
+
+class ColumnLog(LogFiles):
+    """Files whose columns a recipe names."""
+
+    def __init__(self, paths: Sequence[Path], columns: NamedColumns) -> None:
+        super().__init__(paths)
+        self._columns = columns
+        self.schema()  # a wrong name is refused here
+
+    def schema(self) -> TableSchema:
+        """The named columns, no groups."""
+        named = self._columns
+        return TableSchema(named.dense, named.labels, named.features, weight=named.weight is not None)
+
+    def sessions(self) -> Sessions:
+        """Those of the column, if there is one."""
+        return "none" if self._columns.session is None else "given"

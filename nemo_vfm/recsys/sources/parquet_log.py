@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.arrow_values import ArrowRows
-from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk, Sessions, samples
-from nemo_vfm.recsys.sources.named_columns import NamedColumns
+from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk
+from nemo_vfm.recsys.sources.named_columns import ColumnLog, NamedColumns
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
-from nemo_vfm.sparse.log_chunk import LogChunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +19,7 @@ _BUFFER_BYTES = 1 << 20
 _BATCH_ROWS = 1 << 15
 
 
-class ParquetLog:
+class ParquetLog(ColumnLog):
     """Anybody's log in Parquet, a row a sample.
 
     Ids are integers or strings, alone or in lists; of a string its 64-bit hash is the id. A null is an empty row of a
@@ -50,23 +48,8 @@ class ParquetLog:
         weight: str | None = None,
         log1p: bool = False,
     ) -> None:
-        if not paths:
-            raise ValueError("paths is empty; name the files of the log, in order")
-        self.paths = tuple(Path(path) for path in paths)
-        self._columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
-        self.schema()
-
-    def files(self) -> Sequence[Path]:
-        """See `ImportSource`."""
-        return self.paths
-
-    def schema(self) -> TableSchema:
-        """The named columns, no groups."""
-        return self._columns.schema()
-
-    def sessions(self) -> Sessions:
-        """Those of the column, if there is one."""
-        return self._columns.sessions()
+        columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
+        super().__init__(paths, columns)
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
         """See `ImportSource`."""
@@ -80,14 +63,6 @@ class ParquetLog:
                 begin = at = LogPosition(at.file, at.offset + count, at.line + count, at.row + count)
                 share = (sum(sizes[:number]) + part * sizes[number]) / max(1, sum(sizes))
                 yield rows.read_chunk(self._columns.chunk(ArrowRows(rows, batch)), at, share)
-
-    def completed(self, chunk: LogChunk) -> LogChunk:
-        """As it is."""
-        return chunk
-
-    def log_chunks(self) -> Iterator[LogChunk]:
-        """See `LogSource`; DataError where a row is bad."""
-        return samples(self)
 
 
 def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tuple["pa.RecordBatch", float]]:

@@ -17,20 +17,18 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.arrow_values import text_hash
-from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk, Sessions, samples
-from nemo_vfm.recsys.sources.named_columns import NamedColumns
+from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk
+from nemo_vfm.recsys.sources.named_columns import ColumnLog, NamedColumns
 from nemo_vfm.recsys.sources.text_records import RecordFiles
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.log_chunk import LogChunk
 
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]{0,18}|1[0-9]{19}))(?:\.0+)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
 
-class TextLog:
+class TextLog(ColumnLog):
     """Anybody's log in CSV or JSON Lines, a record a sample.
 
     Files that end in .jsonl, .ndjson or .json have a JSON object a line; all others have cells, which may stand in
@@ -61,8 +59,8 @@ class TextLog:
         lists: Mapping[str, str] | None = None, columns: Sequence[str] | None = None, delimiter: str | None = None,
         missing: Sequence[str] = ("",),
     ) -> None:  # fmt: skip
-        if not paths:
-            raise ValueError("paths is empty; name the files of the log, in order")
+        named = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
+        super().__init__(paths, named)
         self.lists, self.missing = dict(lists or {}), ("", *missing)
         if unknown := [name for name in self.lists if name not in features]:
             raise ValueError(f"lists names {unknown[0]}, which is not among the features {', '.join(features)}")
@@ -70,35 +68,13 @@ class TextLog:
             raise ValueError(f"lists.{wrong[0]} is empty; give the separator between ids, such as '|'")
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
             raise ValueError(f"delimiter must be one character, not a quote or line end, got {delimiter!r}")
-        self._columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
-        self._files = RecordFiles(tuple(Path(path) for path in paths), self._columns.names, columns, delimiter)
-        self.schema()
-
-    def files(self) -> Sequence[Path]:
-        """See `ImportSource`."""
-        return self._files.paths
-
-    def schema(self) -> TableSchema:
-        """The named columns, no groups."""
-        return self._columns.schema()
-
-    def sessions(self) -> Sessions:
-        """Those of the column, if there is one."""
-        return self._columns.sessions()
+        self._files = RecordFiles(self.paths, named.names, columns, delimiter)
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
         """See `ImportSource`."""
         for block in self._files.blocks(begin):
             rows = TextRows(block.rows, block.columns, self.lists, self.missing)
             yield rows.rows.read_chunk(self._columns.chunk(rows), block.end, block.share)
-
-    def completed(self, chunk: LogChunk) -> LogChunk:
-        """As it is."""
-        return chunk
-
-    def log_chunks(self) -> Iterator[LogChunk]:
-        """See `LogSource`; DataError where a row is bad."""
-        return samples(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +129,8 @@ class TextRows:
     ) -> list[T]:
         """Of each row its value, and the default of rows that have none or are refused."""
         cells = self.columns[name]
-        known = {text: self._of_text(text, convert) for text in {one for one in cells if isinstance(one, str)}}
+        texts = {one: one.strip(" \t") for one in cells if isinstance(one, str)}
+        known = {one: _MISSING if text in self.missing else convert(text) for one, text in texts.items()}
         found = [
             known[cell] if isinstance(cell, str) else _MISSING if cell is None else convert(cell) for cell in cells
         ]
@@ -162,10 +139,6 @@ class TextRows:
             if rows and (required or value is None):
                 self.rows.refuse(np.array(rows), f"{name} {reason}")
         return [default if one is None or isinstance(one, _Missing) else one for one in found]
-
-    def _of_text(self, text: str, convert: Callable[[Json], T | None]) -> "T | _Missing | None":
-        text = text.strip(" \t")
-        return _MISSING if text in self.missing else convert(text)
 
 
 class _Missing:

@@ -1,1 +1,1 @@
-"""Holds one file per section, found by page.py: `ORDER` and `BUDGET_MB` place it, `sections` renders a run."""
+"""Holds one file per section for page.py: `ORDER` places it, `sections` renders a run, `BUDGET_MB` limits its media."""

@@ -9,7 +9,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 36
-BUDGET_MB = 0.0
 MAX_BUCKETS, MAX_REASONS, MAX_MISSES = 40, 12, 10
 
 _BODY = """

@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 7
-BUDGET_MB = 0.0
 OPEN_CHARTS = 4
 _MEASURES = {"auc": "AUC", "normalised_entropy": "normalised entropy", "calibration": "calibration",
              "log_loss": "log loss", "ece": "calibration error"}  # fmt: skip

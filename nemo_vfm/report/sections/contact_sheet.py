@@ -164,8 +164,8 @@ class _Look:
         by_id = {str(row.get("clip_id")): row for row in kept}
         column, limit = str(found.get("column")), number(found.get("above"))
         pairs = [mapping(pair) for pair in listing(found.get("pairs"))]
-        told = [(str(pair.get("stays")), str(pair.get("goes")), figure(number(pair.get("likeness")))) for pair in pairs]
-        known = [one for one in told if one[0] in by_id and one[1] in by_id]
+        ids = [(str(pair.get("stays")), str(pair.get("goes")), figure(number(pair.get("likeness")))) for pair in pairs]
+        known = [one for one in ids if one[0] in by_id and one[1] in by_id]
         against = "" if limit is None else f", below {figure(limit)}"
         shown = [
             (self.clip(by_id[stays], "kept"), self.clip(by_id[goes], f"{alike}{against}"))

@@ -10,7 +10,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 4
-BUDGET_MB = 0.0
 MAX_SHOWN, MAX_LETTERS, MAX_TOPICS = 6, 700, 12
 _GRAM = 3
 

@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 28
-BUDGET_MB = 0.0
 MAX_STAGES = 12
 FROM = {
     "valley": "the valley between duplicates and others", "knee": "the knee of the curve", "given": "given",

@@ -14,7 +14,6 @@ from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 3
-BUDGET_MB = 0.0
 MAX_OTHERS = 8
 MAX_LINES = 10  # of one chart
 NOISE = "val_loss/noise_"  # the validation loss of a range of noise levels

@@ -8,7 +8,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 40
-BUDGET_MB = 0.0
 TITLES = {"by_bucket": "bucket", "unbinned": "no bucket fits", "failed": "failed"}
 INTERNAL = frozenset({"schema", "made_of"})
 

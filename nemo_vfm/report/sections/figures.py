@@ -9,7 +9,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 7
-BUDGET_MB = 0.0
 MAX_CARDS = 4
 TITLES = {"test": "Test", "validate": "Validation", "predict": "Predictions"}
 _TABLE = """

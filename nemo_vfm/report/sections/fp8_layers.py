@@ -9,7 +9,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 8
-BUDGET_MB = 0.0
 MAX_LAYERS, MAX_PROBLEMS = 16, 24
 _ROLES = ("input", "weight", "gradient")
 

@@ -9,7 +9,6 @@ from nemo_vfm.report.parts.run_values import RunFolder, Step
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 10
-BUDGET_MB = 0.0
 MEASURES = ("files", "clips", "images", "seconds", "rows", "requests")
 MAX_FAILURES, MAX_NAMES = 12, 20
 Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is

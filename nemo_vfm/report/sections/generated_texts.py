@@ -10,7 +10,6 @@ from nemo_vfm.report.sections.samples import UNTRAINED
 from nemo_vfm.report.sections.texts import side_by_side
 
 ORDER = 2
-BUDGET_MB = 0.0
 MAX_SHOWN, MAX_LETTERS, MAX_UNTRAINED = 12, 900, 200  # nobody reads an untrained model's text
 
 

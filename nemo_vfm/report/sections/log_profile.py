@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 12
-BUDGET_MB = 0.0
 MAX_ROWS, OPEN_CHARTS = 40, 6
 
 _BODY = """

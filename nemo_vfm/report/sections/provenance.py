@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 90
-BUDGET_MB = 0.0
 MAX_RECIPE_CHARS = 200_000
 
 _BODY = """

@@ -11,7 +11,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 5
-BUDGET_MB = 0.0
 MAX_SOURCES, MAX_SCORES = 12, 8
 _SOURCES = ("source", "topic", "operator", "category")  # the first that a row's parents have is its source
 

@@ -6,11 +6,10 @@ from typing import Any
 from nemo_vfm.report.parts.chart import Group, grid, histogram
 from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, number, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 
 ORDER = 20
-BUDGET_MB = 0.0
 OPEN_CHARTS = 16
 NOT_SCORES = frozenset({"fps", "width", "height", "first_frame", "last_frame", "pts_start", "pts_end", "num_frames"})
 
@@ -19,28 +18,25 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that scored clips."""
     for step in run.having("scores.parquet"):
         rows = run.read_rows(step.folder / "scores.parquet")
-        if rows:
-            yield _section(run, step, rows, run.rules(step))
-
-
-def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]]) -> Section:
-    ruled = [(name, str(rule.get("score"))) for name, rule in rules.items() if str(rule.get("score")) in rows[0]]
-    # The other columns of floats that vary and do not describe the clip.
-    names = [name for name in rows[0] if name not in NOT_SCORES and name not in {score for _, score in ruled}]
-    floats = [name for name in names if any(isinstance(row.get(name), float) for row in rows)]
-    free = [("", name) for name in floats if len({row[name] for row in rows if row.get(name) is not None}) > 1]
-    charts = [_chart(rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free]]
-    unscored = sum(all(number(row.get(column)) is None for _, column in [*ruled, *free]) for row in rows)
-    if unscored:
-        run.note(f"{unscored:,} of {len(rows):,} clips have no scores, because they failed before scoring.")
-    body = grid(charts, OPEN_CHARTS)
-    lead = (
-        f"The scores of {len(rows):,} clips. The dashed line is the rule's threshold; the shaded side is dropped. "
-        f"Outliers are collected in the outermost bars."
-    )
-    if any(row.get("duplicate_of") for row in rows):
-        lead += " One of each group of duplicates is kept, so kept clips appear on the shaded side, too."
-    return Section("Scores and thresholds", body, lead, step.name, folded=True)
+        if not rows:
+            continue
+        rules = run.rules(step)
+        ruled = [(name, str(rule.get("score"))) for name, rule in rules.items() if str(rule.get("score")) in rows[0]]
+        # The other columns of floats that vary and do not describe the clip.
+        names = [name for name in rows[0] if name not in NOT_SCORES and name not in {score for _, score in ruled}]
+        floats = [name for name in names if any(isinstance(row.get(name), float) for row in rows)]
+        free = [("", name) for name in floats if len({row[name] for row in rows if row.get(name) is not None}) > 1]
+        charts = [_chart(rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free]]
+        unscored = sum(all(number(row.get(column)) is None for _, column in [*ruled, *free]) for row in rows)
+        if unscored:
+            run.note(f"{unscored:,} of {len(rows):,} clips have no scores, because they failed before scoring.")
+        lead = (
+            f"The scores of {len(rows):,} clips. The dashed line is the rule's threshold; the shaded side is dropped. "
+            f"Outliers are collected in the outermost bars."
+        )
+        if any(row.get("duplicate_of") for row in rows):
+            lead += " One of each group of duplicates is kept, so kept clips appear on the shaded side, too."
+        yield Section("Scores and thresholds", grid(charts, OPEN_CHARTS), lead, step.name, folded=True)
 
 
 def _chart(rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[str, Any]) -> Any:

@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 25
-BUDGET_MB = 0.0
 OPEN_CHARTS = 12
 
 _BODY = """

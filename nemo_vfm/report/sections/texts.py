@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 
 ORDER = 6
-BUDGET_MB = 0.0
 MAX_SHOWN, NUM_OPEN, MAX_PROMPTS, MAX_LETTERS = 3, 3, 12, 900
 
 _BODY = """

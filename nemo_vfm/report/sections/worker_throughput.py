@@ -9,7 +9,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 45
-BUDGET_MB = 0.0
 
 _TABLE = """
 <div class="scroll"><table class="counts">

@@ -102,7 +102,15 @@ class BatchEngine:
         groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
         budget = self.piece
         if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
-            budget -= self._read_and_decode(groups.pop(0))
+            # One pass for a piece of a prompt and the next token of each text that runs.
+            group, (text, tokens) = groups.pop(0), self._next_piece()
+            assert text.span is not None, "a text is read after it was admitted"
+            spans = [(one.span, one.done) for one in group if one.span is not None]
+            new = [one.next_token for one in group]
+            scores_NV, x_SD = self.passes.joint(spans, new, text.span, text.done, tokens)
+            self._advance(group, scores_NV)
+            self._take_piece(text, tokens, x_SD)
+            budget -= len(tokens)
         while self._reading and budget > 0:  # a text that has been read runs from the next step
             text, tokens = self._next_piece()
             assert text.span is not None, "a text is read after it was admitted"
@@ -123,16 +131,6 @@ class BatchEngine:
         for text in (*self._waiting, *self._reading, *self._running):
             self.cancel(text, "failed")
 
-    def _read_and_decode(self, group: list[ServedText]) -> int:
-        """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
-        text, tokens = self._next_piece()
-        assert text.span is not None, "a text is read after it was admitted"
-        spans = [(one.span, one.done) for one in group if one.span is not None]
-        scores_NV, x_SD = self.passes.joint(spans, [one.next_token for one in group], text.span, text.done, tokens)
-        self._advance(group, scores_NV)
-        self._take_piece(text, tokens, x_SD)
-        return len(tokens)
-
     def _next_piece(self) -> tuple[ServedText, tuple[int, ...]]:
         text = self._reading[0]
         return text, text.request.tokens[text.done : text.done + self.piece]
@@ -141,7 +139,15 @@ class BatchEngine:
         """Go on after a piece whose vectors are there."""
         request = text.request
         if request.score_prompt:
-            self._score_prompt(text, x_SD, tokens)
+            # Each row predicts the token after it; the prompt's last row predicts none of the prompt.
+            following = request.tokens[text.done + 1 : text.done + len(tokens) + 1]
+            results = [TokenResult(tokens[0])] if text.done == 0 else []
+            scores = self.passes.scores(x_SD[: len(following)]) if following else None
+            if scores is not None and not all(finite_rows(scores)):
+                self._fail(text)
+            else:
+                results += [] if scores is None else token_results(scores, following, request.num_top or 0)
+                text.listener.prompt(results)
         text.done += len(tokens)
         self.num_tokens += len(tokens)
         if text.done == len(request.tokens) and not text.ended:  # the prompt's last vector says what is after it
@@ -157,18 +163,6 @@ class BatchEngine:
         if text.ended or text.done == len(request.tokens):
             self._reading.popleft()
             self._running += [] if text.ended else [text]
-
-    def _score_prompt(self, text: ServedText, x_SD: Tensor, tokens: Sequence[int]) -> None:
-        """Each row predicts the token after it; the prompt's last row predicts none of the prompt."""
-        following = text.request.tokens[text.done + 1 : text.done + len(tokens) + 1]
-        results = [TokenResult(tokens[0])] if text.done == 0 else []
-        if following:
-            scores = self.passes.scores(x_SD[: len(following)])
-            if not all(finite_rows(scores)):
-                return self._fail(text)
-            results += token_results(scores, following, text.request.num_top or 0)
-        text.listener.prompt(results)
-        return None
 
     def _advance(self, texts: list[ServedText], scores_NV: Tensor) -> None:
         for text in texts:

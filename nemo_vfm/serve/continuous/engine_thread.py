@@ -92,7 +92,20 @@ class EngineThread:
 
     def _run(self) -> None:
         worked = True
-        while self._take_changes(wait=not worked):
+        while True:
+            with self._changed:
+                while not (worked or self._arrived or self._cancelled or self._closing):
+                    self._busy_since, self._tokens_before = time.monotonic(), self._engine.num_tokens
+                    if not self._changed.wait(_REST_S):
+                        self._engine.passes.rest()
+                arrived, self._arrived = self._arrived, []
+                cancelled, self._cancelled = self._cancelled, []
+            for text in arrived:
+                self._engine.submit(text)
+            for text in cancelled:
+                self._engine.cancel(text)
+            if self._closing:
+                break
             try:
                 worked = self._engine.step()
             except Exception as error:  # such as memory that is missing: the texts fail, the next ones may not
@@ -102,18 +115,3 @@ class EngineThread:
                 self._live = {text for text in self._live if not text.ended}
         self._engine.fail_all()
         self._engine.passes.close()
-
-    def _take_changes(self, *, wait: bool) -> bool:
-        """Hand what came from other threads to the engine; False at the end."""
-        with self._changed:
-            while wait and not (self._arrived or self._cancelled or self._closing):
-                self._busy_since, self._tokens_before = time.monotonic(), self._engine.num_tokens
-                if not self._changed.wait(_REST_S):
-                    self._engine.passes.rest()
-            arrived, self._arrived = self._arrived, []
-            cancelled, self._cancelled = self._cancelled, []
-        for text in arrived:
-            self._engine.submit(text)
-        for text in cancelled:
-            self._engine.cancel(text)
-        return not self._closing

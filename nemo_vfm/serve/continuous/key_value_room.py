@@ -26,11 +26,6 @@ class Span:
     start: int  #: the first place
     length: int  #: how many places
 
-    @property
-    def end(self) -> int:
-        """The place after the last."""
-        return self.start + self.length
-
 
 class SpanAllocator:
     """First fit over a sorted list of free spans; neighbours are joined when a span comes back.
@@ -61,8 +56,9 @@ class SpanAllocator:
         """Free a span that `take` returned."""
         joined: list[Span] = []
         for one in sorted([*self._free, span], key=lambda one: one.start):
-            if joined and joined[-1].end == one.start:
-                joined[-1] = Span(joined[-1].start, joined[-1].length + one.length)
+            last = joined[-1] if joined else None
+            if last is not None and last.start + last.length == one.start:
+                joined[-1] = Span(last.start, last.length + one.length)
             else:
                 joined.append(one)
         self._free = joined
@@ -94,10 +90,6 @@ class KeyValueRoom:
         """Tokens of all texts that fit."""
         return self.spans.places
 
-    def num_bytes(self) -> int:
-        """Of the tensor."""
-        return self.pool.numel() * self.pool.element_size()
-
 
 def bytes_per_token(model: GPT) -> int:
     """Bytes that one token's keys and values take in all layers."""
@@ -127,24 +119,19 @@ class PromptAttention:
         """(1, H, R, E): softmax(q k^T / sqrt(E)) v over the text's own and earlier tokens in the window."""
         keys, values = self._pool[layer]
         keys[:, self._new], values[:, self._new] = k_1GRE[0, :, : self._count], v_1GRE[0, :, : self._count]
-        if window not in self._seen:
-            self._seen[window] = self._seen_in(window)
+        if window not in self._seen:  # the places that some of the new tokens see, and which of them each does
+            end, begin = self._done + self._count, 0 if window is None else max(0, self._done - window + 1)
+            mask = None  # all of its past
+            if self._done or (window is not None and end > window):
+                places = torch.arange(end, device=self._pool.device)
+                mask = in_window(places[self._done :, None], places[begin:], window or end)
+            self._seen[window] = slice(self._first + begin, self._new.stop), mask
         seen, mask_SL = self._seen[window]
         out_1HSE = F.scaled_dot_product_attention(
             q_1HRE[:, :, : self._count], keys[None, :, seen], values[None, :, seen],
             attn_mask=mask_SL, is_causal=mask_SL is None, enable_gqa=True,
         )  # fmt: skip
         return F.pad(out_1HSE, (0, 0, 0, self._num_fill))
-
-    def _seen_in(self, window: int | None) -> tuple[slice, Tensor | None]:
-        """The places that some of the new tokens see, and which of them each does; None is all of its past."""
-        end = self._done + self._count
-        begin = 0 if window is None else max(0, self._done - window + 1)
-        seen = slice(self._first + begin, self._new.stop)
-        if not self._done and (window is None or end <= window):
-            return seen, None
-        places = torch.arange(end, device=self._pool.device)
-        return seen, in_window(places[self._done :, None], places[begin:], window or end)
 
 
 class JointAttention:

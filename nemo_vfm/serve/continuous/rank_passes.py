@@ -6,7 +6,7 @@ Shape letters: S tokens of a piece, N texts, D width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,12 +20,6 @@ from nemo_vfm.serve.continuous.model_passes import ModelPasses
 Result = TypeVar("Result")
 
 
-class OnBroken(Protocol):
-    """What rank 0 does after an error that has left the ranks apart; it must end the process."""
-
-    def __call__(self, error: Exception) -> NoReturn: ...
-
-
 class LeadingPasses(ModelPasses):
     """Those of rank 0, which tells the others of each.
 
@@ -34,11 +28,12 @@ class LeadingPasses(ModelPasses):
         room: of this rank's keys and values.
         most_rows: see `ModelPasses`.
         ranks: all of them.
-        on_broken: is called after an error.
+        on_broken: is called after an error, which has left the ranks apart; it must end the process.
     """
 
     def __init__(
-        self, model: GPT, room: KeyValueRoom, most_rows: int, ranks: ServingRanks, on_broken: OnBroken
+        self, model: GPT, room: KeyValueRoom, most_rows: int, ranks: ServingRanks,
+        on_broken: Callable[[Exception], NoReturn],
     ) -> None:  # fmt: skip
         super().__init__(model, room, most_rows, ranks=ranks)
         self._told, self._on_broken = ranks, on_broken
@@ -68,7 +63,6 @@ class LeadingPasses(ModelPasses):
         self._together(["rest"], lambda: None)
 
     def close(self) -> None:
-        """The last order."""
         self._together(None, lambda: None)
 
     def _together(self, order: Json, work: Callable[[], Result]) -> Result:

@@ -67,15 +67,12 @@ class TextListener(Protocol):
 
     def prompt(self, results: list[TokenResult]) -> None:
         """The next of the given tokens, if `score_prompt`."""
-        ...
 
     def token(self, result: TokenResult) -> bool:
         """A new token; False ends the text."""
-        ...
 
     def ended(self, ending: TextEnding) -> None:
         """The last call."""
-        ...
 
 
 @runtime_checkable
@@ -84,7 +81,6 @@ class TakesOutputs(Protocol):
 
     def outputs(self, values: list[float]) -> None:
         """Finite numbers, before `ended`; only of a text to which no token is added."""
-        ...
 
 
 class RuledText:

@@ -34,7 +34,6 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": None}}
 
     def response(self) -> JSONResponse:
-        """As JSON."""
         return JSONResponse(self.body(), self.status, self.headers)
 
 

@@ -39,7 +39,6 @@ class Chats:
         self._served, self._engine, self._threads, self._split_thoughts = served, engine, threads, split_thoughts
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
-        """As JSON or as a stream."""
         plan = await self._threads.run(request, partial(self._plan, body))
         return ChoicesResponse(self._served, self._engine, plan, request)
 

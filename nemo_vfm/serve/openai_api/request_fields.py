@@ -271,7 +271,6 @@ class ScoredChatRequest(RequestFields):
     logprobs: bool = Field(True, description="true or false")
 
     def conversations(self) -> tuple[str, list[Messages]]:
-        """See `ScoreRequest`."""
         return "messages", [self.messages]
 
 

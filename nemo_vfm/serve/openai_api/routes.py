@@ -39,7 +39,6 @@ def application(
         most_body_bytes: of a request.
         split_thoughts: see `Chats`.
     """
-
     threads = ReadingThreads()
 
     def post(path: str, answer: _Answer) -> Route:

@@ -14,7 +14,7 @@ from nemo_vfm.serve.rewards.conversation_scoring import OutputListener, text_to_
 from nemo_vfm.serve.served_model import ServedModel
 
 
-class LocalReward:
+class LocalReward(LocalEngine):
     """A reward model in this process. Threads that ask at the same time are answered together.
 
     Args:
@@ -24,16 +24,11 @@ class LocalReward:
     """
 
     def __init__(self, *, model: Factory[[], ServedModel], room_gb: float = 2.0, at_once: int = 16) -> None:
-        self.model = model
-        self._engine = LocalEngine(self._load, room_gb, at_once)
-
-    def ready(self) -> None:
-        """Load the model."""
-        self._engine.loaded()
+        super().__init__(model, room_gb, at_once)
 
     def say(self, messages: Sequence[Json]) -> Said:
         """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order."""
-        began, (served, engine) = time.monotonic(), self._engine.loaded()
+        began, (served, engine) = time.monotonic(), self.loaded()
         request, found = text_to_score(served, messages), queue.SimpleQueue[list[float] | None]()
         try:
             engine.submit([(request, OutputListener(found.put))])
@@ -47,24 +42,14 @@ class LocalReward:
 
     def identity(self) -> Json:
         """All that the scores depend on but the messages."""
-        served = self._engine.loaded()[0]
+        served = self.loaded()[0]
         assert served.reward is not None, "another model is refused when it is loaded"
         return ["local reward/1", served.name, served.revision, list(served.reward.names)]
-
-    def is_free(self) -> bool:
-        """No budget needs to reserve anything for a model in this process."""
-        return True
 
     def longest_answer_tokens(self) -> int:
         """It writes none."""
         return 0
 
-    def close(self) -> None:
-        """Give the memory back; the next question loads the model again."""
-        self._engine.close()
-
-    def _load(self) -> ServedModel:
-        served = self.model()
+    def require_fit(self, served: ServedModel) -> None:
         if served.reward is None:
             raise UserError(f"{served.name} is not a reward model: it has no scores; give one that served_reward loads")
-        return served

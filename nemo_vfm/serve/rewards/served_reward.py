@@ -9,7 +9,7 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
-from nemo_vfm.models.convert.reward_folder import LoadedReward, load_reward
+from nemo_vfm.models.convert.reward_folder import load_reward
 from nemo_vfm.models.pretrained import fingerprint_of, read_mapping
 from nemo_vfm.models.reward import RewardHead
 from nemo_vfm.serve.served_folder import served_model
@@ -36,25 +36,20 @@ def served_reward(
     """
     folder = local(folder, "the folder of a reward model")
     loaded = load_reward(folder, Precision(precision).resolved()[0])
-    served = served_model(
-        loaded.model, FolderTokenizer(folder=tokenizer or folder), name=name or folder.resolve().name,
-        context=context or read_mapping(folder / "config.json").get("max_position_embeddings"),
-        revision=fingerprint_of(folder), reward=_head(loaded, attributes, weights),
-    )  # fmt: skip
-    if served.chat is None:
-        raise UserError(f"{served.name} has no chat template, which is needed to score a conversation; put "
-                        f"chat_template.jinja into its folder, or name another tokenizer")  # fmt: skip
-    return served
-
-
-def _head(
-    loaded: LoadedReward, attributes: Sequence[str] | None, weights: Mapping[str, float] | None
-) -> RewardHead:  # fmt: skip
     names = loaded.labels if attributes is None else attributes
     if len(names) != len(loaded.labels):
         raise UserError(f"the model's head has {len(loaded.labels)} outputs ({', '.join(loaded.labels)}), but there "
                         f"are {len(names)} attributes; name each, with _ for one to leave out")  # fmt: skip
     try:
-        return RewardHead(names, weights, loaded.pad)
+        head = RewardHead(names, weights, loaded.pad)
     except ValueError as error:
         raise UserError(str(error)) from None
+    served = served_model(
+        loaded.model, FolderTokenizer(folder=tokenizer or folder), name=name or folder.resolve().name,
+        context=context or read_mapping(folder / "config.json").get("max_position_embeddings"),
+        revision=fingerprint_of(folder), reward=head,
+    )  # fmt: skip
+    if served.chat is None:
+        raise UserError(f"{served.name} has no chat template, which is needed to score a conversation; put "
+                        f"chat_template.jinja into its folder, or name another tokenizer")  # fmt: skip
+    return served

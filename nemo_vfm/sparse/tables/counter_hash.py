@@ -15,13 +15,15 @@ import hashlib
 import torch
 from torch import Tensor
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+from nemo_vfm.sparse.row_fingerprint import mix64_
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # odd constants of 64 and 32 bits, as signed numbers
+_GOLDEN_32, _FIRST_32, _SECOND_32 = 0x9E3779B9 - 2**32, 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 
 
 def name_salt(seed: int, name: str) -> int:
-    """64 bits of a seed and a table's name."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little")
+    """64 bits of a seed and a table's name, as a number that int64 can hold."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def row_keys(salts_U: Tensor, rows_U: Tensor, step: int) -> Tensor:
@@ -32,12 +34,13 @@ def row_keys(salts_U: Tensor, rows_U: Tensor, step: int) -> Tensor:
         rows_U: its place in that table, int64.
         step: of the optimizer.
     """
-    return _mix64(_mix64(salts_U + _signed(step * _GOLDEN)) + rows_U * _signed(_GOLDEN))
+    step_bits = (step * _GOLDEN + 2**63) % 2**64 - 2**63
+    return mix64_(mix64_(salts_U + step_bits) + rows_U * _GOLDEN)
 
 
 def column_bits(keys_U: Tensor, width: int) -> Tensor:
     """Random bits of each number of the rows: int32, (U, D)."""
-    columns_D = torch.arange(width, dtype=torch.int32, device=keys_U.device) * _signed32(0x9E3779B9)
+    columns_D = torch.arange(width, dtype=torch.int32, device=keys_U.device) * _GOLDEN_32
     low_U, high_U = keys_U.to(torch.int32), (keys_U >> 32).to(torch.int32)
     return _mix32_(_mix32_(low_U[:, None] + columns_D) ^ high_U[:, None])
 
@@ -48,35 +51,14 @@ def uniform(keys_U: Tensor, width: int) -> Tensor:
     return (bits_UD.float() * 2 + 1) * 2.0**-24 - 1
 
 
-def signed_salt(salt: int) -> int:
-    """The same 64 bits as a number that int64 can hold."""
-    return _signed(salt)
-
-
-def _mix64(x: Tensor) -> Tensor:
-    # Shifts of int64 copy the sign; the masks make them logical. Products wrap.
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
-    return x ^ ((x >> 31) & ((1 << 33) - 1))
-
-
 def _mix32_(x: Tensor) -> Tensor:
-    """In place."""
+    """In place; shifts copy the sign, the masks make them logical, and products wrap."""
     x ^= (x >> 16) & 0xFFFF
-    x *= _signed32(0x85EBCA6B)
+    x *= _FIRST_32
     x ^= (x >> 13) & 0x7FFFF
-    x *= _signed32(0xC2B2AE35)
+    x *= _SECOND_32
     x ^= (x >> 16) & 0xFFFF
     return x
-
-
-def _signed(x: int) -> int:
-    x &= _MASK
-    return x - (1 << 64) if x >> 63 else x
-
-
-def _signed32(x: int) -> int:
-    return x - (1 << 32) if x >> 31 else x
 
 
 _SMALLEST_NORMAL_FP16 = 2.0**-14

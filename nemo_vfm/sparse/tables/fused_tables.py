@@ -48,14 +48,6 @@ class CallOrder:
     keep_samples: bool  #: whether the samples of bags are needed to restore their order
     places_B: Tensor | None  #: in the global batch, or None
 
-    def samples(self, one: FeatureLookup) -> Tensor | None:
-        """A number a bag that rises with the order of the samples; None where it is not needed."""
-        if not self.keep_samples:
-            return None
-        lengths_B = one.jagged.lengths_B
-        samples_B = torch.arange(len(lengths_B), device=lengths_B.device) if self.places_B is None else self.places_B
-        return torch.repeat_interleave(samples_B, lengths_B) if one.is_sequence else samples_B
-
 
 class FusedTables(nn.Module):
     """Embedding tables whose rows are no parameters: backward keeps ids and gradients, `update` changes the rows.
@@ -77,12 +69,9 @@ class FusedTables(nn.Module):
     """
 
     def __init__(
-        self,
-        tables: Mapping[str, TableSpec],
-        optimizer: RowOptimizer,
-        seed: int = 0,
+        self, tables: Mapping[str, TableSpec], optimizer: RowOptimizer, seed: int = 0,
         device: torch.device | str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
@@ -136,11 +125,6 @@ class FusedTables(nn.Module):
                 found = _Lookup.apply(self._anchor, storage, wanted, order, *weights)  # type: ignore[no-untyped-call]
                 out |= {one.feature: vectors for one, vectors in zip(wanted, found, strict=True)}
         return {feature: out[feature] for feature in features}
-
-    @property
-    def pending(self) -> int:
-        """How many gradients of lookups wait for `update` or `forget`; 0 after either."""
-        return sum(storage.pending for storage in self._storages)
 
     def exchange(self, gather: Callable[[PackedGradients], Sequence[PackedGradients]]) -> None:
         """Take the gradients of every rank's lookups in place of this one's, so that all ranks update alike.
@@ -292,13 +276,9 @@ def count_rows(model: nn.Module) -> tuple[int, int]:
 class _Lookup(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        anchor: Tensor,
-        storage: RowStorage,
-        wanted: Sequence[FeatureLookup],
-        order: CallOrder,
+        ctx: Any, anchor: Tensor, storage: RowStorage, wanted: Sequence[FeatureLookup], order: CallOrder,
         *weights: Tensor | None,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         ctx.storage, ctx.wanted, ctx.order = storage, wanted, order
         ctx.save_for_backward(*weights)
         ctx.set_materialize_grads(False)
@@ -335,7 +315,11 @@ def _keep(
         grad_GD = grad_GD / _divisors(one)
     ids_N, has_places = one.jagged.values_N, order.places_B is not None
     lengths_G = torch.ones_like(ids_N) if one.is_sequence else one.jagged.lengths_B
-    samples_G = order.samples(one)
+    samples_G = order.places_B if order.keep_samples else None  # a number a bag that rises with the samples
+    if order.keep_samples and samples_G is None:
+        samples_G = torch.arange(len(one.jagged), device=ids_N.device)
+    if samples_G is not None and one.is_sequence:
+        samples_G = torch.repeat_interleave(samples_G, one.jagged.lengths_B)
     storage.add(PendingGradient(order.number, one.number, ids_N, lengths_G, weights_N, samples_G, has_places, grad_GD))
     if not weighed:
         return None

@@ -52,35 +52,25 @@ class FeatureSizes:
 
 def made_up_batch(sizes: FeatureSizes, index: int, places: Sequence[int], weight_B: Tensor, seed: int) -> FeatureBatch:
     """Samples of global batch `index`; each is a function of (seed, index, its place)."""
-    samples = [_sample(sizes, generator(seed, "made up features", f"{index}-{place}")) for place in places]
-    features = {name: Jagged.cat([one.features[name] for one in samples]) for name in samples[0].features}
-    labels = {name: torch.cat([one.labels[name] for one in samples]) for name in sizes.labels}
+    dense: list[Tensor] = []
+    labels: dict[str, list[Tensor]] = {name: [] for name in sizes.labels}
+    features: dict[str, list[Jagged]] = {name: [] for name in (*sizes.rows, *([sizes.times] if sizes.times else []))}
+    for place in places:
+        draw = generator(seed, "made up features", f"{index}-{place}")
+        dense.append(torch.randn(1, sizes.dense, generator=draw))
+        for label in labels.values():
+            label.append(torch.randint(2, (1,), generator=draw).float())
+        common = torch.randint(_LONGEST + 1, (1,), generator=draw)
+        for name, rows in sizes.rows.items():
+            length = common if name in sizes.history else torch.randint(_LONGEST + 1, (1,), generator=draw)
+            features[name].append(_ids(rows, length, draw))
+        if sizes.times:
+            pauses = _ids(_LARGEST_PAUSE, common, draw)
+            features[sizes.times].append(Jagged(pauses.values_N.cumsum(0), common))
     return FeatureBatch(
-        index, torch.tensor(places), weight_B, torch.cat([one.dense for one in samples]), labels, features
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    dense: Tensor
-    labels: dict[str, Tensor]
-    features: dict[str, Jagged]
-
-
-def _sample(sizes: FeatureSizes, draw: torch.Generator) -> _Sample:
-    dense = torch.randn(1, sizes.dense, generator=draw)
-    labels = {name: torch.randint(2, (1,), generator=draw).float() for name in sizes.labels}
-    common = _length(draw)
-    features = {
-        name: _ids(rows, common if name in sizes.history else _length(draw), draw) for name, rows in sizes.rows.items()
-    }
-    if sizes.times is not None:
-        features[sizes.times] = Jagged(_ids(_LARGEST_PAUSE, common, draw).values_N.cumsum(0), common)
-    return _Sample(dense, labels, features)
-
-
-def _length(draw: torch.Generator) -> Tensor:
-    return torch.randint(_LONGEST + 1, (1,), generator=draw)
+        index, torch.tensor(places), weight_B, torch.cat(dense), {name: torch.cat(one) for name, one in labels.items()},
+        {name: Jagged.cat(one) for name, one in features.items()},
+    )  # fmt: skip
 
 
 def _ids(rows: int, length: Tensor, draw: torch.Generator) -> Jagged:

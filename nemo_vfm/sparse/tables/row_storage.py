@@ -74,14 +74,9 @@ class RowStorage:
         self._blocks = _blocks(self.tables, _rows_of_a_block(self.rows_RD))
         self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
         self.forget()
-        salts = [counter_hash.signed_salt(counter_hash.name_salt(self._seed, name)) for name in self.tables]
+        salts = [counter_hash.name_salt(self._seed, name) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
-
-    @property
-    def pending(self) -> int:
-        """How many gradients of a feature's lookup wait for the end of the step."""
-        return sum(map(len, self._pending))
 
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
@@ -132,17 +127,17 @@ class RowStorage:
                 for part in parts:
                     norms_U = torch.linalg.vector_norm(part.sums_UD / global_weight, dim=1)
                     total += norms_U.double().square().sum()
-                self._touched[block] = touched.with_sums(parts)
+                # With weights nothing is kept: a kernel may round their products in another way than `parts`.
+                if touched.weights_N is None:
+                    places = torch.arange(len(touched.rows_U) + 1, device=touched.rows_U.device)
+                    sums_UD = _cat([part.sums_UD for part in parts])
+                    self._touched[block] = TouchedRows(touched.rows_U, places, places[:-1], None, sums_UD)
         return total
 
     def apply(
-        self,
-        optimizer: RowOptimizer,
-        global_weight: float | Tensor,
-        clip_factor: float | Tensor | None,
-        step: int,
+        self, optimizer: RowOptimizer, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int,
         lr_factor: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
         triton = row_kernels.triton_usable(self.rows_RD) and self.width <= MOST_TRITON_COLUMNS
         compiled = self.rows_RD.dtype == torch.float32 and (triton or row_kernels.numba_usable(self.rows_RD))
@@ -262,16 +257,6 @@ class TouchedRows:
                 yield RowSums(slice(first, last + 1), self._sums(bounds, filled))
             else:
                 yield RowSums(self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0]))
-
-    def with_sums(self, parts: Sequence[RowSums]) -> "TouchedRows":
-        """The same rows with one gradient each, the sum that `parts` found.
-
-        With weights nothing is kept: a kernel may round their products in another way than `parts`.
-        """
-        if self.weights_N is not None:
-            return self
-        places = torch.arange(len(self.rows_U) + 1, device=self.rows_U.device)
-        return TouchedRows(self.rows_U, places, places[:-1], None, _cat([part.sums_UD for part in parts]))
 
     def _sums(self, bounds: Tensor, offsets: Tensor) -> Tensor:
         """Of the values between the first and the last of `bounds`; `offsets` count from the first."""

@@ -3,8 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from nemo_vfm.core.optional import needs_packages
@@ -13,7 +12,7 @@ from nemo_vfm.synth.calls.tool_source import Toolset, ToolSource
 from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_call
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
 
 _NONE = re.compile(r"\W*none\W*", re.IGNORECASE)
 _PROMPTS = {
@@ -56,7 +55,7 @@ class FunctionCalls:
         sets = self.tools.most_sets()
         return None if sets is None else sets * self.requests
 
-    def candidates(self) -> Program[Sequence["FunctionRequest"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Requests, one of each set of tools, then another."""
         sets = yield from self.tools.toolsets()
         served = [self._served(place) for place in range(len(sets))]
@@ -70,7 +69,7 @@ class FunctionCalls:
         for number in range(self.requests):
             for place, one in enumerate(sets):
                 which = served[place][number]
-                found += [FunctionRequest(one, text, which, self.most_calls)
+                found += [self.row(one, text, which)
                           for text in islice(texts[place, which], 1)]  # fmt: skip
         if not found:
             raise RowFailed("none of the model's answers to requests for lists of requests was a list")
@@ -83,66 +82,50 @@ class FunctionCalls:
         random.Random(f"{place}").shuffle(served)
         return served
 
+    def row(self, toolset: Toolset, request: str, served: bool) -> RowProgram:
+        """A request with calls, their results, and the answer.
 
-@dataclass(frozen=True, slots=True)
-class FunctionRequest:
-    """One request."""
-
-    toolset: Toolset  #: what may be called
-    request: str  #: what the user says
-    served: bool  #: whether a tool serves it
-    most_calls: int
-
-    def row(self) -> Program[Draft | Dropped]:
-        """Calls, their results, and the answer."""
-        values = {"tools": _json(self.toolset.tools), "request": self.request}
+        Args:
+            served: whether a tool serves it.
+        """
+        values, more = {"tools": _json(toolset.tools), "request": request}, {"tools": list(toolset.tools)}
+        parents = {**toolset.parents, "request": request, "served": served}
         (answer,) = answered((yield [Ask("call", values)]))
         try:
             found: Json = [] if _NONE.fullmatch(answer) else json_in(answer)
         except NoJson:
             raise RowFailed("the model wrote neither calls nor none") from None
         calls: list[Json] = found if isinstance(found, list) else [found]
-        if bool(calls) != self.served:
-            return Dropped("no call although a tool fits" if self.served else "a call although no tool fits")
+        if bool(calls) != served:
+            return Dropped("no call although a tool fits" if served else "a call although no tool fits")
         if len(calls) > self.most_calls:
             return Dropped("too many calls")
-        if any(check_call(one, self.toolset.tools) for one in calls):
+        if any(check_call(one, toolset.tools) for one in calls):
             return Dropped("a call that does not fit its schema")
-        if not self.served:
+        if not served:
             (reply,) = answered((yield [Ask("decline", values)]))
-            return self._draft([said("assistant", reply)], "call_schema: no call, and none is needed")
+            verifier = "call_schema: no call, and none is needed"
+            return Draft([said("user", request), said("assistant", reply)], parents, verifier=verifier, more=more)
         asks = [Ask("result", {"tools": values["tools"], "call": _json(call)}) for call in calls]
         try:
             results = [_json(json_in(answer)) for answer in answered((yield asks))]
         except NoJson:
             raise RowFailed("the model gave a result that is not JSON") from None
-        texts = {"calls": _json(calls), "results": "\n".join(results), "request": self.request}
+        texts = {"calls": _json(calls), "results": "\n".join(results), "request": request}
         (reply,) = answered((yield [Ask("reply", texts)]))
-        answers = [
-            {"role": "tool", "tool_call_id": _id(number), "content": text} for number, text in enumerate(results)
-        ]
-        called = [
-            {"id": _id(number), "type": "function",
-             "function": {"name": one["name"], "arguments": _as_text(one["arguments"])}}
-            for number, one in enumerate(call.get("function", call) for call in calls)
-        ]  # fmt: skip
+        answers, called = list[Json](), list[Json]()
+        for number, (call, result) in enumerate(zip(calls, results, strict=True)):
+            call_id = f"call{number:05}"  # nine letters and digits, as templates of Mistral demand
+            answers.append({"role": "tool", "tool_call_id": call_id, "content": result})
+            function = call.get("function", call)
+            given = function["arguments"]
+            given = _json(json.loads(given) if isinstance(given, str) else given)  # OpenAI's form: JSON as a text
+            called.append(
+                {"id": call_id, "type": "function", "function": {"name": function["name"], "arguments": given}}
+            )
         calling = {"role": "assistant", "content": "", "tool_calls": called}
-        turns: list[Json] = [calling, *answers, said("assistant", reply)]
-        return self._draft(turns, f"call_schema: {len(calls)} of {len(calls)} calls fit")
-
-    def _draft(self, turns: Sequence[Mapping[str, Json]], verifier: str) -> Draft:
-        parents = {**self.toolset.parents, "request": self.request, "served": self.served}
-        messages = [said("user", self.request), *turns]
-        return Draft(messages, parents, verifier=verifier, more={"tools": list(self.toolset.tools)})
-
-
-def _as_text(arguments: Json) -> str:
-    """OpenAI's form: JSON as a text."""
-    return _json(json.loads(arguments) if isinstance(arguments, str) else arguments)
-
-
-def _id(number: int) -> str:
-    return f"call{number:05}"  # nine letters and digits, as templates of Mistral demand
+        messages: list[Json] = [said("user", request), calling, *answers, said("assistant", reply)]
+        return Draft(messages, parents, verifier=f"call_schema: {len(calls)} of {len(calls)} calls fit", more=more)
 
 
 def _json(value: Json) -> str:

@@ -61,11 +61,23 @@ class MadeTools(ToolSource):
         """See `ToolSource`; an area for which there is no valid tool is passed over."""
         areas = self.areas.all()
         answers = yield [Ask("tools", {"area": area, "count": str(self.tools)}) for area in areas]
-        found = [Toolset(_tools_in(answer)[: self.tools], {"area": area})
-                 for area, answer in zip(areas, answers, strict=True)]  # fmt: skip
-        if not any(one.tools for one in found):
+        sets = []
+        for area, answer in zip(areas, answers, strict=True):
+            try:
+                found = [] if isinstance(answer, NoAnswer) else json_in(answer)
+            except NoJson:
+                continue
+            tools: dict[str, Json] = {}  # the valid ones, each name once
+            for one in found if isinstance(found, list) else [found]:
+                bare = isinstance(one, dict) and "function" not in one
+                tool: Json = {"type": "function", "function": one} if bare else one
+                if not check_tools([tool]):
+                    tools.setdefault(tool["function"]["name"], tool)
+            if tools:
+                sets.append(Toolset([*tools.values()][: self.tools], {"area": area}))
+        if not sets:
             raise RowFailed("none of the model's answers to requests for tools contains a valid tool")
-        return [one for one in found if one.tools]
+        return sets
 
 
 @needs_packages("jsonschema")
@@ -91,18 +103,3 @@ class GivenTools(ToolSource):
             if wrong := check_tools(tools):
                 raise UserError(f"{self.file}: set {number + 1} of tools cannot be used: {wrong[0]}")
         return [Toolset(tools, {"file": self.file.name, "set": number}) for number, tools in enumerate(sets)]
-
-
-def _tools_in(answer: str | NoAnswer) -> list[Json]:
-    """The valid ones, each name once."""
-    try:
-        found = [] if isinstance(answer, NoAnswer) else json_in(answer)
-    except NoJson:
-        found = []
-    tools: dict[str, Json] = {}
-    for one in found if isinstance(found, list) else [found]:
-        bare = isinstance(one, dict) and "function" not in one
-        tool: Json = {"type": "function", "function": one} if bare else one
-        if not check_tools([tool]):
-            tools.setdefault(tool["function"]["name"], tool)
-    return list(tools.values())

@@ -6,11 +6,12 @@ import itertools
 import json
 import re
 
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.json_value import Json, no_json_number
 
 _BEGIN = re.compile(r"[\[{]")
 _MOST_LETTERS, _MOST_TRIES = 100_000, 20
 _BLOCK = re.compile(r"^`{3,}[^\n`]*\n(.*?)^`{3,}", re.DOTALL | re.MULTILINE)
+_DECODER = json.JSONDecoder(parse_constant=no_json_number)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -36,13 +37,6 @@ def json_in(answer: str) -> Json:
         if isinstance(found, list | dict) or end == len(text):
             return found
     raise NoJson
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:

@@ -5,7 +5,8 @@ Each takes a time in proportion to the text: a model may write a hundred thousan
 
 import json
 import re
-from typing import NoReturn
+
+from nemo_vfm.core.types.json_value import no_json_number
 
 _ABBREVIATED = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Fig|approx|e\.g|i\.e|P\.\s?P\.\s?S|P\.\s?S)\.", re.IGNORECASE
@@ -18,7 +19,8 @@ _END = re.compile(
     rf"(?<![.!?\u061f\u06d4\u0964])[.!?\u061f\u06d4\u0964]++{_CLOSING}(?:\s+|$)"
     rf"|[\u3002\uff01\uff1f\uff61]++{_CLOSING}\s*"
 )
-_COMMAS = re.compile("[,\u060c\u3001\ufe50\ufe51\uff0c\uff64]")
+#: Of any script that has one.
+COMMA = re.compile("[,\u060c\u3001\ufe50\ufe51\uff0c\uff64]")
 _BULLET = re.compile(r"^[ \t]*[*-][ \t]+\S", re.MULTILINE)
 _HIGHLIGHT = re.compile(r"(?<!\*)(\*{1,2})(?=[^\s*])[^*\n]*(?<=[^\s*])\1(?!\*)")
 
@@ -41,11 +43,6 @@ def num_sentences(text: str) -> int:
     plain = _INSIDE.sub("_", _ABBREVIATED.sub("x", text))
     lines = [_LIST_MARK.sub("", line) for line in plain.splitlines()]
     return sum(bool(words(piece)) for line in lines for piece in _END.split(line))
-
-
-def has_comma(text: str) -> bool:
-    """Whether it holds a comma of any script that has one."""
-    return _COMMAS.search(text) is not None
 
 
 def paragraphs(text: str) -> list[str]:
@@ -99,13 +96,9 @@ def is_json_object(text: str) -> bool:
     if inside.startswith("```"):
         inside = re.sub(r"\Ajson\b", "", inside.removeprefix("```").removesuffix("```"), flags=re.IGNORECASE)
     try:
-        return isinstance(json.loads(inside, parse_constant=_no_number), dict)
+        return isinstance(json.loads(inside, parse_constant=no_json_number), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def plain(text: str) -> str:

@@ -1,13 +1,13 @@
 """Checks tools and calls of functions in OpenAI's form: whether names, arguments and schemas fit."""
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.types.json_value import finite_number, no_json_number
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_LETTERS, _MOST_VALUES, _MOST_DEPTH, _MOST_SHOWN = 100_000, 2_000, 32, 5
@@ -67,7 +67,16 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     if not isinstance(name := function.get("name"), str) or name not in known:
         return [f"call.name: there is no function {_short(name)}; there are {', '.join(sorted(known))}"]
     arguments, mistake = _parsed(function.get("arguments"))
-    return [mistake] if mistake else _misfits(arguments, known[name].get("parameters"))
+    if mistake:
+        return [mistake]
+    if (schema := known[name].get("parameters")) is None:
+        return [f"call.arguments.{each}: the function has no arguments" for each in sorted(arguments)][:_MOST_SHOWN]
+    # An argument that the schema does not name is a mistake, unless it says that there may be more.
+    open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
+    closed = schema if open_ended else {**schema, "additionalProperties": False}
+    errors = _first(_jsonschema().Draft202012Validator(closed).iter_errors(arguments))
+    texts = [f"{text[:297]}..." if len(text := str(error.message)) > 300 else text for error in errors]
+    return [f"call.arguments{_path(error)}: {text}" for error, text in zip(errors, texts, strict=True)]
 
 
 def _wrong_tool(place: str, tool: object) -> Iterator[str]:
@@ -126,18 +135,16 @@ class _Walk:
                 yield from self.mistakes(f"{place}[{i}]", item, inside)
         elif isinstance(node, Mapping):
             for key, value in node.items():
-                yield from self._keyword(f"{place}.{key}", key, value, inside)
-
-    def _keyword(self, place: str, key: str, value: object, inside: frozenset[str]) -> Iterator[str]:
-        if key in _REFUSED:
-            yield f"{place}: {key} is not supported here: {_REFUSED[key]}"
-        elif key == "$ref":
-            yield from self._reference(place, value, inside)
-        elif key in _NAMED and isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield from self.mistakes(f"{place}.{name}", inner, inside)
-        elif key not in _DATA:
-            yield from self.mistakes(place, value, inside)
+                at = f"{place}.{key}"
+                if key in _REFUSED:
+                    yield f"{at}: {key} is not supported here: {_REFUSED[key]}"
+                elif key == "$ref":
+                    yield from self._reference(at, value, inside)
+                elif key in _NAMED and isinstance(value, Mapping):
+                    for name, inner in value.items():
+                        yield from self.mistakes(f"{at}.{name}", inner, inside)
+                elif key not in _DATA:
+                    yield from self.mistakes(at, value, inside)
 
     def _reference(self, place: str, reference: object, inside: frozenset[str]) -> Iterator[str]:
         match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", reference) if isinstance(reference, str) else None
@@ -157,7 +164,7 @@ def _parsed(arguments: object) -> tuple[Any, str]:
             return None, f"call.arguments: {len(arguments):,} characters, but at most {_MOST_LETTERS:,} are allowed"
         try:
             arguments = json.loads(
-                arguments, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_each_once
+                arguments, parse_constant=no_json_number, parse_float=finite_number, object_pairs_hook=_each_once
             )
         except (ValueError, RecursionError) as error:
             return None, f"call.arguments: this is not JSON: {error}"
@@ -168,29 +175,11 @@ def _parsed(arguments: object) -> tuple[Any, str]:
     return arguments, ""
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(digits: str) -> float:
-    return found if math.isfinite(found := float(digits)) else _no_number(digits)
-
-
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]!r} is given twice")
     return found
-
-
-def _misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
-    """An argument that the schema does not name is a mistake, unless it says that there may be more."""
-    if schema is None:
-        return [f"call.arguments.{name}: the function has no arguments" for name in sorted(arguments)][:_MOST_SHOWN]
-    open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
-    closed = schema if open_ended else {**schema, "additionalProperties": False}
-    errors = _jsonschema().Draft202012Validator(closed).iter_errors(arguments)
-    return [f"call.arguments{_path(error)}: {_short_message(error.message)}" for error in _first(errors)]
 
 
 def _first(errors: Iterator[Any]) -> list[Any]:
@@ -221,10 +210,6 @@ def _too_big(value: object) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _short_message(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def _jsonschema() -> Any:

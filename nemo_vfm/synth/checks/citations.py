@@ -12,7 +12,6 @@ _SIGNS = str.maketrans({**dict.fromkeys("\u2018\u2019\u201a\u201b\u2032`", "'"),
                         **dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033", '"'),
                         **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")})  # fmt: skip
 _ELLIPSIS = re.compile(r"[\[(]\s*(?:\u2026|\.\s?\.\s?\.)\s*[\])]|\u2026|\.\s?\.\s?\.+")
-_LETTER = re.compile(r"\w")
 _EDGE = " .,;:!?'\"-"
 
 
@@ -58,18 +57,11 @@ def _stands(quoted: str, text: str) -> bool:
     parts = [part for part in (_normal(part).strip(_EDGE) for part in _ELLIPSIS.split(quoted)) if part]
     begin = 0
     for part in parts:
-        begin = text.find(part, begin)
-        while begin >= 0 and not _is_whole(text, begin, begin + len(part)):
-            begin = text.find(part, begin + 1)
-        if begin < 0:
+        # As whole words: no letter or digit stands right before or after.
+        if (found := re.compile(rf"(?<!\w){re.escape(part)}(?!\w)").search(text, begin)) is None:
             return False
-        begin += len(part)
+        begin = found.end()
     return bool(parts)
-
-
-def _is_whole(text: str, begin: int, end: int) -> bool:
-    """Whether no letter or digit stands right before or after."""
-    return not any(map(_LETTER.match, (text[max(0, begin - 1) : begin], text[end : end + 1])))
 
 
 def _normal(text: str) -> str:

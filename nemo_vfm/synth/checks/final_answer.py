@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,26 +17,8 @@ _NAMED = re.compile(r"[A-Za-z]\w{0,3}(?:\([a-z]\))?\s*=(?!=)\s*")
 _BEFORE = re.compile(r"(?:about|approximately|exactly|roughly)\s+", re.IGNORECASE)
 _NUMBER_IN_TEXT = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?%?")
 _LETTER_UNITS = "mgshLlNJWVAKCF"
-_GLUED = {
-    "cm",
-    "mm",
-    "km",
-    "kg",
-    "mg",
-    "ml",
-    "mL",
-    "min",
-    "hr",
-    "hrs",
-    "ft",
-    "in",
-    "lb",
-    "lbs",
-    "oz",
-    "mph",
-    "am",
-    "pm",
-}
+_GLUED = {"cm", "mm", "km", "kg", "mg", "ml", "mL", "min", "hr", "hrs", "ft", "in", "lb", "lbs", "oz", "mph", "am",
+          "pm"}  # fmt: skip
 _WORD = r"[A-Za-z]+\.?(?:\s?\^?\{?-?[23]\}?)?"
 _UNIT = re.compile(rf"{_WORD}(?:(?:\s*/\s*|\s+){_WORD}){{0,4}}")
 _NO_UNITS = {"and", "or", "if", "when", "where", "sin", "cos", "tan", "log", "ln", "mod", "to", "is", "for", "times"}
@@ -104,7 +85,14 @@ def final_answer(solution: str) -> str | None:
     """
     text = split_thought(solution)[1].strip()
     if boxes := [*_BOX.finditer(text)]:
-        return _boxed(text, boxes[-1])  # one that is not closed was cut, and what is in it is no answer
+        if boxes[-1][1] != "{":
+            return str(boxes[-1][1]).strip("$.") or None
+        begin, depth = boxes[-1].end(), 1
+        for at in range(begin, len(text)):
+            depth += (text[at] == "{") - (text[at] == "}")
+            if depth == 0:
+                return text[begin:at].strip() or None
+        return None  # one that is not closed was cut, and what is in it is no answer
     marked = _after_last(_MARKED, text)
     if marked and _is_value(marked):  # other lines after #### are headings of markdown
         return marked
@@ -130,17 +118,6 @@ def same_answer(first: str, second: str) -> bool | None:
     """
     one, other = _value(first), _value(second)
     return None if one is None or other is None else _same(one, other)
-
-
-def _boxed(text: str, box: re.Match[str]) -> str | None:
-    begin, depth = box.end(), 1
-    if box[1] != "{":
-        return box[1].strip("$.") or None
-    for at in range(begin, len(text)):
-        depth += (text[at] == "{") - (text[at] == "}")
-        if depth == 0:
-            return text[begin:at].strip() or None
-    return None
 
 
 def _after_last(mark: re.Pattern[str], text: str) -> str | None:
@@ -180,16 +157,13 @@ def _number(text: str) -> Measured | None:
     scale = _SCALES.get(unit.partition(" ")[0].lower(), 1)
     if not unit or unit == "%" or unit.lower().startswith(("percent", "per cent")):
         return Measured(found.number, "%" if unit else "")
-    return Measured(found.number * scale, "") if scale > 1 or _is_unit(unit, glued) else None
-
-
-def _is_unit(text: str, glued: bool) -> bool:
-    if not _UNIT.fullmatch(text):
-        return False
-    first = re.split(r"[^A-Za-z]", text)[0]
-    if len(first) == 1:
-        return first in _LETTER_UNITS
-    return first in _GLUED or (not glued and not {*re.findall(r"[a-z]+", text.lower())} & _NO_UNITS)
+    if scale == 1:
+        first = re.split(r"[^A-Za-z]", unit)[0]
+        is_word = not glued and not {*re.findall(r"[a-z]+", unit.lower())} & _NO_UNITS
+        is_unit = first in _LETTER_UNITS if len(first) == 1 else first in _GLUED or is_word
+        if not is_unit or not _UNIT.fullmatch(unit):
+            return None
+    return Measured(found.number * scale, "")
 
 
 def _several(text: str) -> _Several | None:
@@ -253,7 +227,12 @@ def measured(text: str) -> Measured | None:
         return None
     reader = _Reader(text)
     try:
-        number = reader.mixed() or reader.sum()
+        if match := re.match(rf"(-?)\s*{_MIXED.pattern}", text):  # such as 1 1/2
+            reader.at = match.end()
+            number: Number = int(match[2]) + Fraction(int(match[3]), int(match[4]))
+            number = -number if match[1] else number
+        else:
+            number = reader.sum()
         if isinstance(number, float) and not math.isfinite(number):
             return None
     except (ArithmeticError, ValueError):
@@ -267,19 +246,11 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text, self.at, self._depth = text, 0, 0
 
-    def mixed(self) -> Number | None:
-        """Such as 1 1/2."""
-        if match := re.match(rf"(-?)\s*{_MIXED.pattern}", self.text):
-            self.at = match.end()
-            value = int(match[2]) + Fraction(int(match[3]), int(match[4]))
-            return -value if match[1] else value
-        return None
-
     def sum(self) -> Number:
         value = self._product()
         while sign := self._one_of("+-"):
             term = self._product()
-            value = _both(value, term, (lambda a, b: a + b) if sign == "+" else (lambda a, b: a - b))
+            value = value + term if sign == "+" else value - term
         return value
 
     def _product(self) -> Number:
@@ -287,9 +258,9 @@ class _Reader:
         while True:
             if sign := self._one_of("*/"):
                 factor = self._signed()
-                value = _both(value, factor, (lambda a, b: a * b) if sign == "*" else (lambda a, b: a / b))
+                value = value * factor if sign == "*" else value / factor
             elif re.match(r"\s*(?:\(|\\sqrt|\\pi|\\frac)", self.text[self.at :]):
-                value = _both(value, self._signed(), lambda a, b: a * b)
+                value = value * self._signed()
             else:
                 return value
 
@@ -336,12 +307,12 @@ class _Reader:
         whole = "." not in match[0] and self.text.startswith("\\frac", self.at)
         if whole:  # 1\frac{1}{2} is a mixed number
             self.at += len("\\frac")
-            return _both(value, self._fraction(), lambda a, b: a + b)
+            return value + self._fraction()
         return value
 
     def _fraction(self) -> Number:
         above, below = self._argument(), self._argument()
-        return _both(above, below, lambda a, b: a / b)
+        return above / below
 
     def _root(self) -> Number:
         degree = 2
@@ -383,12 +354,6 @@ class _Reader:
             return sign
         self.at = begin
         return None
-
-
-def _both(first: Number, second: Number, operation: Callable[[Number, Number], Number]) -> Number:
-    if isinstance(first, Fraction) and isinstance(second, Fraction):
-        return operation(first, second)
-    return operation(float(first), float(second))
 
 
 def _real(value: float | complex) -> float:

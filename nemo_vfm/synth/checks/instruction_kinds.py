@@ -120,26 +120,10 @@ def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str
     return lambda rng, words, prompt: {"letter": rng.choice(letters), "count": rng.randint(low, high)}
 
 
-def _paragraph_start(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    count = rng.randint(2, 5)
-    return {"count": count, "place": rng.randint(1, count), "word": rng.choice(words)}
-
-
 def _two_parts(answer: str, values: Values) -> bool:
     parts = [part.strip() for part in answer.split("******")]
     parts = parts[int(not parts[0]) : len(parts) - int(len(parts) > 1 and not parts[-1])]
     return len(parts) == 2 and all(parts) and parts[0] != parts[1]
-
-
-def _paragraph_starts(answer: str, values: Values) -> bool:
-    found = measure.paragraphs(answer)
-    enough = len(found) == values["count"]
-    return bool(enough and measure.first_word(found[values["place"] - 1]) == values["word"].lower())
-
-
-def _has_postscript(answer: str, values: Values) -> bool:
-    marker = values["marker"].lower()
-    return any(line.strip().lower().startswith(marker) for line in answer.splitlines())
 
 
 KINDS: dict[str, Kind] = {
@@ -174,10 +158,12 @@ KINDS: dict[str, Kind] = {
         _SHAPED | {"json_object", "repeat_prompt"},
     ),
     "paragraph_start": Kind(
-        _paragraph_start,
+        lambda rng, words, prompt: {"count": (count := rng.randint(2, 5)), "place": rng.randint(1, count),
+                                    "word": rng.choice(words)},
         ("Write {count} paragraphs with a blank line between them; the first word of paragraph {place} is {word}.",
          "There are to be {count} paragraphs, parted by blank lines, and number {place} opens with the word {word}."),
-        _paragraph_starts,
+        lambda a, v: len(found := measure.paragraphs(a)) == v["count"]
+        and measure.first_word(found[v["place"] - 1]) == v["word"].lower(),
         _SHAPED | _WHOLE,
         lambda v: [v["word"]],
     ),
@@ -252,13 +238,13 @@ KINDS: dict[str, Kind] = {
         _one("marker", ("P.S.", "P.P.S.")),
         ("Add a postscript on a line that begins with {marker}",
          "Close with a postscript; its line starts with {marker}"),
-        _has_postscript,
+        lambda a, v: any(line.strip().lower().startswith(v["marker"].lower()) for line in a.splitlines()),
         fixed=lambda v: [v["marker"]],
     ),
     "no_commas": Kind(
         lambda rng, words, prompt: {},
         ("Do without commas.", "Your text must not contain a single comma."),
-        lambda a, v: not measure.has_comma(a),
+        lambda a, v: measure.COMMA.search(a) is None,
         frozenset({"repeat_prompt"}),
     ),
     "uppercase": Kind(

@@ -157,17 +157,13 @@ def limit_files(readable: list[str], writable: list[str]) -> bool:
     for rights, paths in ((_READABLE, readable), (_WRITABLE, writable)):
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
-                _allow(libc, ruleset, path, rights & known)
+                parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                own = rights & known & (-1 if os.path.isdir(path) else _OF_FILES)  # noqa: PTH112 - pathlib costs 5 ms
+                _checked(libc.syscall(_ADD, ruleset, 1, ctypes.byref(_Below(own, parent)), 0))
+                os.close(parent)
     _checked(libc.syscall(_RESTRICT, ruleset, 0))
     os.close(ruleset)
     return True
-
-
-def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
-    parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    below = _Below(rights if os.path.isdir(path) else rights & _OF_FILES, parent)  # noqa: PTH112 - pathlib costs 5 ms
-    _checked(libc.syscall(_ADD, ruleset, 1, ctypes.byref(below), 0))
-    os.close(parent)
 
 
 def _checked(result: int) -> int:

@@ -180,7 +180,20 @@ class _Child:
                 except (ProcessLookupError, PermissionError):
                     self._process.kill()
                 code = self._process.wait()
-            return self._judged(cut, code, json.loads(report.read() or "{}"))
+            told: dict[str, Any] = json.loads(report.read() or "{}")
+        seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024
+        out, err = (bytes(part[:most]).decode("utf-8", "replace") for part in self._written.values())
+        if "layers" not in told:
+            if cut == "timeout":
+                return ProgramResult("timeout", out, err, seconds)
+            return ProgramResult("refused", "", told.get("refused") or f"the child did not start: {err}", seconds)
+        # A kill that is none of ours: the hard limit of CPU time, or the kernel was out of memory.
+        ends: dict[int, Ending] = {
+            0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout",
+            -signal.SIGKILL: "timeout" if seconds >= self._limits.cpu_s else "memory",
+        }  # fmt: skip
+        ending = cut or ends.get(code, "error")
+        return ProgramResult(ending, out, err, seconds, code == AT_ITS_END and not cut, tuple(told["layers"]))
 
     def _watch(self) -> Ending | None:
         """Read until it ends, or until a limit is passed, which is the answer."""
@@ -192,41 +205,23 @@ class _Child:
                 selector.register(stream, selectors.EVENT_READ, name)
             ended = os.pidfd_open(process.pid)
             selector.register(ended, selectors.EVENT_READ, None)
+            over = False
             try:
-                return self._read(selector)
+                while True:
+                    left = self._begun + self._limits.wall_s - time.monotonic()
+                    ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
+                    streams = [key for key in ready if key.data]
+                    for key in streams:
+                        if data := os.read(key.fd, 65536):
+                            self._written[key.data] += data
+                        else:
+                            selector.unregister(key.fileobj)
+                    if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
+                        return "output"
+                    if over and not streams:
+                        return None  # it has ended, and nothing is left in its pipes
+                    over = over or len(ready) > len(streams)
+                    if left <= 0:
+                        return "timeout"
             finally:
                 os.close(ended)
-
-    def _read(self, selector: selectors.BaseSelector) -> Ending | None:
-        over = False
-        while True:
-            left = self._begun + self._limits.wall_s - time.monotonic()
-            ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
-            streams = [key for key in ready if key.data]
-            for key in streams:
-                if data := os.read(key.fd, 65536):
-                    self._written[key.data] += data
-                else:
-                    selector.unregister(key.fileobj)
-            if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
-                return "output"
-            if over and not streams:
-                return None  # it has ended, and nothing is left in its pipes
-            over = over or len(ready) > len(streams)
-            if left <= 0:
-                return "timeout"
-
-    def _judged(self, cut: Ending | None, code: int, report: dict[str, Any]) -> ProgramResult:
-        seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024
-        out, err = (bytes(part[:most]).decode("utf-8", "replace") for part in self._written.values())
-        if "layers" not in report:
-            if cut == "timeout":
-                return ProgramResult("timeout", out, err, seconds)
-            return ProgramResult("refused", "", report.get("refused") or f"the child did not start: {err}", seconds)
-        # A kill that is none of ours: the hard limit of CPU time, or the kernel was out of memory.
-        ends: dict[int, Ending] = {
-            0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout",
-            -signal.SIGKILL: "timeout" if seconds >= self._limits.cpu_s else "memory",
-        }  # fmt: skip
-        ending = cut or ends.get(code, "error")
-        return ProgramResult(ending, out, err, seconds, code == AT_ITS_END and not cut, tuple(report["layers"]))

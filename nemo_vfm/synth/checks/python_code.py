@@ -5,7 +5,6 @@ import re
 import symtable
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(\w*)[^`]*")
 _PYTHON = {"python", "python3", "py"}
@@ -14,17 +13,13 @@ _STARTS = ("def", "class", "import", "from", "for", "while", "with", "if", "retu
 
 
 def code_blocks(answer: str) -> list[str]:
-    """The fenced blocks that are said to be Python; those that say nothing where none is."""
-    blocks = list(_fenced(answer.split("\n")))
-    named = [text for language, text in blocks if language in _PYTHON]
-    return named or [text for language, text in blocks if not language]
+    """The fenced blocks that are said to be Python; those that say nothing where none is.
 
-
-def _fenced(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """(language in small letters, text) of each block; a fence that is never closed begins none.
-
-    The lines that close a fence are listed once: to look for one from each fence on takes minutes for a text of fences.
+    A fence that is never closed begins no block.
     """
+    lines, named, nameless = answer.split("\n"), list[str](), list[str]()
+    # The lines that close a fence are listed once: to look for one from each fence on takes minutes for a text of
+    # fences.
     closing: dict[str, list[int]] = {}
     for place, line in enumerate(lines):
         if line.startswith(("```", "~~~")):
@@ -35,9 +30,14 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, str]]:
         places = closing.get(opened[1], []) if opened else []
         after = bisect_right(places, at)
         if opened and after < len(places):
-            yield opened[2].lower(), "".join(f"{line}\n" for line in lines[at + 1 : places[after]])
+            text = "".join(f"{line}\n" for line in lines[at + 1 : places[after]])
+            if opened[2].lower() in _PYTHON:
+                named.append(text)
+            elif not opened[2]:
+                nameless.append(text)
             at = places[after]
         at += 1
+    return named or nameless
 
 
 def code_in(answer: str) -> str:

@@ -1,7 +1,7 @@
 """Makes programming tasks with tested solutions from a few: colonies grow, each by itself (arXiv 2407.21077)."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,7 +13,18 @@ from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, defined_names, num_assertions, parsed, signatures
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.judgement import scores_of
-from nemo_vfm.synth.programs.row_program import Answer, Ask, Draft, Dropped, NoAnswer, Program, RowFailed, said
+from nemo_vfm.synth.programs.row_program import (
+    Answer,
+    Ask,
+    Draft,
+    Dropped,
+    NoAnswer,
+    Program,
+    RowFailed,
+    RowProgram,
+    ended_row,
+    said,
+)
 
 _LABEL = re.compile(r"^\W*(?:new |harder )?(?:programming )?task\W*:\s*", re.IGNORECASE)
 FITNESS_PROMPTS = {
@@ -40,18 +51,6 @@ class Offspring:
     scores: dict[str, float] = field(default_factory=dict)  #: of the judge
     #: what became of it: a row, a rule that it broke, or the reason of a failure; None as long as it is open
     end: Draft | Dropped | str | None = None
-
-    @property
-    def fitness(self) -> float:
-        """The sum of its scores."""
-        return sum(self.scores.values())
-
-    def row(self) -> Program[Draft | Dropped]:
-        """See `Candidate`: everything about it was asked when it was born."""
-        yield from ()
-        if isinstance(self.end, Draft | Dropped):
-            return self.end
-        raise RowFailed(self.end or "its generation did not end")
 
 
 class GeneticInstruct:
@@ -91,7 +90,7 @@ class GeneticInstruct:
                              f"to {MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
         self.seeds, self.colonies, self.generations = seeds, colonies, generations
         self.breeding = Breeding(tuple(mutations), mutation_share, examples, offspring, population)
-        self.bar, self.most_jaccard = Bar(least_score, least_tests), most_jaccard
+        self.least_score, self.least_tests, self.most_jaccard = least_score, least_tests, most_jaccard
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
@@ -105,18 +104,18 @@ class GeneticInstruct:
         """See `Pipeline`."""
         return self.colonies * self.generations * self.breeding.offspring
 
-    def candidates(self) -> Program[Sequence[Offspring]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """All offspring by generation, then by colony: those that are fit, and the others with what they lack."""
         seeds = self.seeds.all()
         # A seed has what a task needs to be fit, and no more: descendants soon displace it.
-        colonies = [Colony(place, seeds, 2 * self.bar.score, self.breeding) for place in range(self.colonies)]
+        colonies = [Colony(place, seeds, 2 * self.least_score, self.breeding) for place in range(self.colonies)]
         every: list[Offspring] = []
         known = {normalize(seed) for seed in seeds}
         for generation in range(self.generations):
             broods = [colony.offspring(generation) for colony in colonies]
             born = [one for brood in broods for one in brood]
             yield from _born(born, known)
-            yield from fitness(born, self.bar)
+            yield from fitness(born, self.least_score, self.least_tests)
             for colony, brood in zip(colonies, broods, strict=True):
                 colony.admit(brood)
             every += born
@@ -126,7 +125,8 @@ class GeneticInstruct:
         near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
         for place in near:
             fit[place].end = Dropped("nearly an earlier task")
-        return every
+        # Everything about them was asked when they were born.
+        return (ended_row(one.end or "its generation did not end") for one in every)
 
 
 def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
@@ -146,43 +146,55 @@ def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
             known.add(task)
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """What makes a task fit."""
-
-    score: float  #: least score that the judge gives to the task, and to its solution
-    tests: int  #: fewest assertions
-
-
-@dataclass(slots=True)
-class _Trial:
-    """One task whose fitness is being found out."""
-
-    one: Offspring
-    bar: Bar
-    answer: str = ""
-    solution: str = ""
-    tests: str = ""
-    count: int = 0
-
-
-def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
+def fitness(offspring: Sequence[Offspring], least_score: float, least_tests: int) -> Program[None]:
     """Solve the tasks, write tests, run them and judge; each that is open ends as a row, dropped or failed.
 
     A step is asked for all tasks at once.
     """
-    trials = [_Trial(one, bar) for one in offspring]
-    steps: list[tuple[Callable[[_Trial], Ask], Callable[[_Trial, str], Draft | Dropped | None]]] = [
-        (lambda trial: Ask("solve", {"task": trial.one.task}), _solved), (_test, _tested), (_run, _ran),
-        (lambda trial: Ask("fitness", {"task": trial.one.task, "solution": trial.solution}, model="judge"), _judged),
-    ]  # fmt: skip
-    for ask, read in steps:
-        still = [trial for trial in trials if trial.one.end is None]
-        for trial, answer in zip(still, (yield [ask(trial) for trial in still]), strict=True):
+    trials = [(one, _trial(one, least_score, least_tests)) for one in offspring if one.end is None]
+    asks = [next(trial) for _, trial in trials]
+    while trials:
+        still, following = [], []
+        for (one, trial), answer in zip(trials, (yield asks), strict=True):
             try:
-                trial.one.end = read(trial, heard(trial.one, answer))
+                following.append(trial.send(heard(one, answer)))
+                still.append((one, trial))
+            except StopIteration as stop:
+                one.end = stop.value
             except RowFailed as error:
-                trial.one.end = str(error)
+                one.end = str(error)
+        trials, asks = still, following
+
+
+def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[Ask, str, Draft | Dropped]:
+    """What becomes of one task."""
+    answer = yield Ask("solve", {"task": one.task})
+    if not (solution := code_in(answer)):
+        return Dropped("a solution without code")
+    if (tree := parsed(solution)) is None:
+        return Dropped("a solution that does not compile")
+    if not (names := defined_names(tree)):
+        return Dropped("a solution without a function or class to test")
+    # Whoever writes the tests sees how the solution is called, and not what it does.
+    tests = code_in((yield Ask("tests", {"task": one.task, "signatures": "\n".join(signatures(tree))})))
+    if not tests or (test_tree := parsed(tests)) is None:
+        return Dropped("tests that do not compile")
+    if (count := num_assertions(test_tree, names - defined_names(test_tree))) < least_tests:
+        return Dropped("too few tests")
+    program = {"role": "user", "content": f"{solution.rstrip()}\n\n{tests}"}
+    end = end_in((yield Ask(None, before=[program], model="python")))
+    if not end.passed:
+        return Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
+    scores = scores_of((yield Ask("fitness", {"task": one.task, "solution": solution}, model="judge")))
+    for name in _SCORES:
+        if not 0 <= scores.get(name, -1) <= MOST_SCORE:
+            raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
+    one.scores = {name: scores[name] for name in _SCORES}
+    if min(one.scores.values()) < least_score:
+        return Dropped("judged below the least score")
+    messages = [said("user", one.task), said("assistant", answer)]
+    verifier = f"python: {count} of {count} tests pass"
+    return Draft(messages, one.parents, one.scores, verifier, more={"tests": tests}, earlier=one.answers)
 
 
 def heard(one: Offspring, answer: str | NoAnswer) -> str:
@@ -192,56 +204,6 @@ def heard(one: Offspring, answer: str | NoAnswer) -> str:
     assert isinstance(answer, Answer)
     one.answers.append(answer)
     return answer
-
-
-def _solved(trial: _Trial, answer: str) -> Dropped | None:
-    trial.answer, trial.solution = answer, code_in(answer)
-    if not trial.solution:
-        return Dropped("a solution without code")
-    if (tree := parsed(trial.solution)) is None:
-        return Dropped("a solution that does not compile")
-    return None if defined_names(tree) else Dropped("a solution without a function or class to test")
-
-
-def _test(trial: _Trial) -> Ask:
-    """Whoever writes the tests sees how the solution is called, and not what it does."""
-    tree = parsed(trial.solution)
-    assert tree is not None
-    return Ask("tests", {"task": trial.one.task, "signatures": "\n".join(signatures(tree))})
-
-
-def _tested(trial: _Trial, answer: str) -> Dropped | None:
-    trial.tests = code_in(answer)
-    solution, tests = parsed(trial.solution), parsed(trial.tests)
-    assert solution is not None
-    if not trial.tests or tests is None:
-        return Dropped("tests that do not compile")
-    trial.count = num_assertions(tests, defined_names(solution) - defined_names(tests))
-    return None if trial.count >= trial.bar.tests else Dropped("too few tests")
-
-
-def _run(trial: _Trial) -> Ask:
-    program = f"{trial.solution.rstrip()}\n\n{trial.tests}"
-    return Ask(None, before=[{"role": "user", "content": program}], model="python")
-
-
-def _ran(trial: _Trial, answer: str) -> Dropped | None:
-    end = end_in(answer)
-    return None if end.passed else Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
-
-
-def _judged(trial: _Trial, answer: str) -> Draft | Dropped:
-    scores = scores_of(answer)
-    for name in _SCORES:
-        if not 0 <= scores.get(name, -1) <= MOST_SCORE:
-            raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
-    one = trial.one
-    one.scores = {name: scores[name] for name in _SCORES}
-    if min(one.scores.values()) < trial.bar.score:
-        return Dropped("judged below the least score")
-    messages = [said("user", one.task), said("assistant", trial.answer)]
-    verifier = f"python: {trial.count} of {trial.count} tests pass"
-    return Draft(messages, one.parents, one.scores, verifier, more={"tests": trial.tests}, earlier=one.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,21 +232,22 @@ class Colony:
     def offspring(self, generation: int) -> list[Offspring]:
         """Of one generation, before anybody is asked."""
         rng = Random(f"{self.number}/{generation}")
-        return [self._child(rng, generation, place) for place in range(self.breeding.offspring)]
-
-    def _child(self, rng: Random, generation: int, place: int) -> Offspring:
-        sample = self.number * self.breeding.offspring + place  # equal questions of two colonies get two answers
         about: dict[str, Json] = {"colony": self.number, "generation": generation}
-        if rng.random() < self.breeding.mutation_share:
-            task, how = rng.choice(self.tasks()), rng.choice(self.breeding.mutations)
-            birth = Ask("harder", {"task": task, "how": how}, sample=sample)
-            return Offspring(birth, {"operator": "mutation", **about, "tasks": [task], "how": how})
-        tasks = rng.sample(self.tasks(), min(self.breeding.examples, len(self._members)))
-        birth = Ask("instruct", {"examples": "\n\n".join(f"- {task}" for task in tasks)}, sample=sample)
-        return Offspring(birth, {"operator": "examples", **about, "tasks": tasks})
+        born = []
+        for place in range(self.breeding.offspring):
+            sample = self.number * self.breeding.offspring + place  # equal questions of two colonies get two answers
+            if rng.random() < self.breeding.mutation_share:
+                task, how = rng.choice(self.tasks()), rng.choice(self.breeding.mutations)
+                birth = Ask("harder", {"task": task, "how": how}, sample=sample)
+                born.append(Offspring(birth, {"operator": "mutation", **about, "tasks": [task], "how": how}))
+            else:
+                tasks = rng.sample(self.tasks(), min(self.breeding.examples, len(self._members)))
+                birth = Ask("instruct", {"examples": "\n\n".join(f"- {task}" for task in tasks)}, sample=sample)
+                born.append(Offspring(birth, {"operator": "examples", **about, "tasks": tasks}))
+        return born
 
     def admit(self, offspring: Sequence[Offspring]) -> None:
         """Let the fit ones in; where there are too many, the fittest stay, and of equals the younger."""
-        fit = [(one.fitness, one.task) for one in offspring if isinstance(one.end, Draft)]
+        fit = [(sum(one.scores.values()), one.task) for one in offspring if isinstance(one.end, Draft)]
         everybody = sorted([*fit, *self._members], key=lambda member: -member[0])
         self._members = everybody[: self.breeding.population]

@@ -41,34 +41,31 @@ def _asked(turn: str) -> dict[str, dict[str, Any]]:
         for pattern in patterns:
             if match := pattern.search(turn):
                 values = match.groupdict() | ({"prompt": turn.split("\n")[0]} if kind == "repeat_prompt" else {})
-                found[kind] = {name: _value(name, text) for name, text in values.items()}
+                found[kind] = dict(values)
+                for name, text in values.items():
+                    if name in ("count", "place"):
+                        found[kind][name] = int(text)
+                    elif name in ("words", "options"):
+                        found[kind][name] = [item.strip('"') for item in re.findall(_QUOTED, text)]
+                    elif name not in ("marker", "prompt"):
+                        found[kind][name] = text.strip('"')
     return found
-
-
-def _value(name: str, text: str) -> Any:
-    if name in ("count", "place"):
-        return int(text)
-    if name in ("words", "options"):
-        return [item.strip('"') for item in re.findall(_QUOTED, text)]
-    return text if name in ("marker", "prompt") else text.strip('"')
 
 
 @cache
 def _patterns() -> dict[str, list[re.Pattern[str]]]:
     """Each wording as a pattern with a group for each of its places."""
-    return {name: [re.compile(_pattern(wording)) for wording in kind.wordings] for name, kind in KINDS.items()}
-
-
-def _pattern(wording: str) -> str:
-    pieces, known = re.split(r"\{(\w+)\}", wording), set[str]()
-    made = ""
-    for place, piece in enumerate(pieces):
-        if place % 2 == 0:
-            made += re.escape(piece)
-        else:
-            made += f"(?P={piece})" if piece in known else f"(?P<{piece}>{_PLACES[piece]})"
-            known.add(piece)
-    return made
+    found: dict[str, list[re.Pattern[str]]] = {name: [] for name in KINDS}
+    for name, wording in ((name, wording) for name, kind in KINDS.items() for wording in kind.wordings):
+        pattern, known = "", set[str]()
+        for place, piece in enumerate(re.split(r"\{(\w+)\}", wording)):
+            if place % 2 == 0:
+                pattern += re.escape(piece)
+            else:
+                pattern += f"(?P={piece})" if piece in known else f"(?P<{piece}>{_PLACES[piece]})"
+                known.add(piece)
+        found[name].append(re.compile(pattern))
+    return found
 
 
 def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
@@ -90,8 +87,12 @@ def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
     text = _in_case(". ".join(sentences) + ".", asked)
     if "json_object" in asked:
         return json.dumps({_in_case("a", asked): text})
-    first = "\n".join([text, *_lines(asked, draw)])
-    blocks = [first, *(_clause(asked, draw) for _ in range(_num_blocks(asked) - 1))]
+    sections = [f"{asked['sections']['marker']} {i + 1}" for i in range(asked.get("sections", {}).get("count", 0))]
+    bullets = [f"- {_clause(asked, draw)}" for _ in range(asked.get("bullets", {}).get("count", 0))]
+    title = [f"<<{_clause(asked, draw)}>>"] if "title" in asked else []
+    counts = [asked[name]["count"] for name in ("paragraphs", "paragraph_start", "divided_parts") if name in asked]
+    num_blocks = int(counts[0]) if counts else 2 if "two_responses" in asked else 1
+    blocks = ["\n".join([text, *title, *sections, *bullets]), *(_clause(asked, draw) for _ in range(num_blocks - 1))]
     if "paragraph_start" in asked:
         place = asked["paragraph_start"]["place"] - 1
         blocks[place] = f"{asked['paragraph_start']['word']} {blocks[place]}"
@@ -111,17 +112,6 @@ def _clause(asked: _Asked, draw: WordDraw) -> str:
         if not any(occurrences(word, text) for word in avoided) and not (rare and rare in text):
             return text
     return _CALM
-
-
-def _lines(asked: _Asked, draw: WordDraw) -> list[str]:
-    sections = [f"{asked['sections']['marker']} {i + 1}" for i in range(asked.get("sections", {}).get("count", 0))]
-    bullets = [f"- {_clause(asked, draw)}" for _ in range(asked.get("bullets", {}).get("count", 0))]
-    return [*([f"<<{_clause(asked, draw)}>>"] if "title" in asked else []), *sections, *bullets]
-
-
-def _num_blocks(asked: _Asked) -> int:
-    counts = [asked[name]["count"] for name in ("paragraphs", "paragraph_start", "divided_parts") if name in asked]
-    return int(counts[0]) if counts else 2 if "two_responses" in asked else 1
 
 
 def _in_case(text: str, asked: _Asked) -> str:

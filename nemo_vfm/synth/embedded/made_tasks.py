@@ -86,10 +86,6 @@ def _call(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str
     return f"```json\n{json.dumps([call])}\n```"
 
 
-def _result(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return json.dumps({"found": [draw.thing() for _ in range(1 + draw.number(3))], "total": draw.number(100)})
-
-
 def _problems(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     def one() -> str:
         numbers = [2 + draw.number(98) for _ in range(3)]
@@ -149,10 +145,6 @@ def _tests(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> st
     return "\n".join(["```python", *lines, "```"])
 
 
-def _fitness(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return "\n".join(f"{name}: {4 - (draw.share() < 0.3) - 3 * (draw.share() < 0.05)}" for name in ("task", "solution"))
-
-
 def _numbers(text: str, draw: WordDraw) -> tuple[int, int, int]:
     """Of the task in a prompt; any where it is of another form."""
     function, least = _FUNCTION.search(text), _LEAST.search(text)
@@ -178,7 +170,12 @@ FORMS = (
         lambda found, _, draw: numbered(found, lambda: f"Find {1 + draw.number(9)} of the {draw.thing()}, please."),
     ),
     AnswerForm(re.compile(r"You can call these functions"), _call),
-    AnswerForm(re.compile(r"You are the system behind them"), _result),
+    AnswerForm(
+        re.compile(r"You are the system behind them"),
+        lambda found, messages, draw: json.dumps(
+            {"found": [draw.thing() for _ in range(1 + draw.number(3))], "total": draw.number(100)}
+        ),
+    ),
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) problems"), _problems),
     AnswerForm(re.compile(r"Solve this problem step by step"), _problem_solution),
     AnswerForm(
@@ -189,5 +186,10 @@ FORMS = (
     AnswerForm(re.compile(r"Make this programming task harder"), _harder),
     AnswerForm(re.compile(r"Solve this programming task"), _solution),
     AnswerForm(re.compile(r"Write tests for a solution"), _tests),
-    AnswerForm(re.compile(r"Rate a programming task and its solution"), _fitness),
+    AnswerForm(
+        re.compile(r"Rate a programming task and its solution"),
+        lambda found, messages, draw: "\n".join(
+            f"{name}: {4 - (draw.share() < 0.3) - 3 * (draw.share() < 0.05)}" for name in ("task", "solution")
+        ),
+    ),
 )

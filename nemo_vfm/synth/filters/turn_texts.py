@@ -21,19 +21,14 @@ def turns_of(draft: Draft, turns: Turns) -> list[str]:
 
     The answers of a row of preferences are turns of the assistant.
     """
-    return [text for message in _messages(draft) if turns in ("all", message.get("role"))
+    messages = [*draft.messages, *(message for name in _ANSWERS for message in answer_of(draft, name))]
+    return [text for message in messages if turns in ("all", message.get("role"))
             if isinstance(text := message.get("content"), str) and text.strip()]  # fmt: skip
 
 
 def joined(draft: Draft, turns: Turns) -> str:
     """All of them as one text, with a blank line between two."""
     return "\n\n".join(turns_of(draft, turns))
-
-
-def _messages(draft: Draft) -> Iterator[Mapping[str, Json]]:
-    yield from draft.messages
-    for name in _ANSWERS:
-        yield from answer_of(draft, name)
 
 
 def answer_of(draft: Draft, column: str) -> Iterator[Mapping[str, Json]]:

@@ -1,22 +1,18 @@
 """Reads given rows from files: JSON lines, also packed, and Parquet."""
 
-import bz2
-import gzip
-import io
 import json
-import math
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import Any
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.folder_walk import files_below, text_name
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.json_value import Json, finite_number, no_json_number
+from nemo_vfm.data.sources.unpacked_file import unpacked
 from nemo_vfm.synth.given.row_source import GivenRow
 
 _LINES = (".jsonl", ".ndjson")
@@ -46,25 +42,27 @@ class RowFile:
             UserError: there is no such file, or a row is no object.
             DataError: a file is damaged or cut off.
         """
-        for name, path in self._files():
+        if self.path.is_file():
+            if not _is_rows(self.path.name):
+                raise UserError(f"{self.path} is not a file of rows; known endings are {', '.join(_ENDINGS)}")
+            found, below = [self.path], self.path.parent
+        else:
+            found, below = [], self.path
+            if self.path.is_dir():
+                found = files_below(self.path, lambda name: _is_rows(name.name))
+            if not found:
+                raise UserError(f"there is no file of rows in {self.path}; expected a name ending in "
+                                f"{', '.join(_ENDINGS)}")  # fmt: skip
+        for path in found:
+            name = text_name(path, below)
             rows = _parquet(path, name) if name.lower().endswith(".parquet") else self._lines(path, name)
             for where, values in rows:
                 yield GivenRow(where, values)
 
-    def _files(self) -> list[tuple[str, Path]]:
-        if self.path.is_file():
-            if not _is_rows(self.path.name):
-                raise UserError(f"{self.path} is not a file of rows; known endings are {', '.join(_ENDINGS)}")
-            return [(text_name(self.path, self.path.parent), self.path)]
-        found = files_below(self.path, lambda name: _is_rows(name.name)) if self.path.is_dir() else []
-        if not found:
-            raise UserError(f"there is no file of rows in {self.path}; expected a name ending in {', '.join(_ENDINGS)}")
-        return [(text_name(path, self.path), path) for path in found]
-
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
         most, number = int(self.max_row_mb * 1e6), 0
         try:
-            with files.opened(path) as packed, _unpacked(path, packed) as file:
+            with files.opened(path) as packed, unpacked(path.name, packed) as file:
                 while True:
                     try:
                         line = file.readline(most + 1)
@@ -87,22 +85,9 @@ def _is_rows(name: str) -> bool:
     return name.lower().endswith(_ENDINGS) and not name.startswith(".")
 
 
-def _unpacked(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
-    match path.suffix.lower():
-        case ".gz":
-            return cast(IO[bytes], gzip.open(file, "rb"))
-        case ".bz2":
-            return bz2.open(file, "rb")
-        case ".zst":
-            import pyarrow
-
-            return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 1 << 16)
-    return nullcontext(file)
-
-
 def _object(line: bytes, where: str) -> dict[str, Json]:
     try:
-        row = json.loads(line.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_number)
+        row = json.loads(line.decode("utf-8-sig"), parse_constant=no_json_number, parse_float=finite_number)
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # half of a pair, such as "\\ud800", which JSON can spell
     except (ValueError, RecursionError) as error:
@@ -111,14 +96,6 @@ def _object(line: bytes, where: str) -> dict[str, Json]:
     if not isinstance(row, dict):
         raise UserError(f"{where} holds no JSON object, but each row must be one")
     return row
-
-
-def _number(text: str) -> float:
-    return value if math.isfinite(value := float(text)) else _no_number(text)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:

@@ -65,14 +65,8 @@ class ListedRows:
 
 def kind_of_value(value: Json) -> str:
     """What a value is, in words."""
-    kinds = {
-        str: "a text",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
+    kinds = {str: "a text", bool: "a truth value", int: "a number", float: "a number", list: "a list",
+             dict: "an object"}  # fmt: skip
     return "nothing" if value is None else kinds.get(type(value), type(value).__name__)
 
 
@@ -86,17 +80,15 @@ def messages_of(row: GivenRow, column: str) -> Messages:
     if not isinstance(value, list) or not value:
         kind = "an empty list" if isinstance(value, list) else kind_of_value(value)
         raise UserError(f"column {column} of {row.where} holds {kind}, expected a text or a list of messages")
-    return [_message(one, f"message {number} in column {column} of {row.where}") for number, one in enumerate(value, 1)]
-
-
-def _message(message: Json, where: str) -> dict[str, Json]:
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        role = f"the role {message.get('role')!r:.40}" if isinstance(message, dict) else kind_of_value(message)
-        raise UserError(f"{where} has {role}, expected an object with a role: {', '.join(_ROLES)}")
-    content = message.get("content")
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise UserError(f"{where} has {kind_of_value(content)} as its content, expected a text")
-    return dict(message)
+    for number, message in enumerate(value, 1):
+        where = f"message {number} in column {column} of {row.where}"
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            role = f"the role {message.get('role')!r:.40}" if isinstance(message, dict) else kind_of_value(message)
+            raise UserError(f"{where} has {role}, expected an object with a role: {', '.join(_ROLES)}")
+        content = message.get("content")
+        if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+            raise UserError(f"{where} has {kind_of_value(content)} as its content, expected a text")
+    return list(map(dict, value))
 
 
 def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | None = None) -> Messages:
@@ -107,8 +99,13 @@ def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | Non
     """
     places = [place for place, message in enumerate(messages) if message["role"] == "user"]
     if turns is not None and len(places) >= turns:
-        return [_without_thought(message) for message in messages[: places[turns - 1] + 1]]
-    found = [_without_thought(message) for message in messages]
+        messages = messages[: places[turns - 1] + 1]
+    found = []
+    for message in messages:  # templates of reasoning models leave the thoughts of earlier turns out, too
+        known = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
+        if message["role"] == "assistant" and isinstance(message.get("content"), str):
+            known["content"] = split_thought(message["content"])[1]
+        found.append(known)
     if found[-1]["role"] == "assistant":
         found.pop()
     if not found or found[-1]["role"] != "user":
@@ -117,14 +114,6 @@ def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | Non
             f"the conversation of {where} ends with a turn of {last}, but a task must end with a turn of the user"
         )
     return found
-
-
-def _without_thought(message: Mapping[str, Json]) -> dict[str, Json]:
-    """Templates of reasoning models leave the thoughts of earlier turns out, too."""
-    known = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
-    if message["role"] == "assistant" and isinstance(message.get("content"), str):
-        known["content"] = split_thought(message["content"])[1]
-    return known
 
 
 def is_flagged(row: GivenRow, column: str) -> bool:

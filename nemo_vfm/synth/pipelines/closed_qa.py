@@ -2,14 +2,24 @@
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.citations import missing_quotations, quotations
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    Draft,
+    Dropped,
+    Pipeline,
+    Program,
+    RowFailed,
+    RowProgram,
+    answered,
+    ended_row,
+    said,
+)
 
 _PLACES = frozenset({"document", "instruction"})
 
@@ -51,69 +61,46 @@ class ClosedQa(Pipeline):
         """See `Pipeline`."""
         return {**LIST_PROMPTS, "instructions": frozenset({"count", "kind", "document"})}
 
-    def candidates(self) -> Program[Iterable["DocumentTask | UnusedDocument"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """All kinds of instructions for one document, then those for the next."""
         yield from ()
         return self._each()
 
-    def _each(self) -> Iterator["DocumentTask | UnusedDocument"]:
+    def _each(self) -> Iterator[RowProgram]:
         for given in self.documents.given_rows():
             words = 0 if given.fault else len(given.text(self.column).split())
             if given.fault or not words:
-                yield UnusedDocument(failed=given.fault or "the document is empty")
+                yield ended_row(given.fault or "the document is empty")
             elif words > self.most_words:
-                yield UnusedDocument(rule=f"the document has more than {self.most_words:,} words")
+                yield ended_row(Dropped(f"the document has more than {self.most_words:,} words"))
             else:
-                for kind in self.kinds:
-                    for place in range(self.instructions):
-                        yield DocumentTask(self, given, kind, place)
+                yield from (self.row(given, kind, place) for kind in self.kinds for place in range(self.instructions))
 
+    def row(self, given: GivenRow, kind: str, place: int) -> RowProgram:
+        """The instruction of a kind with its document, and an answer.
 
-@dataclass(frozen=True, slots=True)
-class UnusedDocument:
-    """A document that no row is made of."""
-
-    failed: str = ""  #: why it cannot be used; empty where it could
-    rule: str = ""  #: that it breaks
-
-    def row(self) -> Program[Draft | Dropped]:
-        """None."""
-        yield from ()
-        if self.failed:
-            raise RowFailed(self.failed)
-        return Dropped(self.rule)
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentTask:
-    """One instruction about a document."""
-
-    pipeline: ClosedQa
-    given: GivenRow  #: the document
-    kind: str  #: of the instruction
-    place: int  #: of it among those of the kind. All of them are of one answer, which is asked for once.
-
-    def row(self) -> Program[Draft | Dropped]:
-        """The instruction with its document, and an answer."""
-        document = self.given.text(self.pipeline.column).strip()
-        count = self.pipeline.instructions
-        values = {"count": str(count), "kind": self.pipeline.kinds[self.kind], "document": document}
+        Args:
+            place: of the instruction among those of the kind, which are one answer that is asked for once.
+        """
+        document = given.text(self.column).strip()
+        count = self.instructions
+        values = {"count": str(count), "kind": self.kinds[kind], "document": document}
         (items,) = yield from lists_of([Ask("instructions", values)], count)
-        if self.place >= len(items):
+        if place >= len(items):
             raise RowFailed("the model wrote fewer instructions than it was asked for")
-        instruction = items[self.place]
-        name = random.Random(f"{self.pipeline.seed} {instruction}").choice(sorted(self.pipeline.templates))
-        template = self.pipeline.templates[name]
+        instruction = items[place]
+        name = random.Random(f"{self.seed} {instruction}").choice(sorted(self.templates))
+        template = self.templates[name]
         user = said("user", template.filled({"document": document, "instruction": instruction}))
         (answer,) = answered((yield [Ask(None, before=(user,))]))
-        quoted = quotations(answer, self.pipeline.least_words)
-        if len(quoted) < self.pipeline.least_quotations:
+        quoted = quotations(answer, self.least_words)
+        if len(quoted) < self.least_quotations:
             return Dropped("the answer quotes too little")
-        if missing_quotations(answer, document, self.pipeline.least_words):
+        if missing_quotations(answer, document, self.least_words):
             return Dropped("a quotation is not in the document")
-        parents = {"document": self.given.where, "kind": self.kind, "instruction": instruction}
+        parents = {"document": given.where, "kind": kind, "instruction": instruction}
         return Draft(
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
             verifier=f"quotations/1: {len(quoted)} of {len(quoted)} are in the document",
-            licence=licence_of(self.given, self.pipeline.licence),
+            licence=licence_of(given, self.licence),
         )  # fmt: skip

@@ -3,7 +3,6 @@
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
@@ -15,6 +14,7 @@ from nemo_vfm.synth.programs.row_program import (
     Dropped,
     Program,
     RowFailed,
+    RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
@@ -55,24 +55,16 @@ class Dialogues(TaskPipeline):
         """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.reward.least is None else ["reward"])]
 
-    def candidates(self) -> Program[Iterable["Dialogue"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """A dialogue on each task."""
         tasks = yield from self.tasks.all_tasks()
-        return (Dialogue(self, task) for task in tasks)
+        return map(self.row, tasks)
 
-
-@dataclass(frozen=True, slots=True)
-class Dialogue:
-    """One dialogue."""
-
-    pipeline: Dialogues
-    task: Task
-
-    def row(self) -> Program[Draft | Dropped]:
-        """All turns."""
-        persona = random.Random(transcript(self.task.messages)).choice(self.pipeline.personas)
-        messages: list[Mapping[str, Json]] = list(self.task.messages)
-        for turn in range(self.pipeline.turns):
+    def row(self, task: Task) -> RowProgram:
+        """All turns of a dialogue on a task."""
+        persona = random.Random(transcript(task.messages)).choice(self.personas)
+        messages: list[Mapping[str, Json]] = list(task.messages)
+        for turn in range(self.turns):
             if turn:
                 values = {"persona": persona, "transcript": transcript(messages)}
                 (text,) = answered((yield [Ask("user_turn", values)]))
@@ -83,12 +75,12 @@ class Dialogue:
                 messages.append(said("user", spoken))
             (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
             messages.append(said("assistant", answer))
-        reward, scores = self.pipeline.reward, dict[str, float]()
-        if reward.least is not None:
+        scores = dict[str, float]()
+        if (reward := self.reward).least is not None:
             (scores,) = reward.read((yield [reward.ask(messages)]))
             if scores["reward"] < reward.least:
                 return Dropped("below the least reward")
-        return Draft(messages, {**self.task.parents, "persona": persona}, scores, licence=self.task.licence)
+        return Draft(messages, {**task.parents, "persona": persona}, scores, licence=task.licence)
 
 
 def without_filler(text: str) -> str:

@@ -1,12 +1,11 @@
 """Passes given rows through a run's filters: nothing is asked but by a filter."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.given.given_tasks import origin
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of, messages_of
-from nemo_vfm.synth.programs.row_program import Draft, Dropped, Pipeline, Program, RowFailed, said
+from nemo_vfm.synth.programs.row_program import Draft, Pipeline, Program, RowFailed, RowProgram, said
 
 #: What this run writes anew; a given row's own is kept in `given_row`.
 _WRITTEN = ("id", "parents", "scores", "verifier", "licence", "asked", "truncated", "seed")
@@ -32,37 +31,29 @@ class GivenRows(Pipeline):
             raise ValueError("column names the column of the conversations")
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
 
-    def candidates(self) -> Program[Iterable["PassedRow"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Each row, in order."""
         yield from ()
-        return (PassedRow(self, row) for row in self.rows.given_rows())
+        return map(self.row, self.rows.given_rows())
 
-
-@dataclass(frozen=True, slots=True)
-class PassedRow:
-    """One row."""
-
-    pipeline: GivenRows
-    given: GivenRow  #: the row
-
-    def row(self) -> Program[Draft | Dropped]:
-        """As it was given."""
+    def row(self, given: GivenRow) -> RowProgram:
+        """A row as it was given."""
         yield from ()
-        if self.given.fault:
-            raise RowFailed(self.given.fault)
-        column, answer, values = self.pipeline.column, self.pipeline.answer, self.given.values
-        messages = messages_of(self.given, column)
+        if given.fault:
+            raise RowFailed(given.fault)
+        column, answer, values = self.column, self.answer, given.values
+        messages = messages_of(given, column)
         if answer is not None:
-            messages.append(said("assistant", self.given.text(answer)))
+            messages.append(said("assistant", given.text(answer)))
         more = {name: value for name, value in values.items() if name not in (*_WRITTEN, column, answer)}
         models = values.get("models")
         more |= {"generator": values.get("generator"), "models": models if isinstance(models, dict) else {}}
         more["given_row"] = {name: values[name] for name in _WRITTEN if name in values}
         # Of an earlier run; what a stranger calls so may be anything.
-        scores: Json = self.given.values.get("scores")
+        scores: Json = given.values.get("scores")
         numbers = isinstance(scores, dict) and all(type(one) in (int, float) for one in scores.values())
-        verifier = self.given.values.get("verifier")
+        verifier = given.values.get("verifier")
         return Draft(
-            messages, origin(self.given), dict(scores) if numbers else {},
-            verifier if isinstance(verifier, str) else "", licence_of(self.given, self.pipeline.licence), more,
+            messages, origin(given), dict(scores) if numbers else {},
+            verifier if isinstance(verifier, str) else "", licence_of(given, self.licence), more,
         )  # fmt: skip

@@ -1,13 +1,12 @@
 """Makes requests that a language model cannot fulfil, and kind answers that say so (2406.11704, 3.2.5)."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.programs.judgement import says_yes
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
 
 #: What the judge is asked (the prompt), and the rule that a no breaks.
 _JUDGED = {
@@ -46,7 +45,7 @@ class Incapable:
         """See `Pipeline`."""
         return len(self.limits) * self.requests * self.lists
 
-    def candidates(self) -> Program[Sequence["Refusal"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Each request once; one of each limit, then another."""
         places = [(limit, number) for number in range(self.lists) for limit in self.limits]
         asks = [
@@ -54,25 +53,17 @@ class Incapable:
         ]
         found = yield from lists_of(asks, self.requests)
         every = in_turn(found, [limit for limit, _ in places], "requests")
-        return [Refusal(request, limit) for request, limit in every.items()]
+        return (self.row(request, limit) for request, limit in every.items())
 
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One request."""
-
-    request: str  #: what a user asks
-    limit: str  #: why it cannot be done
-
-    def row(self) -> Program[Draft | Dropped]:
-        """The request, and a reply that the judge finds right."""
-        (text,) = answered((yield [Ask("refuse", {"limit": self.limit, "request": self.request})]))
+    def row(self, request: str, limit: str) -> RowProgram:
+        """A request that cannot be fulfilled for a limit, and a reply that the judge finds right."""
+        (text,) = answered((yield [Ask("refuse", {"limit": limit, "request": request})]))
         if not (reply := _LABEL.sub("", text.strip())):
             raise RowFailed("the reply is empty")
-        values = {"request": self.request, "reply": reply}
+        values = {"request": request, "reply": reply}
         verdicts = answered((yield [Ask(name, values, model="judge") for name in _JUDGED]))
         for verdict, rule in zip(verdicts, _JUDGED.values(), strict=True):
             if not says_yes(verdict):
                 return Dropped(rule)
-        messages = [said("user", self.request), said("assistant", reply)]
-        return Draft(messages, {"limit": self.limit, "request": self.request})
+        messages = [said("user", request), said("assistant", reply)]
+        return Draft(messages, {"limit": limit, "request": request})

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from nemo_vfm.core.types.json_value import Json
@@ -15,6 +14,7 @@ from nemo_vfm.synth.programs.row_program import (
     Dropped,
     Program,
     RowFailed,
+    RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
@@ -69,37 +69,24 @@ class Instructions(TaskPipeline):
         later = {"next_turn": frozenset({"transcript"})} if "all_turns" in self.forms else {}
         return {**self.tasks.prompts(), **later}
 
-    def candidates(self) -> Program[Iterable["InstructedTask"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Each task in one form."""
         tasks = yield from self.tasks.all_tasks()
-        return (InstructedTask(self, task, self.forms[number % len(self.forms)]) for number, task in enumerate(tasks))
+        return (self.row(task, self.forms[number % len(self.forms)]) for number, task in enumerate(tasks))
 
-
-@dataclass(frozen=True, slots=True)
-class InstructedTask:
-    """One task."""
-
-    pipeline: Instructions
-    task: Task  #: what is asked
-    form: Form  #: of the row
-
-    def row(self) -> Program[Draft | Dropped]:
-        """A conversation whose answers obey."""
-        rng = random.Random(f"{self.form}\n{transcript(self.task.messages)}")
-        if self.form == "one_turn":
-            return self._one_turn(rng)
-        return self._all_turns(rng) if self.form == "all_turns" else self._revise(rng)
-
-    def _one_turn(self, rng: random.Random) -> Program[Draft | Dropped]:
-        instructions = self._drawn(rng, self.pipeline.kinds)
-        messages = self._with_task(_told(instructions))
-        broken = yield from self._answer(messages, instructions)
-        return Dropped(broken) if broken else self._draft(messages, instructions, 1)
-
-    def _all_turns(self, rng: random.Random) -> Program[Draft | Dropped]:
-        instructions = self._drawn(rng, self.pipeline.kinds - {*_OF_ONE_TURN})
-        messages = self._with_task(rng.choice(_LASTING).format(_told(instructions)))
-        for turn in range(self.pipeline.turns):
+    def row(self, task: Task, form: Form) -> RowProgram:
+        """A conversation on a task whose answers obey."""
+        rng = random.Random(f"{form}\n{transcript(task.messages)}")
+        if form == "revise":
+            return (yield from self._revise(rng, task))
+        is_one = form == "one_turn"
+        instructions = self._drawn(rng, task, self.kinds if is_one else self.kinds - {*_OF_ONE_TURN})
+        told = " ".join(one.text for one in instructions)
+        *before, last = task.messages
+        asked = f"{str(last['content']).strip()}\n\n{told if is_one else rng.choice(_LASTING).format(told)}"
+        messages: _Messages = [*before, said("user", asked)]
+        turns = 1 if is_one else self.turns
+        for turn in range(turns):
             if turn:
                 (spoken,) = answered((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
@@ -107,47 +94,40 @@ class InstructedTask:
                 messages.append(said("user", spoken))
             if broken := (yield from self._answer(messages, instructions)):
                 return Dropped(broken)
-        return self._draft(messages, instructions, self.pipeline.turns)
+        return _draft(task, form, messages, instructions, turns)
 
-    def _revise(self, rng: random.Random) -> Program[Draft | Dropped]:
-        (first,) = answered((yield [Ask(None, before=tuple(self.task.messages))]))
+    def _revise(self, rng: random.Random, task: Task) -> RowProgram:
+        (first,) = answered((yield [Ask(None, before=tuple(task.messages))]))
         for _ in range(_DRAWS):
-            instructions = self._drawn(rng, self.pipeline.kinds - {*_OF_ONE_TURN})
+            instructions = self._drawn(rng, task, self.kinds - {*_OF_ONE_TURN})
             if not all(one.holds(first) for one in instructions):
                 break
         else:
             return Dropped("the first answer obeys what was drawn")
-        asked = rng.choice(_REVISING).format(_told(instructions))
-        messages: _Messages = [*self.task.messages, said("assistant", first), said("user", asked)]
+        asked = rng.choice(_REVISING).format(" ".join(one.text for one in instructions))
+        messages: _Messages = [*task.messages, said("assistant", first), said("user", asked)]
         broken = yield from self._answer(messages, instructions)
-        return Dropped(broken) if broken else self._draft(messages, instructions, 1)
+        return Dropped(broken) if broken else _draft(task, "revise", messages, instructions, 1)
 
-    def _drawn(self, rng: random.Random, kinds: frozenset[str]) -> list[Instruction]:
-        count = rng.randint(1, self.pipeline.most)
-        if not (found := draw(rng, count, prompt=str(self.task.messages[-1]["content"]), kinds=kinds)):
+    def _drawn(self, rng: random.Random, task: Task, kinds: frozenset[str]) -> list[Instruction]:
+        count = rng.randint(1, self.most)
+        if not (found := draw(rng, count, prompt=str(task.messages[-1]["content"]), kinds=kinds)):
             raise RowFailed("no instruction of the kinds fits the task")
         return found
-
-    def _with_task(self, told: str) -> _Messages:
-        *before, last = self.task.messages
-        return [*before, said("user", f"{str(last['content']).strip()}\n\n{told}")]
 
     def _answer(self, messages: _Messages, instructions: Sequence[Instruction]) -> Program[str | None]:
         """Append an answer that obeys; which kind the last one broke, where none does."""
         broken = list[str]()
-        for attempt in range(self.pipeline.attempts):
+        for attempt in range(self.attempts):
             (answer,) = answered((yield [Ask(None, before=tuple(messages), sample=attempt)]))
             if not (broken := [one.kind for one in instructions if not one.holds(answer.strip())]):
                 messages.append(said("assistant", answer))
                 return None
         return f"not obeyed: {broken[0]}"
 
-    def _draft(self, messages: _Messages, instructions: Sequence[Instruction], answers: int) -> Draft:
-        kinds = ", ".join(one.kind for one in instructions)
-        return Draft(messages, {**self.task.parents, "form": self.form},
-                     verifier=f"{_CHECK}: {answers} of {answers} answers obey: {kinds}", licence=self.task.licence,
-                     more={"instructions": [one.row() for one in instructions]})  # fmt: skip
 
-
-def _told(instructions: Sequence[Instruction]) -> str:
-    return " ".join(one.text for one in instructions)
+def _draft(task: Task, form: Form, messages: _Messages, instructions: Sequence[Instruction], answers: int) -> Draft:
+    kinds = ", ".join(one.kind for one in instructions)
+    return Draft(messages, {**task.parents, "form": form},
+                 verifier=f"{_CHECK}: {answers} of {answers} answers obey: {kinds}", licence=task.licence,
+                 more={"instructions": [one.row() for one in instructions]})  # fmt: skip

@@ -1,8 +1,7 @@
 """Makes tasks about keywords of a bank, by level, and their answers (2406.11704, 3.2.1: Python and mathematics)."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.python_code import code_blocks, parsed
@@ -15,6 +14,7 @@ from nemo_vfm.synth.programs.row_program import (
     Pipeline,
     Program,
     RowFailed,
+    RowProgram,
     Task,
     answered,
     parents_of,
@@ -58,10 +58,10 @@ class KeywordTasks(Pipeline):
         known = [one for one in (self.bank.most(), self.most_keywords) if one is not None]
         return min(known) * self.tasks * len(self.levels) if known else None
 
-    def candidates(self) -> Program[Sequence["KeywordTask"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """See `Pipeline`."""
         found = yield from self._found()
-        return [KeywordTask(task, place, self.code) for task, place in found.items()]
+        return (self.row(task, place) for task, place in found.items())
 
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`."""
@@ -84,19 +84,10 @@ class KeywordTasks(Pipeline):
         lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
         return in_turn(lists, places, "tasks")
 
-
-@dataclass(frozen=True, slots=True)
-class KeywordTask:
-    """One task."""
-
-    task: str  #: what is to be done
-    place: Mapping[str, str]  #: keyword and level
-    code: bool  #: whether code in its answer must compile
-
-    def row(self) -> Program[Draft | Dropped]:
-        """The task and its answer."""
-        (answer,) = answered((yield [Ask("answer", {"task": self.task})]))
-        messages, verifier = [said("user", self.task), said("assistant", answer)], ""
+    def row(self, task: str, place: Mapping[str, str]) -> RowProgram:
+        """A task about a keyword and level, and its answer."""
+        (answer,) = answered((yield [Ask("answer", {"task": task})]))
+        messages, verifier = [said("user", task), said("assistant", answer)], ""
         if self.code:
             blocks = code_blocks(answer)
             if not blocks:
@@ -104,4 +95,4 @@ class KeywordTask:
             if not all(map(parsed, blocks)):
                 return Dropped("code that does not compile")
             verifier = f"python: {len(blocks)} of {len(blocks)} blocks compile"
-        return Draft(messages, parents_of(self.task, self.place), verifier=verifier)
+        return Draft(messages, parents_of(task, place), verifier=verifier)

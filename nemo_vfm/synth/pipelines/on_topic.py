@@ -1,13 +1,12 @@
 """Makes conversations of an assistant with one purpose, with turns that lead away (CantTalkAboutThis, 2404.03820)."""
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.judgement import says_yes, transcript
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of, plain_words
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
 
 #: What the judge is asked (the prompt) about a turn and its answer, and the rule that a no breaks.
 _OF_DISTRACTORS = {"leads_away": "a distractor is on topic", "stays": "an answer follows a distractor"}
@@ -51,7 +50,7 @@ class OnTopic:
         """See `Pipeline`."""
         return self.domains * self.purposes
 
-    def candidates(self) -> Program[Sequence["TopicalDialogue"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Each purpose once; one of each domain, then another."""
         ((*domains,),) = yield from lists_of([Ask("domains", {"count": str(self.domains)})], self.domains)
         if not domains:
@@ -59,42 +58,28 @@ class OnTopic:
         asks = [Ask("purposes", {"count": str(self.purposes), "domain": domain}) for domain in domains]
         found = yield from lists_of(asks, self.purposes)
         every = in_turn(found, domains, "purposes")
-        return [TopicalDialogue(self, domain, purpose) for purpose, domain in every.items()]
+        return (self.row(domain, purpose) for purpose, domain in every.items())
 
-
-@dataclass(frozen=True, slots=True)
-class TopicalDialogue:
-    """One conversation."""
-
-    pipeline: OnTopic
-    domain: str  #: of work
-    purpose: str  #: what the assistant is there for
-
-    def row(self) -> Program[Draft | Dropped]:
-        """All turns, each confirmed before the next."""
-        (rules,) = answered((yield [Ask("rules", {"domain": self.domain, "purpose": self.purpose})]))
-        rng = random.Random(f"{self.domain}\n{self.purpose}")
-        away = rng.sample(range(1, self.pipeline.turns), self.pipeline.distractors)
+    def row(self, domain: str, purpose: str) -> RowProgram:
+        """All turns with an assistant of one purpose, each confirmed before the next."""
+        (rules,) = answered((yield [Ask("rules", {"domain": domain, "purpose": purpose})]))
+        rng = random.Random(f"{domain}\n{purpose}")
+        away = rng.sample(range(1, self.turns), self.distractors)
         messages: list[Mapping[str, Json]] = [said("system", rules)]
-        for turn in range(self.pipeline.turns):
-            if rule := (yield from self._turn(messages, turn in away)):
-                return Dropped(rule)
+        for turn in range(self.turns):
+            values = {"rules": rules.strip(), "transcript": transcript(messages[1:]) or _NOTHING_YET}
+            (spoken,) = answered((yield [Ask("distractor" if turn in away else "on_topic_turn", values)]))
+            if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
+                return Dropped("a turn of the user repeats an earlier one")
+            messages.append(said("user", spoken))
+            (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
+            values |= {"transcript": transcript(messages[1:]), "answer": answer}
+            messages.append(said("assistant", answer))
+            judged = _OF_DISTRACTORS if turn in away else _OF_OTHERS
+            verdicts = answered((yield [Ask(name, values, model="judge") for name in judged]))
+            for verdict, rule in zip(verdicts, judged.values(), strict=True):
+                if not says_yes(verdict):
+                    return Dropped(rule)
         places: list[Json] = [2 * turn + 1 for turn in sorted(away)]
-        parents: dict[str, Json] = {"domain": self.domain, "purpose": self.purpose}
+        parents: dict[str, Json] = {"domain": domain, "purpose": purpose}
         return Draft(messages, parents, more={"distractors": places})
-
-    def _turn(self, messages: list[Mapping[str, Json]], away: bool) -> Program[str | None]:
-        """Append a turn of the user and its answer; the rule that they break."""
-        values = {"rules": str(messages[0]["content"]), "transcript": transcript(messages[1:]) or _NOTHING_YET}
-        (spoken,) = answered((yield [Ask("distractor" if away else "on_topic_turn", values)]))
-        if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-            return "a turn of the user repeats an earlier one"
-        messages.append(said("user", spoken))
-        (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
-        values |= {"transcript": transcript(messages[1:]), "answer": answer}
-        messages.append(said("assistant", answer))
-        judged = _OF_DISTRACTORS if away else _OF_OTHERS
-        verdicts = answered((yield [Ask(name, values, model="judge") for name in judged]))
-        return next(
-            (rule for verdict, rule in zip(verdicts, judged.values(), strict=True) if not says_yes(verdict)), None
-        )

@@ -15,6 +15,7 @@ from nemo_vfm.synth.programs.row_program import (
     NoAnswer,
     Program,
     RowFailed,
+    RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
@@ -22,6 +23,17 @@ from nemo_vfm.synth.programs.row_program import (
 )
 
 Decider = Literal["truth", "judge", "reward"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One answer."""
+
+    text: str  #: what was said
+    role: str  #: who said it
+
+
+_Pair = tuple[_Answer, _Answer]
 
 
 class Preferences(TaskPipeline):
@@ -64,54 +76,49 @@ class Preferences(TaskPipeline):
         judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
         return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
 
-    def candidates(self) -> Program[Iterable["PreferencePair"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """A pair for each task."""
         tasks = yield from self.tasks.all_tasks()
-        return (PreferencePair(self, task) for task in tasks)
+        return map(self.row, tasks)
 
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """One answer."""
-
-    text: str  #: what was said
-    role: str  #: who said it
-
-
-_Pair = tuple[_Answer, _Answer]
-
-
-@dataclass(frozen=True, slots=True)
-class PreferencePair:
-    """One task."""
-
-    pipeline: Preferences
-    task: Task  #: what is answered
-
-    def row(self) -> Program[Draft | Dropped]:
-        """A chosen and a rejected answer."""
-        roles = [role for role in self.pipeline.responders for _ in range(self.pipeline.samples)]
-        asks = [Ask(None, before=tuple(self.task.messages), sample=number % self.pipeline.samples, model=role)
+    def row(self, task: Task) -> RowProgram:
+        """A chosen and a rejected answer to a task."""
+        roles = [role for role in self.responders for _ in range(self.samples)]
+        asks = [Ask(None, before=tuple(task.messages), sample=number % self.samples, model=role)
                 for number, role in enumerate(roles)]  # fmt: skip
         texts = yield asks
         found = {text.strip(): role for text, role in zip(texts, roles, strict=True) if isinstance(text, str)}
         if not found:
             raise RowFailed(next(text.reason for text in texts if isinstance(text, NoAnswer)))
         answers = [_Answer(text, role) for text, role in found.items()]
-        random.Random(transcript(self.task.messages)).shuffle(answers)  # no responder is always the first
+        random.Random(transcript(task.messages)).shuffle(answers)  # no responder is always the first
         if len(answers) < 2:
             return Dropped("all answers are alike")
-        for decider in self.pipeline.by:
-            pair = yield from self._decided(decider, answers)
+        for decider in self.by:
+            pair = yield from self._decided(task, decider, answers)
             if pair is not None:
-                return (yield from self._draft(decider, pair))
-        return Dropped("no answer is clearly better")
+                break
+        else:
+            return Dropped("no answer is clearly better")
+        scores = dict[str, float]()
+        if self.scored or decider == "reward":
+            rewards = yield from self._rewards(task, pair)
+            scores = {name: one["reward"] for name, one in zip(("chosen", "rejected"), rewards, strict=True)}
+            least = self.reward.least
+            if decider != "truth" and least is not None and scores["chosen"] < least:
+                return Dropped("the better answer is below the least reward")
+        sides = {"chosen": pair[0], "rejected": pair[1]}
+        more = {name: [said("assistant", one.text)] for name, one in sides.items()}
+        by = {f"{name}_by": one.role for name, one in sides.items()}
+        verifier = "final answers: exactly one agrees with the known one" if decider == "truth" else ""
+        return Draft(task.messages, {**task.parents, **by, "decided_by": decider}, scores, verifier,
+                     task.licence, more)  # fmt: skip
 
-    def _decided(self, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
+    def _decided(self, task: Task, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":
-            if self.task.truth is None:
+            if task.truth is None:
                 return None
-            truth = final_answer(self.task.truth) or self.task.truth
+            truth = final_answer(task.truth) or task.truth
             agrees = [same_answer(final_answer(one.text) or "", truth) for one in answers]
             right, wrong = (
                 [one for one, is_same in zip(answers, agrees, strict=True) if is_same is wanted]
@@ -120,28 +127,13 @@ class PreferencePair:
             return (right[0], wrong[0]) if right and wrong else None
         if decider == "judge":
             one, other = answers[:2]
-            first = yield from better(self.task.messages, one.text, other.text)
+            first = yield from better(task.messages, one.text, other.text)
             return None if first is None else ((one, other), (other, one))[first]
-        scores = yield from self._rewards(answers)
+        scores = yield from self._rewards(task, answers)
         order = sorted(range(len(answers)), key=lambda place: scores[place]["reward"])
         margin = scores[order[-1]]["reward"] - scores[order[0]]["reward"]
-        return (answers[order[-1]], answers[order[0]]) if margin > self.pipeline.least_margin else None
+        return (answers[order[-1]], answers[order[0]]) if margin > self.least_margin else None
 
-    def _rewards(self, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
-        asks = [self.pipeline.reward.ask([*self.task.messages, said("assistant", one.text)]) for one in answers]
-        return self.pipeline.reward.read((yield asks))
-
-    def _draft(self, decider: Decider, pair: _Pair) -> Program[Draft | Dropped]:
-        scores = dict[str, float]()
-        if self.pipeline.scored or decider == "reward":
-            rewards = yield from self._rewards(pair)
-            scores = {name: one["reward"] for name, one in zip(("chosen", "rejected"), rewards, strict=True)}
-            least = self.pipeline.reward.least
-            if decider != "truth" and least is not None and scores["chosen"] < least:
-                return Dropped("the better answer is below the least reward")
-        sides = {"chosen": pair[0], "rejected": pair[1]}
-        more = {name: [said("assistant", one.text)] for name, one in sides.items()}
-        by = {f"{name}_by": one.role for name, one in sides.items()}
-        verifier = "final answers: exactly one agrees with the known one" if decider == "truth" else ""
-        return Draft(self.task.messages, {**self.task.parents, **by, "decided_by": decider}, scores, verifier,
-                     self.task.licence, more)  # fmt: skip
+    def _rewards(self, task: Task, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
+        asks = [self.reward.ask([*task.messages, said("assistant", one.text)]) for one in answers]
+        return self.reward.read((yield asks))

@@ -1,7 +1,6 @@
 """Makes answers with ratings by attribute, 0 to 4, as reward models are trained on (HelpSteer2, 2406.08673)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from nemo_vfm.synth.programs.judgement import scores_of, transcript
@@ -12,6 +11,7 @@ from nemo_vfm.synth.programs.row_program import (
     Dropped,
     Program,
     RowFailed,
+    RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
@@ -48,37 +48,25 @@ class Ratings(TaskPipeline):
         """See `Pipeline`."""
         return [*self.tasks.roles(), "judge", *([] if self.responder == GENERATOR else [self.responder])]
 
-    def candidates(self) -> Program[Iterable["RatedAnswer"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """An answer to each task."""
         tasks = yield from self.tasks.all_tasks()
-        return (RatedAnswer(self, task) for task in tasks)
+        return map(self.row, tasks)
 
-
-@dataclass(frozen=True, slots=True)
-class RatedAnswer:
-    """One task."""
-
-    pipeline: Ratings
-    task: Task  #: what is answered
-
-    def row(self) -> Program[Draft | Dropped]:
-        """The answer with the mean of its ratings."""
-        (answer,) = answered((yield [Ask(None, before=tuple(self.task.messages), model=self.pipeline.responder)]))
-        values = {"transcript": transcript(self.task.messages), "answer": answer}
-        asks = [Ask("rate", values, sample=number, model="judge") for number in range(self.pipeline.raters)]
-        ratings = [_rating(text) for text in answered((yield asks))]
+    def row(self, task: Task) -> RowProgram:
+        """An answer to a task with the mean of its ratings."""
+        (answer,) = answered((yield [Ask(None, before=tuple(task.messages), model=self.responder)]))
+        values = {"transcript": transcript(task.messages), "answer": answer}
+        asks = [Ask("rate", values, sample=number, model="judge") for number in range(self.raters)]
+        ratings = []  # each a whole number from 0 to 4 for each attribute
+        for scores in map(scores_of, answered((yield asks))):
+            for name in ATTRIBUTES:
+                if scores.get(name) not in range(_MOST + 1):
+                    raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
+            ratings.append({name: int(scores[name]) for name in ATTRIBUTES})
         columns = {name: [rating[name] for rating in ratings] for name in ATTRIBUTES}
-        if any(max(column) - min(column) > self.pipeline.most_spread for column in columns.values()):
+        if any(max(column) - min(column) > self.most_spread for column in columns.values()):
             return Dropped("raters disagree")
         means = {name: fmean(column) for name, column in columns.items()}
-        messages = [*self.task.messages, said("assistant", answer)]
-        return Draft(messages, self.task.parents, means, licence=self.task.licence, more={**means, "ratings": ratings})
-
-
-def _rating(answer: str) -> dict[str, int]:
-    """A whole number from 0 to 4 for each attribute."""
-    scores = scores_of(answer)
-    for name in ATTRIBUTES:
-        if scores.get(name) not in range(_MOST + 1):
-            raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
-    return {name: int(scores[name]) for name in ATTRIBUTES}
+        messages = [*task.messages, said("assistant", answer)]
+        return Draft(messages, task.parents, means, licence=task.licence, more={**means, "ratings": ratings})

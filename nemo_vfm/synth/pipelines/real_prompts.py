@@ -1,7 +1,6 @@
 """Splits prompts of users into two halves that share none, for fine-tuning and for preferences (2406.11704, 3.2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Literal
 
@@ -13,6 +12,7 @@ from nemo_vfm.synth.programs.row_program import (
     Draft,
     Dropped,
     Program,
+    RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
@@ -54,44 +54,28 @@ class RealPrompts(TaskPipeline):
         """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.guard is None else self.guard.roles())]
 
-    def candidates(self) -> Program[Iterable["RealPrompt"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Every prompt, also those of the other half and copies: the ledger counts them."""
         tasks = yield from self.tasks.all_tasks()
         return self._each(tasks)
 
-    def _each(self, tasks: Iterable[Task]) -> Iterator["RealPrompt"]:
+    def _each(self, tasks: Iterable[Task]) -> Iterator[RowProgram]:
         seen = set[bytes]()
         for task in tasks:
             digest = blake2b(normalize(transcript(task.messages)).encode(), digest_size=16).digest()
-            yield RealPrompt(self, task, digest in seen)
+            yield self.row(task, digest in seen)
             seen.add(digest)
 
-
-def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
-    """By a hash of the words of the first turn of the user, without capitals, punctuation and white space."""
-    first = next(str(message["content"]) for message in task.messages if message["role"] == "user")
-    digest = sha256(f"{salt}\n{' '.join(words(first))}".encode()).digest()
-    return "sft" if int.from_bytes(digest[:8], "big") < sft_share * 2**64 else "preference"
-
-
-@dataclass(frozen=True, slots=True)
-class RealPrompt:
-    """One prompt."""
-
-    pipeline: RealPrompts
-    task: Task  #: the prompt
-    is_copy: bool  #: whether it was there before
-
-    def row(self) -> Program[Draft | Dropped]:
-        """With an answer in the half `sft`."""
-        half, task = self.pipeline.half, self.task
-        if self.is_copy:
+    def row(self, task: Task, is_copy: bool) -> RowProgram:
+        """A prompt, with an answer in the half `sft`."""
+        half = self.half
+        if is_copy:
             return Dropped("copy of an earlier prompt")
-        if half_of(task, self.pipeline.sft_share, self.pipeline.salt) != half:
+        if half_of(task, self.sft_share, self.salt) != half:
             return Dropped("prompt of the other half")
         rule: str | None = "flagged in the data" if task.flagged else None
-        if rule is None and self.pipeline.guard is not None:
-            rule = yield from self.pipeline.guard.rule_program(Draft(task.messages))
+        if rule is None and self.guard is not None:
+            rule = yield from self.guard.rule_program(Draft(task.messages))
         more = {"flagged": rule or "", "generator": None} if half == "preference" else {}
         draft = Draft(task.messages, {**task.parents, "half": half}, licence=task.licence, more=more)
         if half == "preference":
@@ -100,3 +84,10 @@ class RealPrompt:
             return Dropped(rule)
         (answer,) = answered((yield [Ask(None, before=tuple(task.messages))]))
         return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
+
+
+def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
+    """By a hash of the words of the first turn of the user, without capitals, punctuation and white space."""
+    first = next(str(message["content"]) for message in task.messages if message["role"] == "user")
+    digest = sha256(f"{salt}\n{' '.join(words(first))}".encode()).digest()
+    return "sft" if int.from_bytes(digest[:8], "big") < sft_share * 2**64 else "preference"

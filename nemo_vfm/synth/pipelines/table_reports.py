@@ -3,7 +3,6 @@
 import ast
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.answer_data import table_in
@@ -12,7 +11,7 @@ from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, parsed
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
 
 _PLACES = frozenset({"table", "report", "question"})
 _NAME = "TABLE"  # of the variable that a program finds the table in
@@ -67,45 +66,42 @@ class TableReports:
         """See `Pipeline`."""
         return num_topics(self.topics) * self.tables * self.questions
 
-    def candidates(self) -> Program[Iterable["TableQuestion"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """One question of each table, then the next."""
         topics = yield from topics_of(self.topics)
-        return (TableQuestion(self, topic, table, place) for place in range(self.questions)
+        return (self.row(topic, table, place) for place in range(self.questions)
                 for table in range(self.tables) for topic in topics)  # fmt: skip
 
+    def row(self, topic: str, number: int, place: int) -> RowProgram:
+        """Table, report, question, answer, and the program that agrees.
 
-@dataclass(frozen=True, slots=True)
-class TableQuestion:
-    """One question. Those about one table share what is asked for it."""
+        Questions about one table share what is asked for it.
 
-    pipeline: TableReports
-    topic: str  #: of the table
-    table: int  #: which of the topic's
-    place: int  #: of the question among those of the table
-
-    def row(self) -> Program[Draft | Dropped]:
-        """Table, report, question, answer, and the program that agrees."""
-        least, most = self.pipeline.table_rows
-        values = {"topic": self.topic, "least": str(least), "most": str(most)}
-        (written,) = answered((yield [Ask("table", values, sample=self.table)]))
+        Args:
+            number: of the table among those of the topic.
+            place: of the question among those of the table.
+        """
+        least, most = self.table_rows
+        values = {"topic": topic, "least": str(least), "most": str(most)}
+        (written,) = answered((yield [Ask("table", values, sample=number)]))
         table = table_in(written, least, most)
         if table is None:
             return Dropped(f"no table of {least} to {most} rows with numbers")
-        (report,) = answered((yield [Ask("report", {"topic": self.topic, "table": table})]))
-        count = self.pipeline.questions
+        (report,) = answered((yield [Ask("report", {"topic": topic, "table": table})]))
+        count = self.questions
         values = {"count": str(count), "table": table, "report": report.strip()}
         (items,) = yield from lists_of([Ask("questions", values)], count)
-        if self.place >= len(items):
+        if place >= len(items):
             raise RowFailed("the model wrote fewer questions than it was asked for")
-        question = items[self.place]
-        name = random.Random(f"{self.pipeline.seed} {question}").choice(sorted(self.pipeline.templates))
-        template = self.pipeline.templates[name]
+        question = items[place]
+        name = random.Random(f"{self.seed} {question}").choice(sorted(self.templates))
+        template = self.templates[name]
         user = said("user", template.filled({"table": table, "report": report.strip(), "question": question}))
         asks = [Ask(None, before=(user,)), Ask("program", {"table": table, "question": question})]
         answer, program = answered((yield asks))
         if rule := (yield from self._disagreement(answer, code_in(program), table)):
             return Dropped(rule)
-        parents = {"topic": self.topic, "table": self.table, "question": question}
+        parents = {"topic": topic, "table": number, "question": question}
         return Draft(
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
             verifier="python/1: the program prints the same answer", more={"program": code_in(program)},

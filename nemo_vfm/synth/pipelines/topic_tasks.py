@@ -1,7 +1,6 @@
 """Makes tasks and their answers from topics: subtopics, tasks, revisions and turns (2406.11704, 3.2.1 to 3.2.3)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
@@ -14,6 +13,7 @@ from nemo_vfm.synth.programs.row_program import (
     Draft,
     Dropped,
     Program,
+    RowProgram,
     Task,
     answered,
     parents_of,
@@ -66,10 +66,10 @@ class TopicTasks:
         """See `Pipeline`."""
         return num_topics(self.topics) * self.subtopics * self.tasks * len(self.levels)
 
-    def candidates(self) -> Program[Sequence["TopicTask"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """See `Pipeline`."""
         tasks = yield from self._found()
-        return [TopicTask(task, place, self.revise, self.turns, self.check_by) for task, place in tasks.items()]
+        return (self.row(task, place) for task, place in tasks.items())
 
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`: as they were found, without revision or further turns."""
@@ -88,37 +88,26 @@ class TopicTasks:
         lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
         return in_turn(lists, places, "tasks")
 
-
-@dataclass(frozen=True, slots=True)
-class TopicTask:
-    """One task."""
-
-    task: str  #: as it was found
-    place: Mapping[str, str]  #: topic, subtopic and level
-    revise: bool  #: whether it is written again
-    turns: int  #: of the user
-    check_by: str = ""  #: who solves it, too; empty for nobody
-
-    def row(self) -> Program[Draft | Dropped]:
-        """The task, perhaps revised, and answers turn by turn."""
-        task, messages = self.task, list[Json]()
+    def row(self, task: str, place: Mapping[str, str]) -> RowProgram:
+        """A task, perhaps revised, and answers turn by turn."""
+        asked, messages = task, list[Json]()
         if self.revise:
-            (task,) = answered((yield [Ask("revise", {"task": task})]))
+            (asked,) = answered((yield [Ask("revise", {"task": task})]))
         for turn in range(self.turns):
             if turn:
-                (task,) = answered((yield [Ask("follow_up", {"transcript": transcript(messages)})]))
-            (answer,) = answered((yield [Ask("answer", {"task": task}, before=tuple(messages))]))
-            if answer.strip() == task.strip():
+                (asked,) = answered((yield [Ask("follow_up", {"transcript": transcript(messages)})]))
+            (answer,) = answered((yield [Ask("answer", {"task": asked}, before=tuple(messages))]))
+            if answer.strip() == asked.strip():
                 return Dropped("echo")
-            messages += [said("user", task), said("assistant", answer)]
+            messages += [said("user", asked), said("assistant", answer)]
         verifier = ""
         if self.check_by:  # another solution must end with the same
             sample = int(self.check_by == GENERATOR)
-            (other,) = answered((yield [Ask("answer", {"task": task}, sample=sample, model=self.check_by)]))
+            (other,) = answered((yield [Ask("answer", {"task": asked}, sample=sample, model=self.check_by)]))
             found, again = final_answer(answer), final_answer(other)
             if found is None or again is None:
                 return Dropped("a solution without a final answer")
             if not same_answer(found, again):
                 return Dropped("final answers that do not agree")
             verifier = f"final_answer: {found}, and by {self.check_by} {again}"
-        return Draft(messages, parents_of(self.task, self.place), verifier=verifier)
+        return Draft(messages, parents_of(task, place), verifier=verifier)

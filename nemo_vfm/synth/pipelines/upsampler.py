@@ -2,11 +2,20 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    Draft,
+    Dropped,
+    Pipeline,
+    Program,
+    RowFailed,
+    RowProgram,
+    answered,
+    said,
+)
 
 _LABEL = re.compile(r"^\W*(?:short |user )?(?:prompt|request|input)\W*:\s*", re.IGNORECASE)
 _QUOTES = "\"'\u201c\u201d\u2018\u2019`*"
@@ -46,7 +55,7 @@ class Upsampler(Pipeline):
                              f"most_caption_words {most_caption_words}, must increase from at least 1")  # fmt: skip
         if not 0 < most_share <= 1 or most_new_words < 0:
             raise ValueError(f"most_share {most_share:g} must be above 0 and at most 1, most_new_words "
-                             "{most_new_words} at least 0")  # fmt: skip
+                             f"{most_new_words} at least 0")  # fmt: skip
         self.rows, self.column, self.licence = rows, column, licence
         self.least_caption_words, self.most_caption_words = least_caption_words, most_caption_words
         self.prompt_words, self.most_share, self.most_new_words = (least, most), most_share, most_new_words
@@ -56,45 +65,37 @@ class Upsampler(Pipeline):
         """See `Pipeline`."""
         return {"short_prompt": frozenset({"caption", "least", "most"})}
 
-    def candidates(self) -> Program[Iterable["CaptionPair"]]:
+    def candidates(self) -> Program[Iterable[RowProgram]]:
         """Each caption, in order."""
         yield from ()
-        return (CaptionPair(self, given) for given in self.rows.given_rows())
+        return map(self.row, self.rows.given_rows())
 
-
-@dataclass(frozen=True, slots=True)
-class CaptionPair:
-    """One caption."""
-
-    pipeline: Upsampler
-    given: GivenRow  #: the caption
-
-    def row(self) -> Program[Draft | Dropped]:
-        """With a short prompt for it."""
-        if self.given.fault:
-            raise RowFailed(self.given.fault)
-        caption, pipeline = self.given.text(self.pipeline.column).strip(), self.pipeline
+    def row(self, given: GivenRow) -> RowProgram:
+        """A caption with a short prompt for it."""
+        if given.fault:
+            raise RowFailed(given.fault)
+        caption = given.text(self.column).strip()
         words = len(caption.split())
-        if words < pipeline.least_caption_words:
-            return Dropped(f"a caption of fewer than {pipeline.least_caption_words} words")
-        if words > pipeline.most_caption_words:
-            return Dropped(f"a caption of more than {pipeline.most_caption_words} words")
-        least, most = pipeline.prompt_words
+        if words < self.least_caption_words:
+            return Dropped(f"a caption of fewer than {self.least_caption_words} words")
+        if words > self.most_caption_words:
+            return Dropped(f"a caption of more than {self.most_caption_words} words")
+        least, most = self.prompt_words
         values = {"caption": caption, "least": str(least), "most": str(most)}
         prompt = as_typed(*answered((yield [Ask("short_prompt", values)])))
         if not least <= len(prompt.split()) <= most:
             return Dropped(f"a prompt of fewer than {least} or more than {most} words")
-        if len(prompt.split()) > pipeline.most_share * words:
+        if len(prompt.split()) > self.most_share * words:
             return Dropped("a prompt that is hardly shorter than its caption")
         new = new_words(prompt, caption)
-        if len(new) > pipeline.most_new_words or any(_is_fact(word, prompt) for word in new):
+        if len(new) > self.most_new_words or any(_is_fact(word, prompt) for word in new):
             return Dropped("a prompt that names something not in its caption")
-        system = [said("system", pipeline.system)] if pipeline.system else []
+        system = [said("system", self.system)] if self.system else []
         return Draft(
-            [*system, said("user", prompt), said("assistant", caption)], {"given": self.given.where},
+            [*system, said("user", prompt), said("assistant", caption)], {"given": given.where},
             verifier="words/1: the prompt names nothing that is not in the "
-                     "caption" if not pipeline.most_new_words else "",
-            licence=licence_of(self.given, pipeline.licence),
+                     "caption" if not self.most_new_words else "",
+            licence=licence_of(given, self.licence),
         )  # fmt: skip
 
 

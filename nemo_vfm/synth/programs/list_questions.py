@@ -26,8 +26,15 @@ def lists_of(asks: Sequence[Ask], most: int) -> Program[list[list[str]]]:
     found: list[list[str]] = [[] for _ in asks]
     open_asks = dict(enumerate(asks))
     for _ in range(_MOST_ROUNDS):
-        texts = [_text(answer) for answer in ((yield list(open_asks.values())) if open_asks else [])]
-        lists = yield from _read(texts, most, [ask.model for ask in open_asks.values()])
+        answers = (yield list(open_asks.values())) if open_asks else []
+        texts = ["" if isinstance(answer, NoAnswer) else answer for answer in answers]
+        lists = [items_of(text, most) for text in texts]
+        models = [ask.model for ask in open_asks.values()]
+        other = [place for place, (text, items) in enumerate(zip(texts, lists, strict=True)) if text and not items]
+        asked = [Ask("as_list", {"answer": texts[place]}, model=models[place]) for place in other]
+        for place, copy in zip(other, (yield asked) if asked else [], strict=True):
+            whole, items = f" {plain_words(texts[place])} ", [] if isinstance(copy, NoAnswer) else items_of(copy, most)
+            lists[place] = [item for item in items if plain_words(item) and f" {plain_words(item)} " in whole]
         for (place, ask), text, items in zip(list(open_asks.items()), texts, lists, strict=True):
             if items:
                 found[place] = items
@@ -71,22 +78,6 @@ def num_topics(topics: int | Sequence[str]) -> int:
     return topics if isinstance(topics, int) else len(set(topics))
 
 
-def _read(texts: Sequence[str], most: int, models: Sequence[str]) -> Program[list[list[str]]]:
-    """The list in each text."""
-    lists = [items_of(text, most) for text in texts]
-    other = [place for place, (text, items) in enumerate(zip(texts, lists, strict=True)) if text and not items]
-    copies = (yield [Ask("as_list", {"answer": texts[place]}, model=models[place]) for place in other]) if other else []
-    for place, copy in zip(other, copies, strict=True):
-        whole = f" {plain_words(texts[place])} "
-        items = items_of(_text(copy), most)
-        lists[place] = [item for item in items if plain_words(item) and f" {plain_words(item)} " in whole]
-    return lists
-
-
-def _text(answer: str | NoAnswer) -> str:
-    return "" if isinstance(answer, NoAnswer) else answer
-
-
 def items_of(answer: str, most: int) -> list[str]:
     """The items of a list that a model wrote: JSON, numbered or with dashes; prose around it is left out.
 
@@ -100,17 +91,13 @@ def items_of(answer: str, most: int) -> list[str]:
             found = [item for item in json.loads(text[begin : end + 1]) if isinstance(item, str)]
     found = found or [match["item"] for line in text.splitlines() if (match := _MARK.match(line))]
     once: dict[str, str] = {}
-    for item in filter(None, map(_plain, found)):
-        once.setdefault(plain_words(item), item)
+    for item in found:  # without the marks of emphasis and quotes around it
+        plain = item.strip().strip("*_`").strip().rstrip(",").strip()
+        if len(plain) > 1 and plain[0] in _QUOTES and plain[-1] in _QUOTES:
+            plain = plain[1:-1].strip()
+        if plain:
+            once.setdefault(plain_words(plain[:_MOST_LETTERS]), plain[:_MOST_LETTERS])
     return list(once.values())[:most]
-
-
-def _plain(item: str) -> str:
-    """Without the marks of emphasis and quotes around it."""
-    text = item.strip().strip("*_`").strip().rstrip(",").strip()
-    if len(text) > 1 and text[0] in _QUOTES and text[-1] in _QUOTES:
-        text = text[1:-1].strip()
-    return text[:_MOST_LETTERS]
 
 
 def plain_words(text: str) -> str:

@@ -17,7 +17,6 @@ from nemo_vfm.synth.programs.row_program import (
     Answer,
     Answers,
     Ask,
-    Candidate,
     Draft,
     Dropped,
     Filter,
@@ -25,6 +24,7 @@ from nemo_vfm.synth.programs.row_program import (
     OrderedFilter,
     Program,
     RowFailed,
+    RowProgram,
     filtered,
     is_conversation,
 )
@@ -80,10 +80,6 @@ class ProgramRunner:
         self.failures: dict[str, Counter[str]] = {}
         self._paid: set[str] = set()
 
-    def count(self) -> int:
-        """All answers."""
-        return sum(use.asked + use.recalled for use in self.uses.values())
-
     def failed(self) -> Counter[str]:
         """Questions without an answer, by reason."""
         return sum(self.failures.values(), Counter())
@@ -106,7 +102,7 @@ class ProgramRunner:
             raise NemoVfmError(found.result)
         return found.result
 
-    def rows(self, candidates: Iterable[Candidate], wanted: int, filters: Sequence[Filter] = ()) -> Iterator[Ended]:
+    def rows(self, candidates: Iterable[RowProgram], wanted: int, filters: Sequence[Filter] = ()) -> Iterator[Ended]:
         """Each candidate's end, in order, until so many rows are accepted.
 
         A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is
@@ -255,8 +251,11 @@ def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, J
     known: dict[str, Json] = {name: ended.thoughts[text] for name, text in texts.items() if text in ended.thoughts}
     known |= {name: draft.more[name] for name in ("generator",) if name in draft.more}
     known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
+    # Beside two answers to choose from the messages are a `prompt`, as trainers ask.
+    is_pair = all(is_conversation(draft.more.get(name)) for name in ("chosen", "rejected"))
+    column = "prompt" if is_pair and "prompt" not in draft.more else "messages"
     return {
-        draft.column(): [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
+        column: [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
         **facts, **licence, **known,
     }  # fmt: skip

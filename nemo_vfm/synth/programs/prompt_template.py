@@ -39,9 +39,7 @@ class Prompt:
         A tag of the prompt's own, such as </answer>, gets a space inside where data hold it: data end nowhere but at
         their end.
         """
-        return _PLACE.sub(lambda place: self._without_tags(values[place[1]]), self.text).strip()
-
-    def _without_tags(self, value: str) -> str:
+        data = {name: values[name] for name in self.names()}
         for tag in self._tags:
-            value = value.replace(tag, f"{tag[0]} {tag[1:]}")
-        return value
+            data = {name: value.replace(tag, f"{tag[0]} {tag[1:]}") for name, value in data.items()}
+        return _PLACE.sub(lambda place: data[place[1]], self.text).strip()

@@ -70,17 +70,16 @@ class Draft:
     more: Mapping[str, Json] = field(default_factory=dict)
     earlier: Sequence[Answer] = ()  #: answers to programs before its own that it is made of
 
-    def column(self) -> str:
-        """What the row calls its messages: beside two answers to choose from they are a `prompt`, as trainers ask."""
-        is_pair = all(is_conversation(self.more.get(name)) for name in ("chosen", "rejected"))
-        return "prompt" if is_pair and "prompt" not in self.more else "messages"
-
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """A row that is not."""
 
     rule: str  #: which it broke
+
+
+#: Makes one row; RowFailed where it cannot be made.
+RowProgram = Program[Draft | Dropped]
 
 
 class AsksModels(Protocol):
@@ -102,17 +101,17 @@ class Pipeline(AsksModels, Protocol):
         """How many it could make at most; None where its data decide."""
         return None
 
-    def candidates(self) -> Program[Iterable["Candidate"]]:
-        """What rows are made of, in an order that answers and data alone decide; read only as far as needed."""
+    def candidates(self) -> Program[Iterable[RowProgram]]:
+        """Programs of one row each, in an order that answers and data alone decide; read only as far as needed."""
         ...
 
 
-class Candidate(Protocol):
-    """What one row is made of."""
-
-    def row(self) -> Program[Draft | Dropped]:
-        """Make it; RowFailed where it cannot be made."""
-        ...
+def ended_row(end: Draft | Dropped | str) -> RowProgram:
+    """A row of which all is known, and nothing is asked; a text says why there is none."""
+    yield from ()
+    if isinstance(end, str):
+        raise RowFailed(end)
+    return end
 
 
 def answered(answers: Answers) -> list[str]:
@@ -211,9 +210,9 @@ class OrderedFilter(Protocol):
 Filter = RowFilter | AskingFilter | OrderedFilter
 
 
-def filtered(candidate: Candidate, filters: Sequence[Filter]) -> Program[Draft | Dropped]:
+def filtered(candidate: RowProgram, filters: Sequence[Filter]) -> RowProgram:
     """The candidate's row, dropped where it breaks a rule that needs no other row."""
-    result = yield from candidate.row()
+    result = yield from candidate
     for one in filters:
         rule = None
         if isinstance(result, Dropped):

@@ -180,7 +180,7 @@ class Synthesize:
         files.write_text(run.folder / "rows.jsonl", text)
         with files.atomic_path(run.folder / "rows.parquet") as path:
             pq.write_table(row_table(lines), path)
-        known, failed = runner.count(), runner.failed()
+        known, failed = sum(use.asked + use.recalled for use in runner.uses.values()), runner.failed()
         ledger = {
             "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
                      "failed": dict(sorted(rows.failed.items()))},

@@ -11,7 +11,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.foreign import format_of, read_foreign
 from nemo_vfm.models.convert.weight_files import open_safetensors
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import mismatch, some
+from nemo_vfm.parallel.apply.local_shard import mismatch, some
 from nemo_vfm.train.lightning.best import BEST, found
 from nemo_vfm.train.lightning.fit_settings import StartWeights
 

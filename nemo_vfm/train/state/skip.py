@@ -28,14 +28,8 @@ class Skip:
         if isinstance(self.samples, str):
             raise ValueError(f"skip.samples must be a list of keys, such as [{self.samples}]")
 
-    def has(self, step: int) -> bool:
-        """Whether a step, counted from 1, is left out as a whole."""
-        return step in self.steps
-
     def left(self, batch: Batch) -> Batch:
         """The batch with weight 0 where a sample is left out."""
-        if not self.samples:  # then nobody asks for the keys, which a batch of features has to make
-            return batch
         found = [place for place, key in enumerate(batch.keys) if key in self.samples]
         if not found:
             return batch

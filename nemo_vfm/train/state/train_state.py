@@ -117,14 +117,15 @@ class TrainState:
     def advance(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
         assert batch.index == self.step, f"the loader returned batch {batch.index} at step {self.step}"
-        if self.skip.has(self.step + 1):  # the step is counted, and nothing else; its metrics are gaps in the curves
+        if self.step + 1 in self.skip.steps:  # it is counted, and nothing else; its metrics are gaps in the curves
             self.result = StepResult(math.nan, math.nan, math.nan, 0)
             self.step += 1
             self.set_lr()
             self._agree()
             self.metrics = {"skipped": 1.0}
             return
-        self.result = self.runner.step([self.skip.left(batch)])
+        # Without names nobody asks for the keys, which a batch of features has to make.
+        self.result = self.runner.step([self.skip.left(batch) if self.skip.samples else batch])
         self.step += 1
         self.set_lr()
         if self.ema is not None:

@@ -18,7 +18,7 @@ from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.shards.tar_stream import PlacedTar, samples_of
+from nemo_vfm.data.shards.tar_stream import placed_tar, samples_of
 from nemo_vfm.data.sources.video_folder import caption_beside
 from tests.support.films import job, pan, write_film
 
@@ -73,7 +73,7 @@ def test_folders_tars_streams_and_curation_find_the_same_caption(tmp_path_factor
             if path.suffix != ".tar":
                 out.add(path, path.relative_to(root).as_posix())
     shards = ShardSet(root)
-    (raw,) = samples_of(PlacedTar(root / "a.tar"), max_member_bytes=1 << 20)
+    (raw,) = samples_of(placed_tar(root / "a.tar"), max_member_bytes=1 << 20)
     assert caption_beside(video, root) == expected
     assert caption_of(shards, shards.entries[0]) == caption_of(raw, raw.entry) == expected
     assert Sidecar().caption(record(video)) == ((expected, "sidecar") if expected else None)

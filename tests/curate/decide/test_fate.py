@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
-from nemo_vfm.curate.decide.rule import Rule, check_rules
+from nemo_vfm.curate.decide.rule import Rule, add_likeness, check_rules, decide, rules_json
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.motion import Motion

@@ -7,8 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.decide.fate import add_likeness, decide, nearest_pairs
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.rule import Rule, add_likeness, decide, nearest_pairs
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept

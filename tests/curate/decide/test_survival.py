@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.decide.fate import survival
-from nemo_vfm.curate.decide.rule import Rule, first_broken
+from nemo_vfm.curate.decide.rule import Rule, first_broken, survival
 from nemo_vfm.curate.decide.score_table import Labels, Table
 
 RANDOM = np.random.default_rng(7)

@@ -21,7 +21,7 @@ from nemo_vfm.models.blocks.text.experts import Activation, Experts
 from nemo_vfm.models.blocks.text.rope_scaling import LinearScaling, LongRope, YarnScaling
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
-from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt
+from nemo_vfm.models.convert.gpt_folder import load_gpt, write_gpt
 from nemo_vfm.models.gpt import GPT
 from tests.support.language_models import LONG, scores, words
 
@@ -152,7 +152,7 @@ def test_a_model_of_ours_goes_out_as_the_same_function_or_not_at_all() -> None:
             return "no model"  # such as factors of another number of frequencies
         _draw_weights(model)
         try:
-            save_gpt(model, folder / "out", most_tokens=256)
+            write_gpt(model, dict(model.named_parameters()), folder / "out", most_tokens=256)
         except DataError as error:
             assert "no architecture of transformers is this model" in str(error) and not (folder / "out").exists()
             return "refused"

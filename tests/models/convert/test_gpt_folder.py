@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
-from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt, write_gpt
+from nemo_vfm.models.convert.gpt_folder import load_gpt, write_gpt
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
 from nemo_vfm.models.gpt import GPT
 from tests.support.language_models import FAMILIES, scores, words, written
@@ -24,7 +24,7 @@ def test_scores_are_the_same_both_ways_for_texts_shorter_and_longer_than_any_win
 ) -> None:
     theirs = written(tmp_path / "theirs", family)
     ours = load_gpt(tmp_path / "theirs")
-    save_gpt(ours, tmp_path / "ours", most_tokens=256)
+    write_gpt(ours, dict(ours.named_parameters()), tmp_path / "ours", most_tokens=256)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
     for text in (words(), words()[:, :7]):
         with torch.no_grad():
@@ -148,12 +148,12 @@ def test_damage_and_strangers_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="says BloomForCausalLM"):
         load_gpt(tmp_path)
     with pytest.raises(UserError, match="is not empty"):
-        save_gpt(GPT(vocab=8, width=8, depth=1, heads=2, mlp_hidden=8), tmp_path, 16)
+        write_gpt(GPT(vocab=8, width=8, depth=1, heads=2, mlp_hidden=8), {}, tmp_path, 16)
 
 
 def test_what_transformers_has_no_name_for_is_not_written(tmp_path: Path) -> None:
     model = GPT(vocab=8, width=8, depth=1, heads=2, mlp_hidden=8, norm="layernorm1p",
                 rope=TextRope(long_context=LongContext()))  # fmt: skip
     with pytest.raises(DataError, match="the nearest, LlamaForCausalLM, cannot say norm layernorm1p"):
-        save_gpt(model, tmp_path / "out", 16)
+        write_gpt(model, {}, tmp_path / "out", 16)
     assert not (tmp_path / "out").exists()

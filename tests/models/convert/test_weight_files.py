@@ -16,7 +16,7 @@ from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.convert.weight_files import TRANSFORMERS
 from tests.support.language_models import scores, words, written
 
-INDEX, NORM = TRANSFORMERS.index, "model.norm.weight"
+INDEX, NORM = f"{TRANSFORMERS}.safetensors.index.json", "model.norm.weight"
 
 
 @pytest.fixture(scope="module")

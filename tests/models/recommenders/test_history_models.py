@@ -9,10 +9,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.din import DIN, LocalActivation
 from nemo_vfm.models.recommenders.history_transformer import HistoryEncoder, HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU, HstuLayers, time_buckets
-from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, draw_weights
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, first_weight
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 from tests.support.session_batches import session_batch
@@ -25,7 +26,7 @@ PLACES = DropoutPlaces(torch.arange(4), 0)
 
 def drawn(model):
     """With every weight random, also those that begin as zeros or ones."""
-    draw_weights(model, 1)
+    draw_weights(model, first_weight, 1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return model.double()

@@ -183,7 +183,7 @@ def test_a_kernel_that_does_not_give_the_formulas_numbers_is_not_used_and_said_s
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_the_cpu_gets_torchs_flash_kernel_for_every_precision(dtype):
-    assert isinstance(chosen(torch.zeros(1, 8, dtype=dtype))._one, CpuFlash)
+    assert isinstance(chosen(torch.device("cpu"), dtype, 8)._one, CpuFlash)
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,9 @@ def test_any_number_of_threads_gives_the_same_bits():
 def test_a_refused_step_leaves_no_trace():
     def refused_first(tables, step):
         backward(tables, batch(step + 50))
-        assert tables.pending > 0 and tables.squared_norm(1.0) > 0
+        assert tables.squared_norm(1.0) > 0
         tables.forget()
-        assert tables.pending == 0 and tables.squared_norm(1.0) == 0
+        assert tables.squared_norm(1.0) == 0
         whole(tables, step)
 
     require_equal(trained(RowAdam(0.1), refused_first), trained(RowAdam(0.1), whole))
@@ -166,7 +166,7 @@ def test_a_step_of_no_weight_is_refused_before_anything_changes(weight):
     with pytest.raises(ValueError, match="must be above 0 and finite"):
         tables.update(weight)
     require_equal(tables.state(), before)
-    assert tables.pending > 0
+    assert tables.squared_norm(1.0) > 0
 
 
 def test_places_for_some_lookups_only_are_refused_before_anything_changes():

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from nemo_vfm.synth.filters.similar_rows import SimilarRows
 from nemo_vfm.synth.filters.text_length import TextLength
 from nemo_vfm.synth.filters.turn_texts import turns_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Draft, Dropped, Program, RowFailed, said
+from nemo_vfm.synth.programs.row_program import Draft, Program, RowFailed, RowProgram, ended_row, said
 from nemo_vfm.synth.programs.synthesize import Synthesize
 from nemo_vfm.text.documents import Documents
 from tests.dedup.texts.made_texts import changed, sentences
@@ -41,17 +40,6 @@ def draft(asked: str = "Why?", answer: str = "Because.", **more: Any) -> Draft:
     return Draft([said("user", asked), said("assistant", answer)], more=more)
 
 
-@dataclass(frozen=True)
-class Given:
-    """A row that is made already."""
-
-    made: Draft
-
-    def row(self) -> Program[Draft | Dropped]:
-        yield []
-        return self.made
-
-
 class GivenRows:
     """Rows that are made already."""
 
@@ -67,9 +55,9 @@ class GivenRows:
     def most_rows(self) -> int:
         return len(self._drafts)
 
-    def candidates(self) -> Program[Iterator[Given]]:
+    def candidates(self) -> Program[Iterator[RowProgram]]:
         yield []
-        return map(Given, self._drafts)
+        return map(ended_row, self._drafts)
 
 
 def kept(rule: Any, drafts: Sequence[Draft]) -> list[str | None]:

@@ -120,7 +120,7 @@ def test_how_many_quotations_of_how_many_words_are_asked_for(settings: dict[str,
 @pytest.mark.parametrize("turns", [1, 4])
 def test_a_dialogue_has_so_many_turns(turns: int) -> None:
     tasks = GivenTasks(rows=ListedRows(rows=[{"prompt": "Ask."}]), column="prompt")
-    program = next(iter(told(Dialogues(tasks=tasks, personas=["a cook"], turns=turns).candidates(), ""))).row()
+    program = next(iter(told(Dialogues(tasks=tasks, personas=["a cook"], turns=turns).candidates(), "")))
     said, asks = 0, next(program)
     with pytest.raises(StopIteration) as end:
         while True:
@@ -138,7 +138,7 @@ def drafted(pipeline: Any, answer: str) -> Draft:
 
 def first(pipeline: Any, answer: str) -> Any:
     """What becomes of the first row, where a model says the same to everything."""
-    return told(next(iter(told(pipeline.candidates(), answer))).row(), answer)
+    return told(next(iter(told(pipeline.candidates(), answer))), answer)
 
 
 def told(program: Any, answer: str) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
-from nemo_vfm.synth.pipelines.incapable import Incapable, Refusal
+from nemo_vfm.synth.pipelines.incapable import Incapable
 from nemo_vfm.synth.programs.judgement import says_yes
 from nemo_vfm.synth.programs.row_program import RowFailed
 from tests.support.told_models import ToldModel, ledger_of, ran
@@ -72,7 +72,7 @@ def test_further_lists_are_further_answers_and_a_request_counts_once() -> None:
     assert [(ask.values["limit"], ask.sample) for ask in asks] == [("fly", 0), ("see", 0), ("fly", 1), ("see", 1)]
     with pytest.raises(StopIteration) as stop:
         program.send(["1. a\n2. b", "1. c", "1. d\n2. a", "1. e\n2. f\n3. g"])
-    assert [(one.request, one.limit) for one in stop.value.value] == [
+    assert [(ask.values["request"], ask.values["limit"]) for row in stop.value.value for ask in next(row)] == [
         ("a", "fly"), ("c", "see"), ("d", "fly"), ("e", "see"), ("b", "fly"), ("f", "see")
     ]  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_further_lists_are_further_answers_and_a_request_counts_once() -> None:
 def test_a_model_that_lists_nothing_and_an_empty_reply_are_failures(tmp_path: Path) -> None:
     with pytest.raises(NemoVfmError, match=r"none of the model's answers .* was a list"):
         ran(tmp_path, "incapable", generator=ToldModel(lambda messages: "Gladly!"))
-    program = Refusal("Call her.", "call").row()
+    program = Incapable(limits=["call"]).row("Call her.", "call")
     next(program)
     with pytest.raises(RowFailed, match="the reply is empty"):
         program.send([" Reply: "])

@@ -12,7 +12,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.instruction_kinds import KINDS, draw, instruction_of
 from nemo_vfm.synth.embedded import made_obedience
 from nemo_vfm.synth.embedded.word_draw import WordDraw
-from nemo_vfm.synth.pipelines.instructions import InstructedTask, Instructions
+from nemo_vfm.synth.pipelines.instructions import Instructions
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from nemo_vfm.synth.programs.row_program import Dropped, RowFailed, Task, said
 from tests.support.told_models import ToldModel, ledger_of, ran
@@ -79,7 +79,7 @@ def test_answers_that_break_an_instruction_are_dropped_by_its_kind(tmp_path: Pat
 
 def test_an_answer_of_the_second_attempt_is_kept() -> None:
     pipeline = Instructions(tasks=TopicTasks(), attempts=2, kinds=["no_commas"], most=1)
-    program = InstructedTask(pipeline, Task([said("user", "Why?")], licence="CC0"), "one_turn").row()
+    program = pipeline.row(Task([said("user", "Why?")], licence="CC0"), "one_turn")
     (first,) = next(program)
     (again,) = program.send(["Well, no."])
     assert (first.sample, again.sample) == (0, 1) and first.before == again.before
@@ -91,7 +91,7 @@ def test_an_answer_of_the_second_attempt_is_kept() -> None:
 
 def test_a_first_answer_that_obeys_already_is_nothing_to_revise() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas"])
-    program = InstructedTask(pipeline, Task([said("user", "Why?")]), "revise").row()
+    program = pipeline.row(Task([said("user", "Why?")]), "revise")
     next(program)
     with pytest.raises(StopIteration) as stop:
         program.send(["No."])
@@ -99,9 +99,8 @@ def test_a_first_answer_that_obeys_already_is_nothing_to_revise() -> None:
 
 
 def test_a_user_who_says_the_same_again_drops_the_row() -> None:
-    program = InstructedTask(
-        Instructions(tasks=TopicTasks(), kinds=["no_commas"]), Task([said("user", "Why?")]), "all_turns"
-    ).row()
+    pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas"])
+    program = pipeline.row(Task([said("user", "Why?")]), "all_turns")
     next(program)
     (ask,) = program.send(["It is so."])
     assert ask.prompt == "next_turn" and "[assistant]\nIt is so." in ask.values["transcript"]
@@ -113,15 +112,15 @@ def test_a_user_who_says_the_same_again_drops_the_row() -> None:
 def test_a_task_that_no_instruction_fits_fails_and_a_conversation_keeps_its_turns() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["repeat_prompt"], forms=["one_turn"])
     with pytest.raises(RowFailed, match="no instruction of the kinds fits"):
-        next(InstructedTask(pipeline, Task([said("user", "Two\nlines")]), "one_turn").row())
+        next(pipeline.row(Task([said("user", "Two\nlines")]), "one_turn"))
     turns = [said("user", "u"), said("assistant", "a"), said("user", "Why?")]
-    (ask,) = next(InstructedTask(pipeline, Task(turns), "one_turn").row())
+    (ask,) = next(pipeline.row(Task(turns), "one_turn"))
     assert ask.before[:2] == tuple(turns[:2]) and ask.before[2]["content"].startswith("Why?\n\n")
 
 
 def test_what_suits_one_turn_alone_is_not_asked_of_several() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas", "repeat_prompt"], most=2)
-    first = [next(InstructedTask(pipeline, Task([said("user", f"Why {n}?")]), "all_turns").row()) for n in range(8)]
+    first = [next(pipeline.row(Task([said("user", f"Why {n}?")]), "all_turns")) for n in range(8)]
     told = [ask.before[0]["content"] for (ask,) in first]
     assert all("comma" in text and "request above" not in text for text in told)
 

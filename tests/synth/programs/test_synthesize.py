@@ -314,16 +314,11 @@ def test_another_seed_asks_all_anew_and_the_first_one_recalls_its_own(tmp_path: 
     assert asked[0] == asked[1] > 5 and asked[2] == 0
 
 
-class _Shared:
+def shared(number: int) -> Any:
     """A program that asks one question twice, and one of its own."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def row(self) -> Any:
-        answers = yield [Ask(None, before=({"role": "user", "content": text},))
-                         for text in ("What is shared?", "What is shared?", f"And alone, {self.number}?")]  # fmt: skip
-        return str(answers)
+    answers = yield [Ask(None, before=({"role": "user", "content": text},))
+                     for text in ("What is shared?", "What is shared?", f"And alone, {number}?")]  # fmt: skip
+    return str(answers)
 
 
 def test_an_answer_that_rows_share_is_paid_once_and_one_that_was_known_is_paid_too(tmp_path: Path) -> None:
@@ -334,7 +329,7 @@ def test_an_answer_that_rows_share_is_paid_once_and_one_that_was_known_is_paid_t
     for asked in (4, 0):
         journal = Journal(file=tmp_path / "answers.jsonl")
         runner = ProgramRunner(Asker(chat=Costly(error_rate=0), journal=journal, pace=Pace(start=1, most=1)), {})
-        assert len([*runner.rows([_Shared(number) for number in range(3)], 3)]) == 3
+        assert len([*runner.rows(map(shared, range(3)), 3)]) == 3
         use = runner.uses["generator"]
         assert (use.asked, use.asked + use.recalled) == (asked, 9)
         assert (use.cost.tokens_in, use.cost.tokens_out) == (4 * 10, 4 * 3), "four questions, whoever asked them"

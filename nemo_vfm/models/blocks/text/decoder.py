@@ -59,7 +59,6 @@ class AttentionCache(Protocol):
 
     def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, window: int | None, /) -> Tensor:
         """(B, H, S, E): attention of new tokens over themselves and what came before, no farther than the window."""
-        ...
 
 
 class KeyValues:
@@ -131,7 +130,6 @@ class CausalAttention(nn.Module):
         self.out = Linear(sizes.heads * sizes.head_dim, sizes.width, bias=False)
 
     def fused_rows(self) -> dict[str, dict[str, int]]:
-        """See `HasFusedLinears`."""
         return {"qkv": {"q": self.queries * self.head_dim, "k": self.head_dim, "v": self.head_dim}}
 
     def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:

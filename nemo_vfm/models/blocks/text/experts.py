@@ -31,7 +31,6 @@ class Perceptron(nn.Module):
         self.down = Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape as x."""
         hidden = self.up(x)
         if self.gate is None:
             hidden = ACTIVATIONS[self.activation](hidden)
@@ -41,12 +40,8 @@ class Perceptron(nn.Module):
         return y
 
 
-def _squared_relu(x: Tensor) -> Tensor:
-    """So et al. 2021 (arXiv 2109.08668): max(0, x)^2."""
-    return F.relu(x).square()
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
+#: The first is max(0, x)^2 of So et al. 2021 (arXiv 2109.08668).
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": lambda x: F.relu(x).square(), "gelu": F.gelu}
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": partial(F.gelu, approximate="tanh")}
 _MOST_EXPERTS = 4096
 
@@ -115,7 +110,6 @@ class MixtureOfExperts(nn.Module):
 
     @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
-        """Same shape as x."""
         x_TD = x.flatten(0, -2)
         probabilities_TX = self.router(x_TD).float().softmax(-1)
         weights_TK, chosen_TK = probabilities_TX.topk(self.per_token, dim=-1)

@@ -77,7 +77,11 @@ class YarnScaling:
     def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
         """Each frequency, or it divided by `factor`, or between the two."""
         count = len(frequencies_R)
-        low, high = (self._place(turns, theta, 2 * count) for turns in (self.beta_fast, self.beta_slow))
+        # Places of the frequencies that turn so often within `trained_on` tokens (the paper's equation 12).
+        low, high = (
+            2 * count * math.log(self.trained_on / (turns * 2 * math.pi)) / (2 * math.log(theta))
+            for turns in (self.beta_fast, self.beta_slow)
+        )
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * count - 1)
@@ -90,10 +94,6 @@ class YarnScaling:
         """Refuse a base with which frequencies do not fall."""
         if theta <= 1:
             raise ValueError(f"theta must be above 1 for YaRN, which compares frequencies, got {theta}")
-
-    def _place(self, turns: float, theta: float, rotated: int) -> float:
-        """The place of the frequency that turns so often within `trained_on` tokens (the paper's equation 12)."""
-        return rotated * math.log(self.trained_on / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
 def default_yarn_magnitude(factor: float, scale: float = 1.0) -> float:

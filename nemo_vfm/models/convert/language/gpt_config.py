@@ -27,7 +27,14 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     """What GPT is to be built with."""
     family = family_of(config)
     _require_known(config, family)
-    sizes = _sizes(config, family)
+    # What may be missing or null follows from the others: null always in the same way, missing by the family.
+    given: dict[str, Json] = {"num_key_value_heads": family.groups, "head_dim": family.head_dim, **config}
+    if given["num_key_value_heads"] is None:
+        given["num_key_value_heads"] = given.get("num_attention_heads")
+    if given["head_dim"] is None:
+        width, heads = (whole(given, *SIZES[name]) for name in ("width", "heads"))
+        given["head_dim"] = width // heads
+    sizes = {name: whole(given, *key) for name, key in SIZES.items()}
     rope, near = ropes_of(config, family)
     if MOST_TOKENS[0] in config:
         whole(config, *MOST_TOKENS)
@@ -79,17 +86,6 @@ def _require_known(config: Mapping[str, Json], family: Family) -> None:
     if unknown := [f"{shown(key)}: {shown(config[key])}" for key in config if key not in known]:
         raise DataError(f"config.json of a {family.architecture} says {', '.join(unknown)}, which is unknown and may "
                         f"change what the model computes; delete what does not")  # fmt: skip
-
-
-def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
-    """What may be missing or null follows from the others: null always in the same way, missing by the family."""
-    told: dict[str, Json] = {"num_key_value_heads": family.groups, "head_dim": family.head_dim, **config}
-    if told["num_key_value_heads"] is None:
-        told["num_key_value_heads"] = told.get("num_attention_heads")
-    if told["head_dim"] is None:
-        width, heads = (whole(told, *SIZES[name]) for name in ("width", "heads"))
-        told["head_dim"] = width // heads
-    return {name: whole(told, *key) for name, key in SIZES.items()}
 
 
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
@@ -155,7 +151,15 @@ def window_of(
     is_on = told["sliding_window"] is not None
     if "switched" in family.window:
         is_on &= flag(config, "use_sliding_window", False)
-    layers = _usual_layers(config, family, depth) if is_on or family.window == "by layer" else []
+    # Blocks with a window where `layer_types` is missing.
+    layers = list(range(depth)) if is_on else []
+    if family.window == "by layer":
+        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
+        layers = [layer for layer in range(depth) if (layer + 1) % every]
+    elif family.window == "switched by layer" and is_on:
+        first = config.get("max_window_layers", 28)
+        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
+        layers = layers[first:]
     if (types := config.get("layer_types")) is not None:
         is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
         usual = None if is_free else layers
@@ -174,18 +178,6 @@ def window_of(
         raise DataError(f"config.json of a {family.architecture} says sliding_window: {tokens}, and transformers has "
                         f"no such window there; set it to null")  # fmt: skip
     return SlidingWindow(tokens, None if len(layers) == depth else tuple(layers), near) if layers else None
-
-
-def _usual_layers(config: Mapping[str, Json], family: Family, depth: int) -> list[int]:
-    """Blocks with a window where `layer_types` is missing."""
-    if family.window == "by layer":
-        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
-        return [layer for layer in range(depth) if (layer + 1) % every]
-    if family.window == "switched by layer":
-        first = config.get("max_window_layers", 28)
-        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
-        return list(range(first, depth))
-    return list(range(depth))
 
 
 def window_told(model: GPT, family: Family) -> dict[str, Json]:

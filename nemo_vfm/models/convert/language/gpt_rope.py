@@ -83,7 +83,14 @@ def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
 
 
 def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> TextRope:
-    kind = _kind(told, family)
+    kinds = [told[key] for key in ("rope_type", "type") if key in told] or ["default"]
+    if family.stretches == {"longrope"}:  # Phi-3's other names for it
+        kinds = ["longrope" if same(kind, "su") or same(kind, "yarn") else kind for kind in kinds]
+    for kind in kinds:
+        if not isinstance(kind, str) or kind not in _KINDS or kind != kinds[0]:
+            raise DataError(f"config.json asks for rotary positions of type {shown(kind)}; known are "
+                            f"{', '.join(_KINDS)}, under one name")  # fmt: skip
+    kind = str(kinds[0])
     if kind != "default" and kind not in family.stretches:
         raise DataError(f"config.json of a {family.architecture} asks for rotary positions of type {kind}, which "
                         f"versions 4 and 5 of transformers do not both read there")  # fmt: skip
@@ -106,17 +113,6 @@ def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) 
     except ValueError as error:
         raise DataError(f"config.json asks for impossible rotary positions: {error}") from error
     return TextRope(theta=theta, share=share, long_context=stretch)
-
-
-def _kind(told: Mapping[str, Json], family: Family) -> str:
-    kinds = [told[key] for key in ("rope_type", "type") if key in told] or ["default"]
-    if family.stretches == {"longrope"}:  # Phi-3's other names for it
-        kinds = ["longrope" if same(kind, "su") or same(kind, "yarn") else kind for kind in kinds]
-    for kind in kinds:
-        if not isinstance(kind, str) or kind not in _KINDS or kind != kinds[0]:
-            raise DataError(f"config.json asks for rotary positions of type {shown(kind)}; known are "
-                            f"{', '.join(_KINDS)}, under one name")  # fmt: skip
-    return str(kinds[0])
 
 
 def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> Stretch | None:

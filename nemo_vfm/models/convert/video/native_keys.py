@@ -9,20 +9,17 @@ from typing import Final, Literal
 
 #: Cosmos 1; Cosmos-Predict2 and 2.5; Cosmos 1 of NeMo.
 Version = Literal["1", "2", "nemo"]
-#: Inside a block of Wan: diffusers -> native; linears alone.
-WAN_LINEARS: Final[Mapping[str, str]] = {
+#: Inside a block of Wan: diffusers -> native.
+WAN_BLOCK: Final[dict[str, str]] = {
     **{f"attn1.to_{x}": f"self_attn.{x}" for x in "qkv"}, "attn1.to_out.0": "self_attn.o",
     **{f"attn2.to_{x}": f"cross_attn.{x}" for x in "qkv"}, "attn2.to_out.0": "cross_attn.o",
     "attn2.add_k_proj": "cross_attn.k_img", "attn2.add_v_proj": "cross_attn.v_img",
     "ffn.net.0.proj": "ffn.0", "ffn.net.2": "ffn.2",
-}  # fmt: skip
-#: Wan: diffusers -> native.
-_WAN_BLOCK = {
-    **WAN_LINEARS, **{f"attn1.norm_{x}": f"self_attn.norm_{x}" for x in "qk"},
+    **{f"attn1.norm_{x}": f"self_attn.norm_{x}" for x in "qk"},
     **{f"attn2.norm_{x}": f"cross_attn.norm_{x}" for x in "qk"}, "attn2.norm_added_k": "cross_attn.norm_k_img",
     "norm2": "norm3",
 }  # fmt: skip
-_WAN_OUTSIDE = {
+WAN_OUTSIDE: Final[dict[str, str]] = {
     "patch_embedding": "patch_embedding",
     "proj_out": "head.head",
     "condition_embedder.time_embedder.linear_1": "time_embedding.0",
@@ -39,8 +36,8 @@ _WAN_OUTSIDE = {
 _WAN_TABLES = {
     "scale_shift_table": "head.modulation", "condition_embedder.image_embedder.pos_embed": "img_emb.emb_pos",
 }  # fmt: skip
-#: Inside a block of Cosmos-Predict2 and 2.5: diffusers -> native; linears alone.
-COSMOS_LINEARS: Final[Mapping[str, str]] = {
+#: Inside a block of Cosmos-Predict2 and 2.5: diffusers -> native.
+COSMOS_2_BLOCK: Final[dict[str, str]] = {
     **{f"attn{n}.to_{x}": f"{kind}_attn.{x}_proj" for n, kind in ((1, "self"), (2, "cross")) for x in "qkv"},
     "attn1.to_out.0": "self_attn.output_proj", "attn2.to_out.0": "cross_attn.output_proj",
     "ff.net.0.proj": "mlp.layer1", "ff.net.2": "mlp.layer2",
@@ -48,11 +45,8 @@ COSMOS_LINEARS: Final[Mapping[str, str]] = {
         f"norm{n}.linear_{k}": f"adaln_modulation_{kind}.{k}"
         for n, kind in ((1, "self_attn"), (2, "cross_attn"), (3, "mlp")) for k in (1, 2)
     },
-}  # fmt: skip
-_COSMOS_2_BLOCK = {
-    **COSMOS_LINEARS,
     **{f"attn{n}.norm_{x}": f"{kind}_attn.{x}_norm" for n, kind in ((1, "self"), (2, "cross")) for x in "qk"},
-}
+}  # fmt: skip
 #: A block of Cosmos 1 is three: self-attention, cross-attention, perceptron. A projection and its norm are a pair.
 _COSMOS_1_BLOCK = {
     **{f"attn{n + 1}.to_{x}": f"blocks.{n}.block.attn.to_{x}.0" for n in (0, 1) for x in "qkv"},
@@ -75,15 +69,15 @@ _OUTSIDE_1 = _BOTH | {
     **{f"norm_out.linear_{n}": f"final_layer.adaLN_modulation.{n}" for n in (1, 2)},
     **{f"learnable_pos_embed.pos_emb_{x}": f"extra_pos_embedder.pos_emb_{x}" for x in "thw"},
 }  # fmt: skip
+COSMOS_2_OUTSIDE: Final[dict[str, str]] = _BOTH | {
+    "time_embed.norm": "t_embedding_norm", "crossattn_proj.0": "crossattn_proj.0",
+    **{f"norm_out.linear_{n}": f"final_layer.adaln_modulation.{n}" for n in (1, 2)},
+}  # fmt: skip
 _OUTSIDE: Final[Mapping[Version, Mapping[str, str]]] = {
-    "1": _OUTSIDE_1, "nemo": _OUTSIDE_1,
-    "2": _BOTH | {
-        "time_embed.norm": "t_embedding_norm", "crossattn_proj.0": "crossattn_proj.0",
-        **{f"norm_out.linear_{n}": f"final_layer.adaln_modulation.{n}" for n in (1, 2)},
-    },
+    "1": _OUTSIDE_1, "2": COSMOS_2_OUTSIDE, "nemo": _OUTSIDE_1,
 }  # fmt: skip
 _INSIDE: Final[Mapping[Version, Mapping[str, str]]] = {
-    "1": _COSMOS_1_BLOCK, "2": _COSMOS_2_BLOCK, "nemo": _NEMO_BLOCK,
+    "1": _COSMOS_1_BLOCK, "2": COSMOS_2_BLOCK, "nemo": _NEMO_BLOCK,
 }  # fmt: skip
 _BLOCKS: Final[Mapping[Version, str]] = {"1": "blocks.block", "2": "blocks.", "nemo": "decoder.layers."}
 _BLOCK = re.compile(r"transformer_blocks\.(\d+)\.(.+)")
@@ -113,11 +107,11 @@ def wan_name(name: str) -> str:
         return _WAN_TABLES[name]
     stem, _, kind = name.rpartition(".")
     if not name.startswith("blocks."):
-        return f"{_WAN_OUTSIDE[stem]}.{kind}"
+        return f"{WAN_OUTSIDE[stem]}.{kind}"
     if kind == "scale_shift_table":
         return f"{stem}.modulation"
     _, number, inside = stem.split(".", 2)
-    return f"blocks.{number}.{_WAN_BLOCK[inside]}.{kind}"
+    return f"blocks.{number}.{WAN_BLOCK[inside]}.{kind}"
 
 
 def is_left_out(name: str) -> bool:

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_folder
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.foreign import ForeignTensors
-from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.models.convert.tensor_parts import TensorParts
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, native_name, prefixes_of
 from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
@@ -76,7 +75,7 @@ class NativeWeights(SourceFolder):
     def __init__(
         self, path: Path, given: ForeignTensors, *, key: str | None = None, stretch: Sequence[float] | None = None
     ) -> None:
-        self.folder, self._stack, self.streams = path, ExitStack(), given.others
+        self.folder, self._stack, self._others = path, ExitStack(), given.others
         names = given.source.keys()
         found = prefixes_of(names)
         self.prefix = _chosen(found, key)
@@ -85,32 +84,21 @@ class NativeWeights(SourceFolder):
         source = parts or given.source
         self._files = dict.fromkeys(source.keys(), source)
         own = {name.removeprefix(self.prefix) for name in self._files if name.startswith(self.prefix)}
-        self.config = config_of(version, own, lambda name: self._shape(self.prefix + name), stretch)
+        self.config = config_of(
+            version, own, lambda name: tuple(source.get_slice(self.prefix + name).get_shape()), stretch
+        )
         self.arguments = cosmos_family.arguments_of(self.config)
-        if parts is None:
-            self.model = _unborn(path, self.arguments)
-            self._maps = native_maps(self.model, version, self.prefix)
-        else:
-            self._cut_modulations(parts)
-        self._require_whole(found)
-        self._require_shapes()
-
-    def _cut_modulations(self, parts: TensorParts) -> None:
-        """Of NeMo's, which has one for three parts of a block; see `nemo_maps`."""
         depth, width, rank = (self.arguments[key] for key in ("depth", "width", "modulation_rank"))
-        if is_mixed(parts, self.prefix, depth, width, rank):
+        if parts is not None and is_mixed(parts, self.prefix, depth, width, rank):
             self.config["adaln_lora_dim"] = self.arguments["modulation_rank"] = 3 * rank
             self.note = (f"training has mixed the modulations of the parts of a block, so each part has the rank "
                          f"{3 * rank} instead of {rank}")  # fmt: skip
-        self.model = _unborn(self.folder, self.arguments)
-        self._maps = nemo_maps(self.model, native_maps(self.model, "1", self.prefix), parts, self.prefix, rank)
-        self._files = dict.fromkeys(parts.keys(), parts)
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
-
-    def _require_whole(self, found: Mapping[str, Version]) -> None:
-        """What is not used must be known to change nothing: tables, counters, another network, an optimizer."""
+        self.model = without_memory(DiT, self.arguments, f"{path.name} has the tensors of")
+        self._maps = native_maps(self.model, "1" if version == "nemo" else version, self.prefix)
+        if parts is not None:  # NeMo has one modulation for three parts of a block
+            self._maps = nemo_maps(self.model, self._maps, parts, self.prefix, rank)
+            self._files = dict.fromkeys(parts.keys(), parts)
+        # What is not used must be known to change nothing: tables, counters, another network, an optimizer.
         above = self.prefix[: self.prefix.rstrip(".").rfind(".") + 1]
         rest = tuple(prefix for prefix in found if prefix != self.prefix and prefix)
         beside = [
@@ -120,17 +108,11 @@ class NativeWeights(SourceFolder):
             or name.startswith("optim")
         ]  # fmt: skip
         self._require_all_used(beside)
-
-    def left(self) -> list[str]:
-        """What is not read: other networks, tables, counters, streams of bytes."""
-        return sorted({*super().left(), *self.streams})
+        self._require_shapes()
 
     def fingerprint(self) -> str:
         """The hash of the file, or of all files of the folder."""
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
-
-    def require_same_function(self, model: nn.Module) -> None:
-        """Nothing: such files are converted, together with the model that they mean."""
 
 
 def is_cosmos(names: Sequence[str]) -> bool:
@@ -226,14 +208,6 @@ def _chosen(found: Mapping[str, Version], key: str | None) -> str:
     return chosen[0]
 
 
-def _unborn(path: Path, arguments: Mapping[str, object]) -> DiT:
-    try:
-        with torch.device("meta"):
-            return DiT(**arguments)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise DataError(f"{path.name} has the tensors of an impossible model: {error}") from error
-
-
 def config_of(
     version: Version, names: Collection[str], shape_of: Callable[[str], Shape], stretch: Sequence[float] | None
 ) -> dict[str, Json]:
@@ -263,7 +237,9 @@ def config_of(
         raise DataError(f"its network takes {inputs} numbers of a patch and gives {outputs} channels, in heads of "
                         f"{head_dim} of {width}; of Cosmos are read those that take latents, a mark of given latents "
                         f"and a mark of padding")  # fmt: skip
-    depth = _depth(version, names)
+    numbers = {int(match[1]) for name in names if (match := _BLOCK[version].match(name)) and len(match[1]) < 5}
+    if numbers != set(range(depth := len(numbers))):
+        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {depth} up to {max(numbers)}")
     if stretch is None:
         stretch = _STRETCH.get(("1" if version == "nemo" else version, width, depth, marks, text))
     if stretch is None:
@@ -293,11 +269,3 @@ def _divided(numbers: int, what: str) -> int:
     if numbers % (PATCH[0] * PATCH[1] * PATCH[2]):
         raise DataError(f"{numbers} {what} are not those of patches of {PATCH}, which every published Cosmos has")
     return numbers // (PATCH[0] * PATCH[1] * PATCH[2])
-
-
-def _depth(version: Version, names: Collection[str]) -> int:
-    numbers = {int(match[1]) for name in names if (match := _BLOCK[version].match(name)) and len(match[1]) < 5}
-    if numbers != set(range(len(numbers))):
-        raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)} up to "
-                        f"{max(numbers)}")  # fmt: skip
-    return len(numbers)

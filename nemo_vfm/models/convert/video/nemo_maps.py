@@ -10,18 +10,19 @@ Letters: D width, R rank of the published modulation.
 
 import re
 from collections.abc import Mapping
+from itertools import permutations
 from typing import Final
 
-from torch import Tensor
 from torch.nn.functional import pad
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
-from nemo_vfm.models.convert.tensor_parts import TensorParts, layers_of
+from nemo_vfm.models.convert.tensor_parts import TensorParts
 from nemo_vfm.models.convert.tensor_source import Box, TensorSource
 from nemo_vfm.models.dit import DiT
 
 _LAYERS, _DOWN, _UP = "decoder.layers.", "adaLN.adaLN_modulation.1.weight", "adaLN.adaLN_modulation.2.weight"
+_MOST_LAYERS = 10_000
 _PARTS = 3  # self-attention, cross-attention, perceptron
 #: Inside a block: ours -> NeMo's, the same numbers in the same order.
 _INSIDE: Final[Mapping[str, str]] = {
@@ -41,29 +42,28 @@ def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
     for name in source.keys():  # noqa: SIM118 (no mapping)
         rest = name.removeprefix(start)
         if name.startswith(start) and not re.match(r"\d+\.", rest):
-            parts.unstack(name, [f"{start}{number}.{rest}" for number in range(layers_of(source, name))])
+            shape = source.get_slice(name).get_shape()
+            if not shape or not 0 < shape[0] <= _MOST_LAYERS:
+                raise DataError(f"{name[:200]} has shape {tuple(shape)}, and a stack of 1 to {_MOST_LAYERS:,} layers "
+                                f"was expected")  # fmt: skip
+            parts.unstack(name, [f"{start}{number}.{rest}" for number in range(shape[0])])
     return parts
 
 
 def is_mixed(parts: TensorParts, prefix: str, depth: int, width: int, rank: int) -> bool:
     """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero."""
-    starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
+    starts, names = [f"{prefix}{_LAYERS}{number}." for number in range(depth)], set(parts.keys())
     for start in starts:
-        _require_shape(parts, start + _DOWN, (_PARTS * rank, width))
-        _require_shape(parts, start + _UP, (_PARTS * 3 * width, _PARTS * rank))
-    return any(_is_mixed(parts.get_tensor(start + _UP), rank) for start in starts)
-
-
-def _require_shape(parts: TensorParts, name: str, expected: tuple[int, ...]) -> None:
-    found = tuple(parts.get_slice(name).get_shape()) if name in parts.keys() else "missing"  # noqa: SIM118
-    if found != expected:
-        raise DataError(f"{name[:200]} is {found}; for a block of three parts, in a Cosmos of its size, {expected} was "
-                        f"expected")  # fmt: skip
-
-
-def _is_mixed(up: Tensor, rank: int) -> bool:
-    blocks = up.reshape(_PARTS, -1, _PARTS, rank)
-    return any(bool(blocks[row, :, column].any()) for row in range(_PARTS) for column in range(_PARTS) if row != column)
+        for name, expected in ((_DOWN, (_PARTS * rank, width)), (_UP, (_PARTS * 3 * width, _PARTS * rank))):
+            found = tuple(parts.get_slice(start + name).get_shape()) if start + name in names else "missing"
+            if found != expected:
+                raise DataError(f"{(start + name)[:200]} is {found}; for a block of three parts, in a Cosmos of its "
+                                f"size, {expected} was expected")  # fmt: skip
+    for start in starts:
+        blocks = parts.get_tensor(start + _UP).reshape(_PARTS, -1, _PARTS, rank)
+        if any(bool(blocks[row, :, column].any()) for row, column in permutations(range(_PARTS), 2)):
+            return True
+    return False
 
 
 def nemo_maps(
@@ -79,26 +79,20 @@ def nemo_maps(
         rank: R.
     """
     found = {name: target for name, target in outside.items() if not name.startswith("blocks.")}
+    width, ranks = model.width, [(part * rank, (part + 1) * rank) for part in range(_PARTS)]
     if model.modulation_rank != rank:
+        ranks = [(0, _PARTS * rank)] * _PARTS
         found["modulation.down.0.weight"] = _padded(found["modulation.down.0.weight"].names[0], 0, rank, model)
         found["modulation.up.0.weight"] = _padded(found["modulation.up.0.weight"].names[0], 1, rank, model)
+    downs: list[Box] = [(span, (0, width)) for span in ranks]
+    ups: list[Box] = [((3 * part * width, 3 * (part + 1) * width), span) for part, span in enumerate(ranks)]
     for number in range(model.depth):
         ours, theirs = f"blocks.{number}.", f"{prefix}{_LAYERS}{number}."
         found |= {f"{ours}{a}.weight": same(f"{theirs}{b}.weight") for a, b in _INSIDE.items()}
-        found |= _modulation(f"{ours}modulation.", theirs, parts, model.width, rank, model.modulation_rank != rank)
+        for kind, tensor, boxes in (("down", _DOWN, downs), ("up", _UP, ups)):
+            for part, name in enumerate(parts.cut(theirs + tensor, boxes)):
+                found[f"{ours}modulation.{kind}.{part}.weight"] = same(name)
     return found
-
-
-def _modulation(ours: str, theirs: str, parts: TensorParts, width: int, rank: int, mixed: bool) -> dict[str, TensorMap]:
-    thirds: list[tuple[int, int]] = [(part * rank, (part + 1) * rank) for part in range(_PARTS)]
-    ranks = [(0, _PARTS * rank)] * _PARTS if mixed else thirds
-    downs: list[Box] = [(span, (0, width)) for span in ranks]
-    ups: list[Box] = [((3 * part * width, 3 * (part + 1) * width), span) for part, span in enumerate(ranks)]
-    return {
-        f"{ours}{kind}.{part}.weight": same(name)
-        for kind, tensor, boxes in (("down", _DOWN, downs), ("up", _UP, ups))
-        for part, name in enumerate(parts.cut(theirs + tensor, boxes))
-    }
 
 
 def _padded(name: str, axis: int, rank: int, model: DiT) -> TensorMap:

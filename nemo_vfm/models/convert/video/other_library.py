@@ -1,10 +1,11 @@
 """Opens a folder of another library whose weights a model here can begin with, or says what it is."""
 
-import json
-from collections.abc import Callable, Collection
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.dcp_folder import checkpoint_in
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture, is_language_model
 from nemo_vfm.models.convert.language import gpt_families
@@ -19,10 +20,9 @@ from nemo_vfm.models.convert.video.transformer_folder import (
 )
 from nemo_vfm.models.convert.video.wan_native import is_wan, is_wan_folder
 from nemo_vfm.models.diffusers_codec import KINDS
-from nemo_vfm.models.pretrained import PIPELINE
+from nemo_vfm.models.pretrained import PIPELINE, told_mapping
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 
-_MAX_JSON_BYTES = 16 << 20
 _PICKLED = frozenset({".pt", ".pth", ".ckpt", ".bin", ".nemo"})
 
 
@@ -59,9 +59,9 @@ def require_read(folder: Path) -> None:
 
 def _named(folder: Path) -> str:
     """What a folder is that we do not read, and who does; empty where it is of no library that is known."""
-    index, config = _said(folder / PIPELINE), _said(folder / "config.json")
+    index, config = told_mapping(folder / PIPELINE), told_mapping(folder / "config.json")
     if kind := _text(index, "_class_name"):
-        network = _text(_said(folder / TRANSFORMER / "config.json"), "_class_name")
+        network = _text(told_mapping(folder / TRANSFORMER / "config.json"), "_class_name")
         inside = f" with a {network}" if network else ""
         return f"a pipeline of diffusers, {kind}{inside}, which is not read; diffusers.{kind} loads it"
     if kind := _text(config, "_class_name"):
@@ -82,45 +82,30 @@ def _named(folder: Path) -> str:
     return ""
 
 
-def _said(path: Path) -> dict[str, object]:
-    """A JSON file of somebody else's, as far as it is one."""
-    try:
-        found = json.loads(path.read_bytes()) if path.stat().st_size < _MAX_JSON_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _text(config: dict[str, object], key: str) -> str:
+def _text(config: Mapping[str, Json], key: str) -> str:
     value = config.get(key)
     return value[:80] if isinstance(value, str) and value.isprintable() else ""
 
 
 def require_converted(path: Path) -> None:
     """UserError where only `nemo-vfm convert` reads what is at a path, or nothing does."""
+    names: Iterable[str] = ()
     if path.is_dir():
         require_read(path)
+    elif path.is_file() and path.suffix == checkpoint_index.SUFFIX:
+        with suppress(CorruptCheckpoint):
+            names = tensor_file.read_header(path).shapes
     if path.is_dir() and checkpoint_in(path) is not None:
         what = "a distributed checkpoint of torch"
     elif is_wan_folder(path):
         what = "a Wan under its original names"
     elif path.is_file() and path.suffix in _PICKLED:
         what = "a file of another program"
-    elif _is_native(path, prefixes_of):
+    elif prefixes_of([*names]):
         what = "a Cosmos under the names of NVIDIA's programs"
-    elif _is_native(path, is_wan):
+    elif is_wan([*names]):
         what = "a Wan under its original or ComfyUI's names"
     else:
         return
     raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then "
                     f"weights.start_from=OUT")  # fmt: skip
-
-
-def _is_native(path: Path, mark: Callable[[Collection[str]], object]) -> bool:
-    """Whether a file of safetensors has names with a mark."""
-    if path.suffix != checkpoint_index.SUFFIX or not path.is_file():
-        return False
-    try:
-        return bool(mark(tensor_file.read_header(path).shapes))
-    except CorruptCheckpoint:
-        return False

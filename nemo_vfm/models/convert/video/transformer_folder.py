@@ -3,7 +3,6 @@
 Weights are safetensors, read a tensor at a time; no code of the folder is run.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,16 +18,15 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, write_files
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.models.pretrained import PIPELINE, checked_folder, read_mapping
+from nemo_vfm.models.pretrained import PIPELINE, checked_folder, read_mapping, told_mapping
 from nemo_vfm.models.wan import Wan
 
 TRANSFORMER, SECOND = "transformer", "transformer_2"
-_MAX_CONFIG_BYTES = 16 << 20
 _FILE_BYTES = 4 << 30
 #: What a network computes and the shapes of its weights do not tell.
 _MEANS = ("heads", "patch", "rope", "gelu", "noise_scale", "text_as_given", "qk_norm_eps", "padding_mask",
@@ -70,19 +68,9 @@ def transformer_in(folder: Path) -> Path | None:
     folder of the second to take that.
     """
     for found in (folder, folder / TRANSFORMER) if (folder / PIPELINE).is_file() else (folder,):
-        if _class_of(found / "config.json") in FAMILIES:
+        if told_mapping(found / "config.json").get("_class_name") in [*FAMILIES]:  # a list has no hash
             return found
     return None
-
-
-def _class_of(path: Path) -> object:
-    try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            return None
-        name = json.loads(path.read_bytes()).get("_class_name")
-    except (ValueError, AttributeError, RecursionError, OSError):
-        return None
-    return name if isinstance(name, str) else None
 
 
 @no_component
@@ -114,11 +102,8 @@ class TransformerFolder(SourceFolder):
         with ExitStack() as stack:
             self._files = opened(self.folder, stack, DIFFUSERS)
             self._require_blocks(self.family.blocks, self.arguments["depth"], "num_layers")
-            try:
-                with torch.device("meta"):
-                    self.model = self.family.kind(**self.arguments)
-            except ValueError as error:
-                raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
+            implied_by = f"{self.folder.name}/config.json describes"
+            self.model = without_memory(self.family.kind, self.arguments, implied_by)
             self._maps = self.family.tensors_of(self.model)
             self._require_all_used()
             self._require_shapes()
@@ -169,7 +154,7 @@ def write_transformer(
         raise UserError(f"{folder} is not empty; give the model its own folder")
     folder.mkdir(parents=True, exist_ok=True)
     maps = family.tensors_of(model)
-    write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype, names=DIFFUSERS)
+    write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype, stem=DIFFUSERS)
     write_json(folder / "config.json", config)  # last: without it nobody takes the folder for a model
 
 

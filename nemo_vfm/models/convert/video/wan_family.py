@@ -103,24 +103,19 @@ def tensors_of(model: Wan) -> dict[str, TensorMap]:
             f"{_EMBEDDER}.image_embedder.pos_embed", (model.image_positions, -1), (1, model.image_positions, -1)
         )
     for number in range(model.depth):
-        there |= _block(f"blocks.{number}", width, model.rope.head_dim)
+        block, head_dim = f"blocks.{number}", model.rope.head_dim
+        there |= _both({f"{block}.{ours}": f"{block}.{theirs}" for ours, theirs in _INSIDE.items()})
+        there[f"{block}.modulation.table"] = reshaped(f"{block}.scale_shift_table", (6, width), (1, 6, width))
+        for ours, theirs in _NORMS.items():  # positions turn the queries and keys of self-attention alone
+            there[f"{block}.self_attention.{ours}.weight"] = turned(f"{block}.attn1.{theirs}.weight", head_dim)
+            there[f"{block}.cross_attention.{ours}.weight"] = same(f"{block}.attn2.{theirs}.weight")
+        for kind in ("weight", "bias"):
+            q, k, v = (f"{block}.attn1.to_{x}.{kind}" for x in "qkv")
+            there[f"{block}.self_attention.qkv.{kind}"] = by_head((q, k, v), head_dim, (0, 1))
+            for ours, names in (("kv", ("to_k", "to_v")), ("image_kv", ("add_k_proj", "add_v_proj"))):
+                targets = [f"{block}.attn2.{name}.{kind}" for name in names]
+                there[f"{block}.cross_attention.{ours}.{kind}"] = by_head(targets, head_dim)
     return {name: there[name] for name, _ in model.named_parameters() if not is_adapter(name)}
-
-
-def _block(block: str, width: int, head_dim: int) -> dict[str, TensorMap]:
-    """Positions turn the queries and keys of self-attention alone."""
-    found = _both({f"{block}.{ours}": f"{block}.{theirs}" for ours, theirs in _INSIDE.items()})
-    found[f"{block}.modulation.table"] = reshaped(f"{block}.scale_shift_table", (6, width), (1, 6, width))
-    for ours, theirs in _NORMS.items():
-        found[f"{block}.self_attention.{ours}.weight"] = turned(f"{block}.attn1.{theirs}.weight", head_dim)
-        found[f"{block}.cross_attention.{ours}.weight"] = same(f"{block}.attn2.{theirs}.weight")
-    for kind in ("weight", "bias"):
-        q, k, v = (f"{block}.attn1.to_{x}.{kind}" for x in "qkv")
-        found[f"{block}.self_attention.qkv.{kind}"] = by_head((q, k, v), head_dim, (0, 1))
-        for ours, names in (("kv", ("to_k", "to_v")), ("image_kv", ("add_k_proj", "add_v_proj"))):
-            targets = [f"{block}.attn2.{name}.{kind}" for name in names]
-            found[f"{block}.cross_attention.{ours}.{kind}"] = by_head(targets, head_dim)
-    return found
 
 
 def _both(modules: Mapping[str, str]) -> dict[str, TensorMap]:

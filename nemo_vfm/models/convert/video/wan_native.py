@@ -16,13 +16,13 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_folder
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_source import TensorHeader, TensorSource
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
 from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened
-from nemo_vfm.models.pretrained import read_mapping
+from nemo_vfm.models.pretrained import read_mapping, told_mapping
 from nemo_vfm.models.wan import Wan
 
 COMFYUI = "model.diffusion_model."
@@ -60,20 +60,21 @@ class WanWeights(SourceFolder):
         self, path: Path, files: Mapping[str, TensorSource], others: Collection[str] = (), *, key: str | None = None,
         heads: int | None = None,
     ) -> None:  # fmt: skip
-        self.folder, self._stack, self._others = path, ExitStack(), list(others)
-        prefix = _chosen(prefixes_of(files), key)
+        self.folder, self._stack = path, ExitStack()
+        called = {found.rstrip("."): found for found in prefixes_of(files)}
+        if key not in called and (key is not None or len(called) != 1):
+            raise UserError(f"it has the networks {', '.join(name or '(without a name)' for name in called)}; name one "
+                            "of them by --key")  # fmt: skip
+        prefix = next(iter(called.values())) if key is None else called[key]
         scaled = ScaledTensors(files)
         self.num_scaled = len(scaled.scales)
         self._files = dict.fromkeys([name for name in scaled.keys() if name.startswith(prefix)], scaled)  # noqa: SIM118
-        self._others += sorted(set(files) - set(self._files) - set(scaled.scales.values()))
+        # Other networks, marks, scales of activations.
+        self._others = [*others, *(set(files) - set(self._files) - set(scaled.scales.values()))]
         names = {name.removeprefix(prefix) for name in self._files}
         self.config = config_of(names, lambda name: tuple(scaled.get_slice(prefix + name).get_shape()), heads)
         self.arguments = wan_family.arguments_of(self.config)
-        try:
-            with torch.device("meta"):
-                self.model = Wan(**self.arguments)
-        except ValueError as error:
-            raise DataError(f"{path.name} describes an impossible model: {error}") from error
+        self.model = without_memory(Wan, self.arguments, f"{path.name} describes")
         self._maps = wan_maps(self.model, prefix)
         self._require_all_used()
         self._require_shapes()
@@ -87,16 +88,9 @@ class WanWeights(SourceFolder):
             found._stack = stack.pop_all()
         return found
 
-    def left(self) -> list[str]:
-        """What is not read: other networks, marks, scales of activations."""
-        return sorted({*super().left(), *self._others})
-
     def fingerprint(self) -> str:
         """The hash of the file, or of all files of the folder."""
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
-
-    def require_same_function(self, model: torch.nn.Module) -> None:
-        """Nothing: such files are converted, together with the model that they mean."""
 
 
 class ScaledTensors:
@@ -123,7 +117,6 @@ class ScaledTensors:
         return TensorHeader(torch.float32, tuple(header.get_shape())) if wide else header
 
     def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor."""
         found = self._files[name].get_tensor(name)
         if (scale := self.scales.get(name)) is None:
             return found.float() if found.dtype in _FP8 else found
@@ -140,11 +133,7 @@ def is_wan(names: Collection[str]) -> bool:
 
 def is_wan_folder(folder: Path) -> bool:
     """Whether Wan's own programs wrote a folder."""
-    path = folder / "config.json"
-    try:
-        return path.is_file() and read_mapping(path).get("_class_name") == "WanModel"
-    except DataError:
-        return False
+    return told_mapping(folder / "config.json").get("_class_name") == "WanModel"
 
 
 def prefixes_of(names: Collection[str]) -> list[str]:
@@ -191,13 +180,3 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
         "image_dim": sizes("img_emb.proj.0.weight", 1)[0] if image else None,
         "added_kv_proj_dim": width if image else None, "pos_embed_seq_len": positions,
     }  # fmt: skip
-
-
-def _chosen(found: list[str], key: str | None) -> str:
-    if key is None and len(found) == 1:
-        return found[0]
-    called = {prefix.rstrip("."): prefix for prefix in found}
-    if key is None or key not in called:
-        raise UserError(f"it has the networks {', '.join(name or '(without a name)' for name in called)}; name one of "
-                        "them by --key")  # fmt: skip
-    return called[key]

@@ -68,10 +68,9 @@ def part_of(names: Collection[str], shape_of: Callable[[str], Shape]) -> WanPart
         return shape_of(name)
 
     if _VAE in names:
-        config = _residual(names, sizes) if _VAE_22 in names else _plain(names, sizes)
         kind = "2.2" if _VAE_22 in names else "2.1"
-        return WanPart(f"the autoencoder of Wan {kind}", "diffusion_pytorch_model.safetensors", config,
-                       {_vae_name(name): name for name in names})  # fmt: skip
+        return WanPart(f"the autoencoder of Wan {kind}", "diffusion_pytorch_model.safetensors",
+                       _vae_config(names, sizes), {_vae_name(name): name for name in names})  # fmt: skip
     theirs = {name if _TEXT_THEIRS in names else _text_name(name): name for name in names}
     config = _text(theirs, lambda name, dims: sizes(theirs.get(name, name), dims))
     return WanPart("a text encoder, T5", "model.safetensors", config, theirs)
@@ -90,7 +89,15 @@ def _vae_name(name: str) -> str:
         if match := re.fullmatch(r"middle\.1\.(norm|to_qkv|proj)", inside):
             return f"{side}.mid_block.attentions.0.{match[1]}.{kind}"
         if match := re.fullmatch(r"(?:down|up)samples\.(\d+)\.(?:(?:down|up)samples\.(\d+)\.)?(.+)", inside):
-            return f"{side}.{_place(side, int(match[1]), match[2], _inside(match[3], name))}.{kind}"
+            number, inner, inside = int(match[1]), match[2], _inside(match[3], name)
+            moves = inside in ("resample.1", "time_conv")
+            blocks, move = ("down_blocks", "downsampler") if side == "encoder" else ("up_blocks", "upsampler")
+            if inner is not None:  # 2.2 counts a layer within its stage, 2.1 through all stages
+                return f"{side}.{blocks}.{number}.{move if moves else f'resnets.{inner}'}.{inside}.{kind}"
+            if side == "encoder":
+                return f"{side}.{blocks}.{number}.{inside}.{kind}"
+            stage, layer = divmod(number, 4)
+            return f"{side}.{blocks}.{stage}.{'upsamplers.0' if moves else f'resnets.{layer}'}.{inside}.{kind}"
     raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
 
 
@@ -102,44 +109,23 @@ def _inside(words: str, name: str) -> str:
     raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
 
 
-def _place(side: str, number: int, inner: str | None, inside: str) -> str:
-    """Where diffusers has a layer: in 2.1 it is counted through all stages, in 2.2 within its stage."""
-    resnets = 2 if side == "encoder" else 3
-    moves = inside in ("resample.1", "time_conv")
-    if inner is not None:
-        blocks, last = ("down_blocks", "downsampler") if side == "encoder" else ("up_blocks", "upsampler")
-        return f"{blocks}.{number}.{last if moves else f'resnets.{inner}'}.{inside}"
-    if side == "encoder":
-        return f"down_blocks.{number}.{inside}"
-    stage, layer = divmod(number, resnets + 1)
-    return f"up_blocks.{stage}.{'upsamplers.0' if moves else f'resnets.{layer}'}.{inside}"
+def _vae_config(names: Collection[str], sizes: Callable[[str, int], Shape]) -> dict[str, Json]:
+    """Two layers and a halving in each stage but the last: of 2.1 counted through, of 2.2 within a stage."""
+    is_nested, patch, more = _VAE_22 in names, 1, dict[str, Json]()
 
+    def layer(stage: int, number: int) -> str:
+        inside = f"{stage}.downsamples.{number}" if is_nested else f"{3 * stage + number}"
+        return f"encoder.downsamples.{inside}"
 
-def _plain(names: Collection[str], sizes: Callable[[str, int], Shape]) -> dict[str, Json]:
-    """Of 2.1: two layers and a halving in each stage but the last, counted through."""
     numbers = [int(match[1]) for name in names if (match := re.match(r"encoder\.downsamples\.(\d{1,3})\.", name))]
-    stages = (max(numbers) + 2) // 3
-    dims = [sizes(f"encoder.downsamples.{3 * stage + 1}.residual.6.weight", 5)[0] for stage in range(stages)]
-    times = [f"encoder.downsamples.{3 * stage + 2}.time_conv.weight" in names for stage in range(stages - 1)]
-    return _vae(sizes, dims, times, 2 ** (stages - 1))
-
-
-def _residual(names: Collection[str], sizes: Callable[[str, int], Shape]) -> dict[str, Json]:
-    """Of 2.2: the same, counted within a stage, on patches of pixels."""
-    numbers = [int(match[1]) for name in names if (match := re.match(r"encoder\.downsamples\.(\d{1,3})\.", name))]
-    stages = max(numbers) + 1
-    inside = "encoder.downsamples.{}.downsamples.{}"
-    dims = [sizes(f"{inside.format(stage, 1)}.residual.6.weight", 5)[0] for stage in range(stages)]
-    times = [f"{inside.format(stage, 2)}.time_conv.weight" in names for stage in range(stages - 1)]
-    inputs, outputs = sizes("encoder.conv1.weight", 5)[1], sizes("decoder.head.2.weight", 5)[0]
-    patch = isqrt(inputs // 3)
-    return _vae(sizes, dims, times, 2 ** (stages - 1) * patch) | {
-        "is_residual": True, "in_channels": inputs, "out_channels": outputs, "patch_size": patch,
-        "decoder_base_dim": sizes("decoder.head.0.gamma", 4)[0],
-    }  # fmt: skip
-
-
-def _vae(sizes: Callable[[str, int], Shape], dims: list[int], times: list[bool], space: int) -> dict[str, Json]:
+    stages = max(numbers) + 1 if is_nested else (max(numbers) + 2) // 3
+    dims = [sizes(f"{layer(stage, 1)}.residual.6.weight", 5)[0] for stage in range(stages)]
+    times = [f"{layer(stage, 2)}.time_conv.weight" in names for stage in range(stages - 1)]
+    if is_nested:  # on patches of pixels
+        inputs, outputs = sizes("encoder.conv1.weight", 5)[1], sizes("decoder.head.2.weight", 5)[0]
+        patch = isqrt(inputs // 3)
+        more = {"is_residual": True, "in_channels": inputs, "out_channels": outputs, "patch_size": patch,
+                "decoder_base_dim": sizes("decoder.head.0.gamma", 4)[0]}  # fmt: skip
     base, channels = sizes("encoder.conv1.weight", 5)[0], sizes("conv2.weight", 5)[0]
     if channels not in _STATISTICS or any(dim % base for dim in dims):
         raise DataError(f"it has {channels} channels of latents, whose mean and deviation are not known; the published "
@@ -149,7 +135,7 @@ def _vae(sizes: Callable[[str, int], Shape], dims: list[int], times: list[bool],
         "_class_name": "AutoencoderKLWan", "base_dim": base, "z_dim": channels,
         "dim_mult": [dim // base for dim in dims], "num_res_blocks": 2, "attn_scales": [],
         "temperal_downsample": list(times), "dropout": 0.0, "latents_mean": list(mean), "latents_std": list(deviation),
-        "scale_factor_temporal": 2 ** sum(times), "scale_factor_spatial": space,
+        "scale_factor_temporal": 2 ** sum(times), "scale_factor_spatial": 2 ** (stages - 1) * patch, **more,
     }  # fmt: skip
 
 

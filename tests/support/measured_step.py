@@ -16,7 +16,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
@@ -39,7 +38,6 @@ class Measured:
     standing: int  #: of this, weights, gradients and optimizer; the gradients may be fewer then
 
 
-@no_component
 class MadeUp:
     """Inputs of random numbers for a model of latents or of text; its output is to be zero."""
 

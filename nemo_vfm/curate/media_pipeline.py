@@ -1,4 +1,4 @@
-"""Probes and examines the source's files; yields a record of each, with its clips and all findings about them.
+"""Runs the passes over the media: probes and examines the source's files, then encodes the clips that are kept.
 
 Several workers examine a long video, each a stretch of it. The shots follow from all glances in order. A shot that a
 worker guessed wrong, since it began in the middle, is examined again. A video that cannot be read to its end is
@@ -6,38 +6,41 @@ examined again as a whole.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
 from nemo_vfm.core import progress
+from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.log import Bar, bar, warn
+from nemo_vfm.core.log import bar, info, warn, warn_once
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.examine.examine_file import Examine, finite
+from nemo_vfm.curate.examine.examine_file import Examine, Probe, finite, mark_exact_duplicates, read_probed, state_of
 from nemo_vfm.curate.examine.findings import Cache, Findings, Missing
-from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_probed, state_of
 from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
-from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker, megapixels
+from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import Learned, MediaInfo, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.stage import ClipRecord, Learned, MediaInfo, Ready, SourceFile, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
+from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 from nemo_vfm.data.video.image_file import said_of_deep
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
+SEGMENT_S, MOST_SEGMENTS = 30.0, 32  # of a film whose clips one worker encodes
 Replies = list[Reply] | Lost
 PROBED = 2  #: changed when a probe finds out something else about the same file
-#: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
-#: beside eight of them for the rest: a whole one would never be free.
+#: Ray hides GPUs from a worker that requests none. So each worker that decodes or encodes there requests a slice, and a
+#: model beside eight of them requests the rest: a whole GPU would never be free.
 GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeWork:
-    """Settings of the second step of examination."""
+    """The second step of examination: the learned stages judge the frames that they asked for."""
 
     stages: Mapping[str, Learned]  #: the learned ones, by name
 
@@ -45,22 +48,17 @@ class JudgeWork:
         """Load every model; nothing here may crash, so nothing is isolated."""
         for stage in self.stages.values():
             stage.load()
-        return _Judge(self.stages)
-
-
-class _Judge:
-    def __init__(self, stages: Mapping[str, Learned]) -> None:
-        self._stages = stages
+        return self
 
     def do(self, item: object) -> Iterator[object]:
-        """The same reply with the findings of the learned stages, and without their frames."""
+        """The same reply with the findings of the learned stages instead of their frames."""
         if not isinstance(item, Reply):
             yield item  # how far the decoding is
             return
         found: dict[str, Json] = {}
         for name, frames_THWC in item.arrays.items():
             try:
-                (finding,) = self._stages[name].judge([frames_THWC])
+                (finding,) = self.stages[name].judge([frames_THWC])
                 vector = {} if finding.vector is None else {"vector": finding.vector}
                 found[name] = {"scores": finite(finding.scores), **vector}
             except NemoVfmError:
@@ -78,9 +76,9 @@ class Film:
     """One file under examination."""
 
     file: FileRecord  #: of the ledger
-    missing: Missing  #: what is to be found out
+    missing: Missing  #: what has yet to be found out
     splitter: object  #: of the recipe
-    open_jobs: int = 0  #: pieces that are not done
+    open_jobs: int = 0  #: pieces that are not done yet
     glances: dict[int, str] = field(default_factory=dict)  #: of each stretch, by its first frame
     holes: Sequence[int] = ()  #: see `VideoInfo.holes`
     looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
@@ -89,7 +87,7 @@ class Film:
 
     @property
     def info(self) -> MediaInfo:
-        """What its container says."""
+        """What its container reports."""
         assert self.file.info is not None
         return self.file.info
 
@@ -179,7 +177,7 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
 
 @dataclass(frozen=True, slots=True)
 class WorkContext:
-    """Who works, within which limits, and what is written about it."""
+    """The executor, its limits, and the record of its throughput."""
 
     executor: Executor  #: does the steps
     limits: Limits  #: of children that touch media
@@ -188,12 +186,23 @@ class WorkContext:
     def work(
         self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False
     ) -> Iterator[tuple[int, list[Reply] | Lost]]:
-        """Of each item, as it is finished, its number and its replies; and a bar of frames, else of items."""
+        """Each item's number and replies, once it is finished; shows a bar of frames, or else of items."""
         if not items:
             return
         start = time.perf_counter()
         with bar(title, total or len(items), unit="frames" if total else "") as line:
-            watch = Watch(_Frames(title, total, line).advance) if total else Watch()
+            done = 0
+
+            def advance(frames: int) -> None:
+                nonlocal done
+                if total:  # else the bar counts items
+                    done += frames  # what is done again after a worker died counts once more
+                    progress.frames(title, min(done, total), total)
+                    line.advance(frames)
+
+            if total:
+                progress.frames(title, 0, total)
+            watch = Watch(advance)
             for number, parts in self.executor.run(steps, items, watch):
                 yield number, parts if isinstance(parts, Lost) else valid(parts)
                 if not total:
@@ -203,27 +212,13 @@ class WorkContext:
         self.throughput.extend(watch.steps)
 
 
-class _Frames:
-    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more."""
-
-    def __init__(self, title: str, total: int, line: Bar) -> None:
-        self._title, self._total, self._line, self._done = title, total, line, 0
-        progress.frames(title, 0, total)
-
-    def advance(self, frames: int) -> None:
-        """So many more."""
-        self._done += frames
-        progress.frames(self._title, min(self._done, self._total), self._total)
-        self._line.advance(frames)
-
-
 def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:
     """A record of each file; those that have not changed since they were probed last are not opened."""
     operation, known = Probe(max_frames), Cache(folder)
     files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
     keys, new = {}, []
     for file in files:
-        # A name for what was found out about this very state of a file; empty where its state cannot be told.
+        # The key of the results for this very state of a file; empty if its state is not known.
         state = file.found.identity or file.state
         key = sha256_text(f"{PROBED}\0{file.found.name}\0{state}\0{max_frames}")[:32] if state else ""
         keys[file.found.name], file.rule = key, file.found.passed_over
@@ -255,7 +250,7 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
 def examine_all(
     files: Sequence[FileRecord], examine: Examine, findings: Findings, stages: Mapping[str, Stage], hands: WorkContext
 ) -> None:
-    """Split and score what is new, and fill in the clips of all readable files."""
+    """Split and score the files that need it, and fill in the clips of all readable files."""
     readable = [file for file in files if file.message is None and file.rule is None]
     work = [(file, missing) for file in readable if not (missing := findings.missing(file)).nothing]
     if any(missing.spans is None for _, missing in work) and isinstance(examine.splitter, Ready):
@@ -268,7 +263,25 @@ def examine_all(
         steps.append(Step("judge", JudgeWork(learned), gpus=rest))
     jobs = [job for file, missing in work for job in jobs_of(file, missing, examine)]
     while jobs:
-        jobs = _examined(jobs, steps, findings, hands)
+        items, following = [job.item() for job in jobs], list[ExamineJob]()
+        total = sum(job.num_frames for job in jobs)
+        for number, replies in hands.work("split and score", total, steps, items):
+            film = jobs[number].film
+            whole, more = jobs[number].done(replies)
+            following += more  # of videos that are examined in segments
+            if whole is None:
+                continue
+            why: str | None
+            if isinstance(whole, Lost):
+                why = f"{film.file.found.name}: {whole.message}"
+            elif "failed" in whole[-1].fact:
+                why = f"{film.file.found.name}: {whole[-1].fact['failed']}"
+            else:
+                why = findings.put(film.file, film.missing, whole)
+            if why is not None:
+                film.file.message = why
+                warn(f"failed: {named(film.file, why)}")
+        jobs = following
     paths: dict[str, tuple[Path, ...]] = {}  # of every file with the same bytes, by these
     for file in files:
         paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
@@ -278,31 +291,112 @@ def examine_all(
             warn(f"failed in part: {named(file, message)}")
 
 
-def _examined(
-    jobs: Sequence[ExamineJob], steps: Sequence[Step], findings: Findings, hands: WorkContext
-) -> list[ExamineJob]:
-    """Run the jobs and store their results; return the follow-up jobs of videos that were examined in segments."""
-    items, left = [job.item() for job in jobs], []
-    for number, replies in hands.work("split and score", sum(job.num_frames for job in jobs), steps, items):
-        whole, more = jobs[number].done(replies)
-        left += more
-        if whole is None:
-            continue
-        film = jobs[number].film
-        message: str | None
-        if isinstance(whole, Lost):
-            message = f"{film.file.found.name}: {whole.message}"
-        elif "failed" in whole[-1].fact:
-            message = f"{film.file.found.name}: {whole[-1].fact['failed']}"
-        else:
-            message = findings.put(film.file, film.missing, whole)
-        if message is not None:
-            film.file.message = message
-            warn(f"failed: {named(film.file, message)}")
-    return left
-
-
 def named(file: FileRecord, message: str) -> str:
     """The message with the file's name, once."""
     name = " ".join(file.found.name.split())  # as `reason_of` has it: a name must not begin a line of the log
     return message if name in message else f"{name}: {message}"
+
+
+def encode_kept(
+    files: Sequence[FileRecord],
+    records: Sequence[ClipRecord],
+    encode: Encode,
+    hands: WorkContext,
+    *,
+    decide: Callable[[Sequence[ClipRecord]], None],
+    ready: Callable[[], None],
+) -> None:
+    """Encode every clip that is kept, in `work/clips`, and record its size and sound.
+
+    A clip that cannot be encoded fails, so its duplicates may be kept instead: decide again until nothing changes.
+
+    Args:
+        decide: sets the fate of every clip that has not failed.
+        ready: called before anything is encoded; what it raises ends the run.
+    """
+    failed = -1
+    while failed != (failed := sum(record.message is not None for record in records)):
+        decide(records)
+        encode_missing(files, encode, hands, ready)
+    for record in records:
+        if record.decision == "kept":
+            fact = encode.media.fact_of(record)
+            record.width, record.height = fact["width"], fact["height"]
+            record.audio, record.audio_failure = fact["audio"], fact["audio_failure"]
+            record.scores |= fact["facts"]
+            record.restored = tuple(fact["restored"])
+
+
+def encode_missing(files: Sequence[FileRecord], encode: Encode, hands: WorkContext, ready: Callable[[], None]) -> None:
+    """Encode the kept clips of these files that are not encoded yet; one that cannot be encoded fails."""
+    work, items = [], []
+    for file in files:
+        absent = [clip for clip in file.clips if clip.decision == "kept" and encode.media.fact_of(clip) is None]
+        # One worker encodes the clips that begin in one stretch of the file, whatever else of it is encoded already. A
+        # long film has few stretches, since a container is read from end to end before its first frame is decoded.
+        info = file.info
+        stretch = max(SEGMENT_S * info.fps, info.num_frames / MOST_SEGMENTS) if info else float("inf")
+        by_stretch: dict[int, list[ClipRecord]] = {}
+        for clip in absent:
+            by_stretch.setdefault(int(clip.clip.first_frame / stretch), []).append(clip)
+        for missing in by_stretch.values():
+            clips = [
+                {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
+                for r in missing
+            ]
+            request = {
+                "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
+                "state": file.state, "clips": clips, "image": file.found.is_image,
+            }  # fmt: skip
+            pixels = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
+            items.append(Item(request, pixels, file.found.here))
+            work.append((file, missing))
+    if work:
+        ready()
+    on_gpu = encode.decode == "nvdec" or encode.transcode.encoder == "nvenc"
+    gpu_share = GPU_SLICE if on_gpu else 0.0
+    steps = [Step("transcode", MediaWork(encode, hands.limits, task="its encoding"), gpus=gpu_share)]
+    total = sum(record.clip.num_frames for _, missing in work for record in missing)
+    for number, replies in hands.work("transcode", total, steps, items):
+        _note(*work[number], replies, encode.media)
+
+
+def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:
+    """Record why clips are not encoded: each clip's own reason, or the one that ended the work on the file."""
+    name = file.found.name
+    if isinstance(replies, Lost):
+        why, messages = replies.message, {}
+    else:
+        why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
+        messages = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+    for record in missing:
+        if media.fact_of(record) is None:
+            record.message = messages.get(record.clip.id) or (why if name in why else f"{name}: {why}")
+
+
+def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
+    """Report once which codecs could be faster."""
+    usable(transcode.encoder)
+    check_decoding(decode)
+    if gpus() and transcode.encoder == "x264":
+        reason = why_not("nvenc")
+        info(f"nvenc does not work ({reason}): {COSTS['nvenc']}" if reason else "encoder=nvenc would encode on the GPU")
+    if gpus() and decode == "cpu":
+        reason = nvdec_why_not()
+        info(f"nvdec does not work ({reason}): {COSTS['nvdec']}" if reason else "decode=nvdec would decode on the GPU")
+
+
+def say_what_nvdec_leaves(files: Sequence[FileRecord], decode: Decoding) -> None:
+    """Report once which of these files the CPU decodes although NVDEC was requested."""
+    if decode == "cpu":
+        return
+    videos = [file.info for file in files if file.info is not None and not file.found.is_image]
+    left = [info.codec for info in videos if info.codec not in NVDEC_CODECS]
+    if left:
+        codecs = ", ".join(sorted(set(left)))
+        warn_once(f"NVDEC does not decode {codecs}: {len(left)} of {len(files)} files are decoded by the CPU")
+
+
+def megapixels(num_frames: int, width: int, height: int) -> float:
+    """The amount of work in this many frames, in 10^6 pixels; a frame below 10^6 pixels counts as 10^6."""
+    return num_frames * max(1.0, width * height / 1e6)
