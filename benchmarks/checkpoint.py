@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 

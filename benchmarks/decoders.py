@@ -27,7 +27,8 @@ import numpy as np
 
 from nemo_vfm.core.log import logger
 from nemo_vfm.core.optional import available
-from nemo_vfm.data.video.decode import Decoder, VideoReader, open_video
+from nemo_vfm.core.types.media_types import Decoder
+from nemo_vfm.data.video.decode import VideoReader, open_video
 
 READERS: tuple[Decoder, ...] = ("pyav", "decord", "torchcodec")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nemo_vfm.core.types.model_cost import ReportsFlops
+from nemo_vfm.core.types.model_traits import ReportsFlops
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, written
-from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.optional import Need, has_idle_parts, needed
 from nemo_vfm.core.storage.uri import BACKENDS, Address
+from nemo_vfm.core.types.component import PartRefused
 
 #: The key of arguments that are given by position, and that of a component that is called later by whoever takes it.
 ARGS, PARTIAL = "_args_", "_partial_"

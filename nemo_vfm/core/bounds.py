@@ -1,4 +1,4 @@
-"""Refuses numbers out of range, with the number and the limit, before anything is built or allocated from them."""
+"""Refuses numbers out of range, frame rates among them, before anything is built or allocated from them."""
 
 #: Each is a few times what the largest published models have; a slip of the pen has far more.
 MOST_BLOCKS = 1_000
@@ -14,6 +14,8 @@ LARGEST_THETA = 1e12  # base of rotary frequencies
 MOST_RANKS = 1 << 20
 MOST_STEPS = 10_000  # of a sampler
 MOST_SIDE_PX = 16_384  # what H.264 at level 6.2 can say
+#: Beyond these a rate, or one divided by it, is 0 or infinite in fp32, and a model's temporal positions are NaN.
+_LEAST_RATE, _MOST_RATE = 1e-6, 1e6
 
 
 def require_between(least: float, most: float, **values: float | None) -> None:
@@ -27,3 +29,18 @@ def require_between(least: float, most: float, **values: float | None) -> None:
             continue
         words = f"at least {least:,}" if value < least else f"at most {most:,}"
         raise ValueError(f"{name} must be {words}, got {value:,}")
+
+
+def is_frame_rate(value: object) -> bool:
+    """Whether it is a number of frames per second: above 0 and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and _LEAST_RATE <= value <= _MOST_RATE
+
+
+def frame_rate(value: float, name: str = "fps") -> float:
+    """The value of a recipe, where it is a frame rate that a video can be made in.
+
+    Raises:
+        ValueError: it is 0, negative, infinite, NaN or far from any camera's.
+    """
+    require_between(LEAST_FPS, MOST_FPS, **{name: value})
+    return value

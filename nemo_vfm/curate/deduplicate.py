@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nemo_vfm.core.bounds import is_frame_rate
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
-from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Place, places

@@ -8,7 +8,7 @@ one packed sample after another.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.objective import Objective
-from nemo_vfm.diffusion.video_pipeline import TextToVideo
 
 Videos = VideoBatch | PackedBatch
 
@@ -140,6 +139,22 @@ class Denoise:
         return _Sample(inputs, targets, sigma_B, drops_text)
 
 
+@runtime_checkable
+class VideoPipeline(Protocol):
+    """A pipeline such as `TextToVideo`: objective, codec, text encoder and frame conditioning, and how it samples.
+
+    The parts are no members here: a pipeline may read its folder when the first one is used.
+    """
+
+    def is_guided(self) -> bool:
+        """Return whether sampling needs the unconditional estimate."""
+        ...
+
+    def is_for_another(self, family: str) -> bool:
+        """Return whether these settings are for another pretrained family."""
+        ...
+
+
 class FineTune(Denoise):
     """The task of a pretrained model: to denoise with the parts of the pipeline that samples from it.
 
@@ -150,7 +165,7 @@ class FineTune(Denoise):
     """
 
     def __init__(
-        self, *, pipeline: TextToVideo, text_dropout: float = 0.1, mean: Literal["sample", "token"] = "sample"
+        self, *, pipeline: VideoPipeline, text_dropout: float = 0.1, mean: Literal["sample", "token"] = "sample"
     ) -> None:
         _require_valid(text_dropout, mean)
         self.pipeline, self.text_dropout, self.mean = pipeline, text_dropout, mean

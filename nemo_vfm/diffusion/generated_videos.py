@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nemo_vfm.core.frame_rate import frame_rate
+from nemo_vfm.core.bounds import frame_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

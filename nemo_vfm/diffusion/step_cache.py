@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.block_loop import HasBlockLoop
+from nemo_vfm.core.types.model_traits import HasBlockLoop
 from nemo_vfm.parallel.layers.token_layout import greatest_in_lockstep, sum_over_tokens
 
 #: Branch of a rank whose estimate is not used, because it only waits for the other rank's.

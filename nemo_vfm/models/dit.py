@@ -24,8 +24,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.block_loop import BlockLoop
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import BlockLoop, Op
 from nemo_vfm.models.blocks.layers import (
     MLP,
     Gelu,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKind, Rotation, Sizes, TextContext, norm_of

@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import MLP, LayerNorm, block_modulation, gated, modulate, rotate
 from nemo_vfm.models.blocks.video_tokens import Grid
 from nemo_vfm.models.dit import BlockContext, CrossAttention, DiT, SelfAttention, SelfProjections

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import MLP, LayerNorm, TableModulation, gated, modulate
 from nemo_vfm.models.blocks.video_tokens import NoiseEmbedding, NoiseLevels
 from nemo_vfm.models.dit import BlockContext, CrossAttention, DiT, SelfAttention

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import torch
 
 from nemo_vfm.core import device as devices
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.perf.gpu_specs import GPUS
 
 Convention = Literal["full", "causal"]

@@ -18,8 +18,8 @@ from torch import nn
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_learn
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
-from nemo_vfm.parallel.plan.sharding_spec import matching
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory, split_axis
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, matching
+from nemo_vfm.parallel.plan.static_memory import StaticMemory, split_axis
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
 from nemo_vfm.perf.traced import Cut, Even, TracedMemory, num_parameters, traced, two_blocks
 

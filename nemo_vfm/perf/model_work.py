@@ -12,7 +12,7 @@ from typing import Literal
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.model_cost import ReportsFlops
+from nemo_vfm.core.types.model_traits import ReportsFlops
 from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 from nemo_vfm.perf.flops import training_flops

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from nemo_vfm.core.types.model_cost import HasDummyInputs
+from nemo_vfm.core.types.model_traits import HasDummyInputs
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.fp8 import fp8_linear
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product

@@ -28,7 +28,7 @@ from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.parallel.ranks.process_group import everyone_says, first_says
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table_data import FeatureTableData, OrderedBatches

@@ -11,6 +11,7 @@ from nemo_vfm.core.frame_count import LatentFrames
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.precision import PrecisionName
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
 from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
@@ -23,7 +24,6 @@ from nemo_vfm.diffusion.unipc import UniPC
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.adapters.load_adapters import Network
 from nemo_vfm.models.convert.video.pretrained_video import TWO_NETWORKS, boundary_in, family_in, scheduler_in
-from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.models.diffusers_codec import DiffusersCodec
 from nemo_vfm.models.image_tokens import ClipImageTokens
 from nemo_vfm.models.transformers_text import TransformersTextEncoder

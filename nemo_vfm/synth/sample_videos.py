@@ -13,16 +13,16 @@ from PIL import Image
 from torch import nn
 
 from nemo_vfm.core import log
-from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
+from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, frame_rate, require_between
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.frame_count import PixelFrames
-from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HELD, held_below
 from nemo_vfm.core.types.job import DevicePlan, JobShard, Needs, Outcome, Run
@@ -35,7 +35,7 @@ from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, AttachedAdapter, attach_adapters, fill_adapters
 from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
-from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
+from nemo_vfm.models.convert.video.random_pipeline import prepare_base
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.apply.build_model import load_weights_into

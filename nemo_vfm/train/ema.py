@@ -7,10 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
-from nemo_vfm.parallel.apply.local_shard import copy_own
-from nemo_vfm.parallel.checkpoint.checkpoint_pieces import local
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.apply.local_shard import copy_own, stored
 
 
 class EMA:
@@ -40,7 +37,7 @@ class EMA:
         decay = min(self.decay, (1 + step) / (10 + step))
         source = learned_state(model)
         moved = [name for name, tensor in self.weights.items() if tensor.is_floating_point()]
-        mine, theirs = ([_wide(local(weights[name])) for name in moved] for weights in (self.weights, source))
+        mine, theirs = ([_wide(stored(weights[name])) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def state(self) -> dict[str, Tensor]:
@@ -53,6 +50,9 @@ class EMA:
         Raises:
             CorruptCheckpoint: they are of another model.
         """
+        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+        from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+
         fill(self.weights, weights, joined())
 
     def replace(self, weights: Mapping[str, Tensor]) -> None:
@@ -63,7 +63,7 @@ class EMA:
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:
         """The model with the averaged weights inside the block, and with its own again after it."""
-        own = {name: local(tensor).clone() for name, tensor in learned_state(model).items()}
+        own = {name: stored(tensor).clone() for name, tensor in learned_state(model).items()}
         _put(model, self.weights)
         try:
             yield model
@@ -79,4 +79,4 @@ def _wide(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def _put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in learned_state(model).items():
-        local(tensor).copy_(local(weights[name]))
+        stored(tensor).copy_(stored(weights[name]))

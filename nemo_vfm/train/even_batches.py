@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.training_data import HasBatchSizes, ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.phases import Stretch

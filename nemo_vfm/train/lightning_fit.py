@@ -13,12 +13,12 @@ from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.data.loader.lightning_batches import LightningData
+from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, StartWeights, TrainerOptions
-from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
+from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 
 @needs_gpu({"accelerator": "auto"})

@@ -10,7 +10,6 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.phases import Phase, Stretch, stretches
-from nemo_vfm.train.state.data_position import steps_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +64,8 @@ class Loop:
         if unit == "steps":
             return self.duration.steps(), None
         if isinstance(data, ResumableData) and data.begins():
+            from nemo_vfm.train.state.data_position import steps_until
+
             return steps_until(data, self.duration), None
         if unit == "epochs":
             return Duration(amount * data.batches_per_epoch(), "steps").steps(), None

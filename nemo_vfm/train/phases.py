@@ -13,7 +13,7 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.training_data import ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.train.state.train_state import Schedule
+from nemo_vfm.train.state.slots import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""Brings the weights that a training begins with, such as another run's, and says which of them it trains."""
+"""Says where the weights come from that a training begins with, such as another run, and which of them it trains."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
@@ -12,13 +12,9 @@ from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
-from nemo_vfm.parallel.apply.local_shard import mismatch, some
-from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint, require_whole, weights_of
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
-from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.plan.adapter_split import is_adapter
-from nemo_vfm.parallel.ranks.gather import Gather
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
 
 
 class WarmStart:
@@ -43,77 +39,10 @@ class WarmStart:
         self.path, self.weights, self.may_differ = place(path), weights, tuple(may_differ)
 
     def load_into(self, model: nn.Module) -> dict[str, Json]:
-        """Put the weights in.
+        """See `loaded_weights.load_into`."""
+        from nemo_vfm.train import loaded_weights
 
-        Returns:
-            What was taken from where, for the record.
-
-        Raises:
-            UserError: there are none, or they do not fit; the text shows how.
-        """
-        from nemo_vfm.models.convert.video.other_library import is_other_librarys, require_converted
-        from nemo_vfm.parallel.tables.table_updater import take_table_state
-
-        ranks = joined()
-        if isinstance(self.path, Path) and is_other_librarys(self.path):
-            return self._of_other_library(model, self.path, ranks)
-        if isinstance(self.path, Path):
-            require_converted(self.path)
-        with opened(self.path, ranks) as found:
-            chosen, saved = found.name, found.saved
-            require_whole(saved, chosen)
-            group = self.weights or ("ema" if "ema" in saved.groups else "model")
-            new = self._put(model, weights_of(saved, group), chosen, ranks)
-            take_table_state(model, saved.groups.get("tables", {}), ranks)
-        sha256 = saved.sha256[group]
-        if ranks.rank() == 0:
-            _say(f"the {group} weights of {chosen}", sha256, new)
-        return {"path": chosen, "run": saved.run, "step": saved.step, "weights": group,
-                "sha256": sha256, "not_taken": new}  # fmt: skip
-
-    def _of_other_library(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
-        from nemo_vfm.models.convert.video.other_library import opened_folder
-        from nemo_vfm.models.pretrained import fingerprint_of
-
-        if self.weights == "ema":
-            raise UserError(f"{folder} was written by another library and has no averaged weights; leave "
-                            f"weights.start_from.weights out")  # fmt: skip
-        with opened_folder(folder) as given:
-            given.require_same_function(model)
-            new = self._put(model, given, str(folder), ranks)
-        # The bytes of all its files, once for all ranks.
-        sha256 = str(together(ranks, lambda: fingerprint_of(given.folder) if ranks.rank() == 0 else None)[0])
-        if ranks.rank() == 0:
-            _say(f"the weights of {given.folder}", sha256, new)
-        return {"path": str(given.folder), "run": "", "step": 0, "weights": "model", "sha256": sha256, "not_taken": new}
-
-    def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str, ranks: Gather) -> list[str]:
-        """Load what fits, each rank its part; the names that did not, and may differ."""
-        from nemo_vfm.parallel.tables.table_updater import grown_tables
-
-        own = {name: tensor for name, tensor in model.state_dict().items() if not is_adapter(name)}
-        here, there = everywhere(own, ranks), shapes_of(given)
-        self._require_known(here.keys() | there.keys(), chosen)
-        old_rows = grown_tables(model, here, there)
-        own |= {name: own[name][:rows] for name, rows in old_rows.items()}
-        unfit = [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
-        unfit = [name for name in unfit if name not in old_rows]
-        new = [name for name in unfit if any(_below(name, prefix) for prefix in self.may_differ)]
-        if rest := [name for name in unfit if name not in new]:
-            differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
-            raise UserError(f"The weights of {chosen} do not fit this model. The checkpoint is of another model "
-                            f"({differences}). If some may be new, set weights.start_from.may_differ="
-                            f"[{rest[0].partition('.')[0]}]")  # fmt: skip
-        put({name: tensor for name, tensor in own.items() if name not in new}, given, ranks)
-        return new
-
-    def _require_known(self, names: "Sequence[str] | set[str]", chosen: str) -> None:
-        for prefix in self.may_differ:
-            if not any(_below(name, prefix) for name in names):
-                have = some(sorted({name.partition(".")[0] for name in names}), 6)
-                raise UserError(
-                    f"may_differ: neither this model nor {chosen} has weights below {prefix!r}; they have {have}."
-                )
+        return loaded_weights.load_into(model, self.path, self.weights, self.may_differ)
 
 
 class Weights:
@@ -137,7 +66,7 @@ class Weights:
         """What builds the model that is trained."""
         return model if self.adapters is None else AdaptedModel(model, self.adapters)
 
-    def load_into(self, model: nn.Module, saved: Checkpoint | None) -> Json:
+    def load_into(self, model: nn.Module, saved: "Checkpoint | None") -> Json:
         """Load `start_from` into the model. A run with adapters loads its frozen weights at every start.
 
         Args:
@@ -164,13 +93,3 @@ class Weights:
         if self.adapters is not None and (difference := self.adapters.differs_from(before)):
             log.warn(f"adapters differ from those of the {step} steps before ({difference}): the network changes "
                      f"now, and a run with these from the start would have different weights")  # fmt: skip
-
-
-def _say(what: str, sha256: str, new: Sequence[str]) -> None:
-    log.info(f"begins with {what} (sha256 {sha256[:12]}...)")
-    if new:
-        log.warn(f"not loaded from there (initialised by the seed or left out): {some(new, 6)}")
-
-
-def _below(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}.")

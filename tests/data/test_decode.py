@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError, MissingPackage, UserError
 from nemo_vfm.core.optional import available
-from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
+from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES, Decoder
 from nemo_vfm.data.video import decode, pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
-from nemo_vfm.data.video.decode import Decoder, LibraryReader, open_video
+from nemo_vfm.data.video.decode import LibraryReader, open_video
 from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.video_info import VideoInfo, holes_in

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from nemo_vfm.core.frame_rate import is_frame_rate
+from nemo_vfm.core.bounds import is_frame_rate
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.shard_data import ShardData

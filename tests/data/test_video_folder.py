@@ -16,6 +16,7 @@ import pytest
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.curate.encode_shards import training_windows
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
@@ -29,7 +30,7 @@ from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.sources.video_table import VideoTable
 from nemo_vfm.data.video import fit_to_bucket as transform
 from nemo_vfm.data.video import media_info
-from nemo_vfm.data.video.decode import Decoder, open_video
+from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents

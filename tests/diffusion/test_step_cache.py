@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.block_loop import BlockLoop
+from nemo_vfm.core.types.model_traits import BlockLoop
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.step_cache import IDLE, CachedSteps, FirstBlockCache

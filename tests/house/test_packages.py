@@ -14,7 +14,7 @@ from nemo_vfm.config import Roots, compose, needs, trust_list
 from nemo_vfm.config.locate import GUARDED
 from nemo_vfm.config.roots import header
 from nemo_vfm.core.optional import EXTRAS, declared, needed
-from nemo_vfm.data.video.decode import Decoder
+from nemo_vfm.core.types.media_types import Decoder
 from tests.support.package_users import is_ours, reached
 from tests.support.repository import ROOT, nodes, python_files, tree, where, yaml_files
 

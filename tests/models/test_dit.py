@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nemo_vfm.core.types.model_cost import ReportsFlops
+from nemo_vfm.core.types.model_traits import ReportsFlops
 from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.blocks.video_tokens import noise_levels, visible
 from nemo_vfm.models.dit import DiT

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage.checkpoint_names import Keep, Mode, Record, surplus
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest, checkpoint_writer
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, Mode, Record, surplus
 
 
 def write(folder: Path, step: int, keep: int | None = None) -> Path:

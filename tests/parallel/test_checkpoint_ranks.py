@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.parallel.apply.local_shard import stored
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_pieces, checkpoint_reader
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
@@ -106,7 +107,7 @@ def going_on(rank: int, name: str, folder: str, out: str) -> None:
     """Load in another layout, take three steps more, and save."""
     net = model(name, rank)
     for tensor in net.state_dict().values():
-        checkpoint_pieces.local(tensor).zero_()
+        stored(tensor).zero_()
     optimizer = adam(net)
     saved = checkpoint.newest(Path(folder), joined())
     assert saved is not None

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoint_manifest, tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver

@@ -9,10 +9,10 @@ import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint, StoreDenied, StoreError, UserError
 from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_store
 from nemo_vfm.parallel.checkpoint.checkpoint import CheckpointInfo
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from tests.support.object_store import BUCKET, Bucket, Failing
 
 HOME = Address(f"s3://{BUCKET}/copies")

@@ -12,7 +12,7 @@ from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarge
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.apply.build_model import load_weights_into
-from nemo_vfm.parallel.engine import engine as engines
+from nemo_vfm.parallel.engine import model_start
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
@@ -58,7 +58,7 @@ def learned(name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("name", MODELS)
 def test_frozen_linears_in_bf16_change_no_bit_of_a_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = learned(name)
-    monkeypatch.setattr(engines, "narrow", lambda *_: False)
+    monkeypatch.setattr(model_start, "narrow", lambda *_: False)
     wide = learned(name)
     assert narrow[0] == wide[0] and len(set(narrow[0])) == 6, "and it learns"
     assert all(torch.equal(narrow[1][one], wide[1][one]) for one in wide[1])

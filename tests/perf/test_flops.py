@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.perf.flops import FORMULA, PeakFlops, formula, forward_flops, mfu, peak_flops, training_flops
 

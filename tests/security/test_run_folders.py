@@ -16,10 +16,10 @@ import torch
 
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_snapshot, tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.runtime import run_folder
 from nemo_vfm.runtime.run_folder import Status, open_folder
 from tests.support import parts

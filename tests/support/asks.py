@@ -10,7 +10,7 @@ from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.curate.caption.endpoint_captioner import EndpointCaptioner
 from nemo_vfm.curate.execute.work_units import Executor
-from nemo_vfm.train.state.logger_source import LoggerSource
+from nemo_vfm.train.state.slots import LoggerSource
 
 
 class Ask:

@@ -24,7 +24,7 @@ from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.perf.stand_ins import Shapes
 
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)

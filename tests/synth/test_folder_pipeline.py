@@ -9,9 +9,10 @@ import pytest
 
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.models.convert.video.pretrained_video import family_in
-from nemo_vfm.models.convert.video.random_pipeline import Family, write_random_pipeline
+from nemo_vfm.models.convert.video.random_pipeline import write_random_pipeline
 from nemo_vfm.synth.folder_pipeline import PARTS, FolderPipeline
 from tests.support.installed import skip_without
 from tests.support.repository import ROOT

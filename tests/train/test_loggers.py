@@ -21,7 +21,7 @@ from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.loggers import Csv, MLflow, TensorBoard, WeightsAndBiases, guard, identity
 from nemo_vfm.train.loggers.flat_settings import flatten
-from nemo_vfm.train.state.logger_source import LoggerSource
+from nemo_vfm.train.state.slots import LoggerSource
 from nemo_vfm.train.state.train_state import TrainState
 from tests.support import preloaded
 from tests.support.repository import ROOT, yaml_files

@@ -17,12 +17,12 @@ from nemo_vfm.metrics.ranking import GroupedScores, ScoreCounts, auc
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.train.callbacks import validation
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
 from nemo_vfm.train.callbacks.stream_metrics import StreamMetrics
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.state import validation_batches
 from tests.support import click_log
 from tests.support.click_log import BATCH, HELD_OUT, job, trained
 from tests.support.combinations import cases
@@ -148,7 +148,7 @@ def test_any_number_of_held_out_batches_is_merged_into_the_same_metrics(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log of millions only a few are kept apart."""
-    monkeypatch.setattr(validation, "_APART", 2)
+    monkeypatch.setattr(validation_batches, "_APART", 2)
     job(TWO).run(Run(tmp_path, seed=1))
     whole, merged = (json.loads((folder / "validation.json").read_text())["labels"] for folder in (two, tmp_path))
     assert HELD_OUT > 2 and merged.keys() == whole.keys()

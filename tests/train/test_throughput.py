@@ -13,6 +13,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.step_runner import StepResult
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf import flops
 from nemo_vfm.perf.flops import PeakFlops
 from nemo_vfm.train.callbacks import throughput
 from nemo_vfm.train.callbacks.throughput import Throughput
@@ -30,7 +31,7 @@ def steps(
     """The metrics of the last of steps that take so many seconds, on a machine of a million FLOP/s."""
     clock = itertools.accumulate(seconds, initial=0.0)
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(throughput, "peak_flops", lambda: PeakFlops(1e6, "a test"))
+    monkeypatch.setattr(flops, "peak_flops", lambda: PeakFlops(1e6, "a test"))
     nothing: Any = None
     fit = TrainState(
         Run(folder), SimpleNamespace(model=MODEL), nothing, nothing, nothing, None, total_steps=None, plan=plan

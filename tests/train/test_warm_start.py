@@ -26,7 +26,8 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
-from nemo_vfm.train.state.train_state import Schedule, TrainState
+from nemo_vfm.train.state.slots import Schedule
+from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart, Weights
 from nemo_vfm.workflow import Workflow
 from tests.support.object_store import BUCKET, Failing

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
 from nemo_vfm.core.network.retry import RETRIED, retry_after
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
 from nemo_vfm.core.secret import forms, is_key, key_of
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 
 _ABOUT_ALL = frozenset({401, 402, 403, 404, 405, 407})

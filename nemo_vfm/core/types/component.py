@@ -1,4 +1,4 @@
-"""Marks the functions of ours that a recipe may name, and the classes that it may not.
+"""Marks the functions that a recipe may name and the classes that it may not; defines how one refuses a part.
 
 Whatever stands behind `_target_` is called with a stranger's arguments. So a class of ours may be named where its
 constructor opens nothing, and a function of ours only where it is marked. A house test looks at both, and whether a
@@ -29,3 +29,16 @@ def no_component(kind: T) -> T:
 def may_be_named(target: Callable[..., Any]) -> bool:
     """Whether a class or function of ours may stand behind `_target_`."""
     return bool(getattr(target, _MARK, inspect.isclass(target)))
+
+
+class PartRefused(ValueError):
+    """A constructor refuses something that lies inside one of its arguments; without a recipe a plain ValueError.
+
+    Args:
+        message: what is wrong, as for any ValueError.
+        address: the keys that lead there from the constructor's arguments, such as `rules`, `static`.
+    """
+
+    def __init__(self, message: str, *address: str) -> None:
+        super().__init__(message)
+        self.address = address

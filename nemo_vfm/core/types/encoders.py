@@ -1,13 +1,20 @@
-"""Declares codecs, tokenizers, and encoders of texts and images.
+"""Declares codecs, tokenizers, encoders of texts and images, and names the families of pipelines that have them.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+#: Families of pretrained pipelines, which are file names of `conf/pipeline/`.
+Family = Literal[
+    "wan21_t2v", "wan21_i2v", "wan22_t2v", "wan22_i2v", "wan22_ti2v", "cosmos1_text", "cosmos1_video",
+    "cosmos2_image", "cosmos2_video", "cosmos25",
+]  # fmt: skip
 
 
 @runtime_checkable

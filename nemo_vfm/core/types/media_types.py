@@ -1,4 +1,4 @@
-"""Names frames, spans of them and what their values mean, and tells videos and images by the ends of their names.
+"""Names frames, spans of them, what they mean and what reads them; tells videos and images by their names' ends.
 
 Shape letters: T frames, H height, W width, C channels.
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 else:  # said for readers and mypy alone: core is imported where there is no numpy
     Frame = Frames = Luma = Plane = Any
 Span = tuple[int, int]  #: first frame, last frame exclusive
+Decoder = Literal["auto", "pyav", "decord", "torchcodec"]  #: what reads videos
 Transfer = Literal["sdr", "pq", "hlg"]  #: what the values of a frame mean; PQ and HLG are HDR
 
 #: What is taken for a video in a folder.

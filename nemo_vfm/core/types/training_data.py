@@ -155,3 +155,24 @@ class HasTimeWindows(Protocol):
     def rest_of_time_window(self, index: int) -> Iterable[Batch]:
         """The samples that follow global batch `index`, up to the end of a window; none after the last window."""
         ...
+
+
+@runtime_checkable
+class LightningData(Protocol):
+    """A LightningDataModule whose loaders give `nemo_vfm.core.types.batch.Batch`: whole global batches."""
+
+    def prepare_data(self) -> None:
+        """Called on rank 0, before the others go on."""
+        ...
+
+    def setup(self, stage: str) -> None:
+        """Called on every rank."""
+        ...
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """One epoch at each iteration."""
+        ...
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """The held-out batches."""
+        ...

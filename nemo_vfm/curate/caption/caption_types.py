@@ -17,8 +17,8 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.record.stage import ClipRecord

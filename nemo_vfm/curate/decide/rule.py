@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.expression import (

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, ray_place
 from nemo_vfm.core.optional import needs_packages, require
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.curate.execute.inline_executor import present
 from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Work

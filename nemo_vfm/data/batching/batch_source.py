@@ -79,3 +79,19 @@ class ScheduledBatches(Dataset[Loaded], Generic[Which]):
     def max_bytes(self) -> int:
         """What the largest batch fills."""
         return max(map(self.reader.num_bytes, self.schedule.largest(self.num_ranks)))
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What this rank moved."""
+
+    fetched: int = 0  #: bytes asked of the storage as its share
+    gathered: int = 0  #: bytes received from the other ranks
+    alone: int = 0  #: bytes asked of the storage beside the plan; 0 where the plan knows all that is read
+    batches: int = 0  #: exchanged
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batches} batches: {self.fetched:,} bytes fetched from storage, {self.gathered:,} gathered from "
+            f"other ranks, {self.alone:,} read alone"
+        )

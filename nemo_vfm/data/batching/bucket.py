@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
-from nemo_vfm.core.frame_rate import frame_rate, is_frame_rate
+from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, frame_rate, is_frame_rate, require_between
 
 _FPS_TOLERANCE = 1.01  # 23.976 fps may serve a bucket of 24
 

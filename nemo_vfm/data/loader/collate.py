@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
@@ -20,7 +21,6 @@ from nemo_vfm.data.shards.safetensors_views import Stored
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Media, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.tar_stream import Raw
-from nemo_vfm.data.video.decode import Decoder
 
 
 def collate(

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import DataError, LostRank, StoreError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.batching.batch_source import Traffic
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.read_in_place import ReadsInPlace
 from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, json_among, media_among, texts_among
@@ -113,22 +114,6 @@ def plan(index: int, entries: Sequence[Entry], samples: Spanned) -> Plan:
 
 
 _AT_ONCE = 8  # spans that one rank asks for at a time: an object store answers them side by side
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What this rank moved."""
-
-    fetched: int = 0  #: bytes asked of the storage as its share
-    gathered: int = 0  #: bytes received from the other ranks
-    alone: int = 0  #: bytes asked of the storage beside the plan; 0 where the plan knows all that is read
-    batches: int = 0  #: exchanged
-
-    def __str__(self) -> str:
-        return (
-            f"{self.batches} batches: {self.fetched:,} bytes fetched from storage, {self.gathered:,} gathered from "
-            f"other ranks, {self.alone:,} read alone"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,28 +13,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.parallel.ranks.process_group import first_says
-
-
-@runtime_checkable
-class LightningData(Protocol):
-    """A LightningDataModule whose loaders give `nemo_vfm.core.types.batch.Batch`: whole global batches."""
-
-    def prepare_data(self) -> None:
-        """Called on rank 0, before the others go on."""
-        ...
-
-    def setup(self, stage: str) -> None:
-        """Called on every rank."""
-        ...
-
-    def train_dataloader(self) -> Iterable[Batch]:
-        """One epoch at each iteration."""
-        ...
-
-    def val_dataloader(self) -> Iterable[Batch]:
-        """The held-out batches."""
-        ...
+from nemo_vfm.core.types.training_data import LightningData
 
 
 @no_component
@@ -56,6 +35,8 @@ class LightningBatches:
         """See `TrainingData.start`."""
         self._seed, self._first, self._rank, self._num_ranks = seed, first_batch, rank, num_ranks
         if self._loader is None:
+            from nemo_vfm.parallel.ranks.process_group import first_says
+
             if ranks.is_first():
                 self.module.prepare_data()
             first_says("prepared")

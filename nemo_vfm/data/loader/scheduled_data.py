@@ -12,7 +12,6 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import BatchSchedule, SampleReader, ScheduledBatches, Which
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.loader.batch_loader import Batches
 
 
 class PositionedData:
@@ -117,6 +116,8 @@ class ScheduledData(PositionedData, ABC, Generic[Which]):
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
+        from nemo_vfm.data.loader.batch_loader import Batches
+
         return Batches(
             self.by_number(),
             first=self._first_batch,

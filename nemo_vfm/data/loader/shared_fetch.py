@@ -19,10 +19,10 @@ from typing import Any
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches
+from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches, Traffic
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
-from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Spanned, Traffic
+from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Spanned
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import LocalShard

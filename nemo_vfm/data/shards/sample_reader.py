@@ -16,11 +16,12 @@ import cv2
 import numpy as np
 import torch
 
+from nemo_vfm.core.bounds import is_frame_rate
 from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError, UserError
-from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Changed, Fault
 from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
@@ -36,7 +37,7 @@ from nemo_vfm.data.shards.sample_members import (
     unread_among,
 )
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.video.decode import Decoder, open_video
+from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import image_size, image_to_bucket, video_to_bucket
 from nemo_vfm.data.video.image_file import is_deep, said_of_deep
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn, warn_once
-from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address, local
 from nemo_vfm.core.storage.write_path import WritePath
@@ -55,6 +54,8 @@ class ShardCache:
         Raises:
             DataError: the store gives other bytes than were written, twice.
         """
+        from nemo_vfm.core.storage import object_store
+
         path = self.folder / f"{sha256}.tar"
         with self._locks.setdefault(sha256, threading.Lock()):  # threads of one process do not fetch it twice
             while not (self._has(path, sha256, num_bytes) and self._mark_used(path)):

@@ -24,7 +24,8 @@ from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, pack, packing, side_by_side
 from nemo_vfm.data.batching.sample_order import Alike, Group
-from nemo_vfm.data.loader.listed_data import EntryReader, ListedData
+from nemo_vfm.data.loader.listed_data import ListedData
+from nemo_vfm.data.loader.opened_samples import EntryReader
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 
 

@@ -5,16 +5,18 @@ Lightning is not imported here, which keeps `check` quick: the import takes abou
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import Address, Place, places
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
-from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.shards.shard_paths import named_shards
-from nemo_vfm.data.video.decode import Decoder
+
+if TYPE_CHECKING:
+    from nemo_vfm.data.shards.sample_reader import Samples
 
 
 @needs_packages("decord", where={"decoder": "decord"})
@@ -73,7 +75,9 @@ class ShardData(ListedData):
             raise ValueError("shards is an empty list, expected at least one folder or tar")
         self.fetches_together = fetch_together
 
-    def _samples(self) -> Samples:
+    def _samples(self) -> "Samples":
+        from nemo_vfm.data.shards.shard_paths import named_shards
+
         if self.cache is None and any(isinstance(where, Address) for where in self.shards):
             info("an object store is read by byte ranges; if it fits on a local disk, a cache is much faster")
         return named_shards(self.shards, self.cache, verify=self.verify)

@@ -18,6 +18,7 @@ from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, local, place, places
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket
@@ -28,7 +29,6 @@ from nemo_vfm.data.loader.scheduled_data import PositionedData
 from nemo_vfm.data.shards.shard_paths import expanded
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, placed_tar, samples_of
-from nemo_vfm.data.video.decode import Decoder
 
 
 @needs_packages("decord", where={"decoder": "decord"})

@@ -7,12 +7,12 @@ from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.folder_walk import text_name
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_members import caption_in, texts_beside
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
-from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
 _MAX_CAPTION_BYTES = 1 << 20

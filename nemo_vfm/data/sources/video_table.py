@@ -8,12 +8,12 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
+from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet
 from nemo_vfm.data.sources.table_file import check_suffix, rows_of
-from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
 

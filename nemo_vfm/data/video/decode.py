@@ -25,10 +25,9 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, MissingPackage
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.types.media_types import Frame, Frames
+from nemo_vfm.core.types.media_types import Decoder, Frame, Frames
 from nemo_vfm.data.video.video_info import VideoInfo, check_indices, name_of
 
-Decoder = Literal["auto", "pyav", "decord", "torchcodec"]
 Library = Literal["decord", "torchcodec"]
 
 # Neither library's FFmpeg can be told which formats it may take, and it takes "#EXTM3U" in a .mp4 for a playlist:

@@ -11,9 +11,9 @@ import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_count import PixelFrames
-from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frames
+from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Decoder, Frames
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.video.decode import Decoder, open_video
+from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.image_file import open_image, rgb_pixels
 from nemo_vfm.data.video.video_info import check_size
 

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.bounds import LARGEST_THETA, require_between
+from nemo_vfm.core.bounds import LARGEST_THETA, frame_rate, require_between
 from nemo_vfm.core.device import has_fast_bf16
-from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.latent_rows import Size, rows_of, videos_of
 from nemo_vfm.models.blocks.layers import RMSNorm, rms_normalised
 from nemo_vfm.parallel.layers.linear import Linear

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,

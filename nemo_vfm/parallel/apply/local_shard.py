@@ -28,6 +28,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor if (found := spread(tensor)) is None else found.to_local()
 
 
+def stored(tensor: Tensor) -> Tensor:
+    """What of a tensor lies on this rank, without its history; the same storage."""
+    # to_local() would belong to its history, and waits for it.
+    return tensor.detach() if (found := spread(tensor)) is None else found._local_tensor.detach()
+
+
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor on every rank that has a part of it, all of which must call this; a plain one is its own."""
     return tensor if (found := spread(tensor)) is None else found.full_tensor()

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
@@ -20,7 +21,6 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records as records
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import verify as verify
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import require_room as require_room

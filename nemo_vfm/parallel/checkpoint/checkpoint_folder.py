@@ -8,11 +8,12 @@ from pathlib import Path
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage import checkpoint_names
+from nemo_vfm.core.storage.checkpoint_names import Record
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_index import SUFFIX
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Manifest, Record
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 from nemo_vfm.parallel.ranks.gather import Gather

@@ -1,4 +1,4 @@
-"""Writes and reads a checkpoint's sealed `manifest.json`, every value checked, and decides which checkpoints may go.
+"""Writes and reads a checkpoint's sealed `manifest.json`, every value checked.
 
 The version is `major.minor`. Another minor version has only added keys that a reader may ignore, so it is read; another
 major version is refused. Version 1 is written by one process, one file per group. In version 2 a group lies in one file
@@ -10,14 +10,12 @@ taken for a future version.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.core.metric_names import Mode
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
@@ -121,40 +119,3 @@ def _judge(manifest: dict[str, Any], folder: Path) -> None:
 def _require(true: bool, otherwise: str) -> None:
     if not true:
         raise ValueError(otherwise)
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Which checkpoints stay on disk: the newest, the best, and those that were marked permanent."""
-
-    last: int | None = None  #: how many of the newest; None keeps all
-    best: int = 0  #: how many of the best by `metric`, besides
-    metric: str = "val_loss"  #: as it stood when the checkpoint was written
-    mode: Mode = "min"  #: whether a small or a large value is good
-
-    def __post_init__(self) -> None:
-        if self.best < 0 or (self.last is not None and self.last < 1):
-            raise ValueError(f"keep_last ({self.last}) must be at least 1 and keep_best ({self.best}) at least 0")
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What a checkpoint's own manifest says of it. There is no list of the best beside them that could be lost."""
-
-    path: Path
-    step: int
-    run: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    permanent: bool = False
-
-
-def surplus(records: Sequence[Record], keep: Keep) -> list[Path]:
-    """The checkpoints that neither rule keeps, oldest first; of two that are equally good the newer one stays."""
-    if keep.last is None:
-        return []
-    ordered = sorted(records, key=lambda record: record.step)
-    judged = [record for record in ordered if keep.metric in record.metrics]
-    sign = 1 if keep.mode == "min" else -1
-    best = sorted(judged, key=lambda record: (sign * record.metrics[keep.metric], -record.step))[: keep.best]
-    stay = {record.path for record in [*ordered[-keep.last :], *best]}
-    return [record.path for record in ordered if record.path not in stay and not record.permanent]

@@ -49,13 +49,6 @@ def whole(shape: Sequence[int]) -> Box:
     return Box((0,) * len(shape), tuple(shape))
 
 
-def local(tensor: Tensor) -> Tensor:
-    """What of a tensor lies on this rank, without its history; the same storage."""
-    found = spread(tensor)
-    # to_local() would belong to its history, and waits for it.
-    return tensor.detach() if found is None else found._local_tensor.detach()
-
-
 def held(name: str, tensor: Tensor) -> Box | None:
     """The box of a tensor that this rank holds; None where it holds nothing of it.
 

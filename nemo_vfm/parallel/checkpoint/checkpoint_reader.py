@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint
-from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch, some
+from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch, some, stored
 from nemo_vfm.parallel.checkpoint import checkpoint_pieces as pieces
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
@@ -86,7 +86,7 @@ class SavedTensors(Mapping[str, Tensor]):
         """Fill a tensor, or this rank's part of one that is spread over devices, with what was saved under a name."""
         box = pieces.held(name, tensor)
         if box is not None:
-            pieces.local(tensor).copy_(self.read(name, box.offsets, box.shape))
+            stored(tensor).copy_(self.read(name, box.offsets, box.shape))
 
     def _part(self, file: str, name: str, held: Box, wanted: Box) -> Tensor:
         from safetensors import SafetensorError
@@ -229,7 +229,7 @@ def _value(saved: Mapping[str, Tensor], name: str, parameter: Tensor, rows: tupl
         return saved[name].clone()  # a count, or what belongs to the whole parameter
     box = pieces.held(name, parameter)
     if box is None:  # more ranks than rows: this one has none
-        return torch.empty(pieces.local(parameter).shape, dtype=dtype_of(saved, name))
+        return torch.empty(stored(parameter).shape, dtype=dtype_of(saved, name))
     box = box if rows is None else box.rows(*rows)
     if read:
         return read.read(name, box.offsets, box.shape)

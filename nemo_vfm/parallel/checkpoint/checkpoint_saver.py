@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Thread
 
 from nemo_vfm.core import log, progress
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, snapshot
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write

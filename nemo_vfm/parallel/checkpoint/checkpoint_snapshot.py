@@ -17,6 +17,7 @@ from torch import Tensor
 from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.parallel.apply.local_shard import stored
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_pieces, tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box
@@ -125,7 +126,7 @@ def _taken(
     for group, tensors in groups.items():
         file = checkpoint_index.file_name(group, ranks.rank(), ranks.num_ranks())
         own = {name: box for (of, name), box in mine.items() if of == group}
-        parts = {name: checkpoint_pieces.local(tensors[name]) for name in own}
+        parts = {name: stored(tensors[name]) for name in own}
         index[group] = {
             name: Entry(tensor_file.dtype_name(parts[name].dtype), tuple(tensors[name].shape), ((file, box),))
             for name, box in own.items()

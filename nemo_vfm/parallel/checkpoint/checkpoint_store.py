@@ -18,12 +18,12 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
 from nemo_vfm.core.recipe_keys import with_new_keys
 from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.checkpoint_names import Keep, Record, surplus
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, Record, surplus
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.ranks.gather import Gather
 

@@ -16,12 +16,12 @@ from typing import TypedDict
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage import checkpoint_names
+from nemo_vfm.core.storage.checkpoint_names import Keep, surplus
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records, verify
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep, surplus
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Snapshot
 from nemo_vfm.parallel.ranks.gather import Gather

@@ -1,35 +1,27 @@
-"""Declares engines, which build a model under a plan and give what runs its steps; does what all of them begin with.
+"""Declares engines, which build a model under a plan and give what runs its steps.
 
 Every engine gives the numbers of a single device.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from torch import nn
 
-from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
-from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
-from nemo_vfm.parallel.apply.frozen_weights import narrow
-from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
-from nemo_vfm.parallel.layers.token_layout import Layout, call_within, under
-from nemo_vfm.parallel.plan.mesh import Mesh, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta
-from nemo_vfm.parallel.plan.static_memory import Params as Params  # part of what an engine is given
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 
 
 @runtime_checkable
 class Engine(Protocol):
     """Builds what trains a model, on one device or on many."""
 
-    def start(self, parts: EngineInputs) -> StepRunner:
+    def start(self, parts: "EngineInputs") -> "StepRunner":
         """Build model and updaters on the device(s)."""
         ...
 
@@ -62,54 +54,3 @@ def require_settings(clip_norm: float | None, recompute: str) -> None:
         raise ValueError(f"clip_norm must be above zero, got {clip_norm}; set null to switch clipping off")
     if recompute not in ("none", "blocks"):
         raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
-
-
-def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module]) -> list[str]:
-    """What is wrong with a plan on so many GPUs, for this model."""
-    from nemo_vfm.parallel.tables.table_updater import require_data_parallel
-
-    notes, idle = [], num_gpus - plan.world
-    if idle > 0:
-        notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
-    elif idle < 0:
-        notes.append(f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start")
-    try:
-        require_data_parallel(on_meta(model), plan)
-        apply_parallelism.require_divisible(on_meta(model), plan)
-    except UserError as error:
-        notes.append(f"it would not start: {error}")
-    return notes
-
-
-def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
-    """(the unsplit model, whether it is without memory yet, whether frozen weights are in the arithmetic's dtype).
-
-    Its large linears are in FP8 where the precision says so.
-    """
-    if parts.plan.world > 1:
-        model, meta = build_unfilled(parts.model, parts.seed)
-    else:  # a single rank holds the whole model from the start
-        model, meta = build_model(parts.model, parts.seed), False
-    narrowed = narrow(model, parts.precision.resolved()[0])
-    if parts.precision.fp8 is not None:
-        from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
-
-        require_hardware(parts.precision.fp8)
-        use_fp8(model, parts.precision.fp8, parts.plan.tensor)
-    return model, meta, narrowed
-
-
-def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, autocast: bool) -> Layout:
-    """Let every call of a model in training run under the layout that it was split for; every rank must call it.
-
-    Args:
-        autocast: whether calls from outside a step need the arithmetic's dtype, too: weights that are shared are
-            gathered in it, frozen ones are stored in it, and both take their inputs in no other.
-    """
-    layout = layout_of(mesh, model)
-    contexts: list[Callable[[], AbstractContextManager[object]]] = [] if mesh is None else [partial(under, layout)]
-    contexts += [parts.precision.autocast] if autocast else []
-    if contexts:
-        call_within(model, *contexts)  # in previews, too
-    model.train()
-    return layout

@@ -8,7 +8,6 @@ from typing import Literal
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.parallel.ranks.process_group import everyone_says
 
 _MOST_KEYS = 4  # that a sentence names of each rank
 
@@ -39,6 +38,8 @@ class NonFinite:
             UserError: that stops the run; on every rank, with the same words.
             LostRank: another rank died or does not answer.
         """
+        from nemo_vfm.parallel.ranks.process_group import everyone_says
+
         keys = [key for batch in microbatches for key in batch.keys]
         own = {"loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
         reports = [json.loads(text) for text in everyone_says(json.dumps(own))]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.types.component import component
-from nemo_vfm.parallel.plan.static_memory import Params
+from nemo_vfm.parallel.plan.sharding_spec import Params
 
 
 class ParamGroup:

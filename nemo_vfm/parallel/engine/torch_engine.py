@@ -1,30 +1,20 @@
 """Builds a model and its updaters on one device or on many under a plan, by PyTorch's own parallelism."""
 
-import copy
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import nn
 
-from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
-from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.engine.engine import Recompute, build_unsplit, enter_layout, plan_notes, require_settings
+from nemo_vfm.parallel.engine.engine import Recompute, require_settings
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner, Updater
-from nemo_vfm.parallel.engine.weight_updater import WeightUpdater
-from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 
 if TYPE_CHECKING:
-    from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
-    from nemo_vfm.parallel.apply.pipeline_stage import Stage
+    from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 
 
 class TorchEngine:
@@ -59,6 +49,9 @@ class TorchEngine:
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
         """How the plan uses a number of GPUs, and the memory that each needs."""
+        from nemo_vfm.parallel.engine.model_start import plan_notes
+        from nemo_vfm.parallel.plan.static_memory import state_of
+
         notes = plan_notes(num_gpus, plan, model)
         if why := self.objection(plan, Precision()):
             notes.append(f"it would not start: {why}")
@@ -80,57 +73,17 @@ class TorchEngine:
         return ("engine.compile cannot trace Transformer Engine's kernels, and the zero_bubble schedule uses twice "
                 "what they store; use precision.fp8.kernels: torch, or neither of the two.")  # fmt: skip
 
-    def start(self, parts: EngineInputs) -> StepRunner:
+    def start(self, parts: "EngineInputs") -> "StepRunner":
         """Meet the other ranks, build this rank's part of the model from the seed, and what updates it.
 
         Raises:
             UserError: the plan does not fit the engine, the model or the number of ranks.
         """
-        from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-        from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
-        from nemo_vfm.parallel.tables.table_updater import TableUpdater, require_data_parallel
-        from nemo_vfm.sparse.tables.fused_tables import tables_of
-
         if why := self.objection(parts.plan, parts.precision):
             raise UserError(why)
-        plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
-        model, meta, narrowed = build_unsplit(parts)
-        pipeline, ranges = None, list[range]()
-        if mesh is not None:
-            require_data_parallel(model, plan)
-            apply_parallelism.require_divisible(model, plan)
-            ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
-            apply_parallelism.split_linears(model, mesh)
-        if self.recompute == "blocks":
-            apply_parallelism.recompute(model)
-        if self.compile:
-            apply_parallelism.compile_blocks(model)
-        if not meta:
-            model.to(device())
-        if mesh is not None:
-            stages = stages_of(model, ranges, plan, mesh.at) if ranges else []
-            pipeline = _shared(model, stages, mesh, parts.precision.resolved()[0])
-        if meta:
-            apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
-        shared = mesh is not None and mesh.sharding is not None
-        layout = enter_layout(model, mesh, parts, autocast=shared or narrowed)
-        weights = WeightUpdater(parts.optimizer, model, mesh, offload=self.offload_optimizer)
-        others: list[Updater] = [TableUpdater(model, mesh, self.clip)] if tables_of(model) else []
-        others += [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)]
-        return StepRunner(parts, model, layout, weights, others, pipeline, clip_norm=self.clip_norm,
-                          nonfinite=copy.copy(self.nonfinite))  # fmt: skip
+        from nemo_vfm.parallel.engine.torch_start import start
 
-
-def _shared(model: nn.Module, stages: "Sequence[Stage]", mesh: Mesh, dtype: torch.dtype) -> "Pipeline | None":
-    """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
-    if not stages:
-        apply_parallelism.shard(model, mesh, dtype)
-        return None
-    from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
-    from nemo_vfm.parallel.apply.pipeline_stage import repeated
-
-    # What several stages on one rank have in common can belong to none of their FSDP roots.
-    apart = repeated(model) if len(stages) > 1 else set()
-    for stage in stages:
-        apply_parallelism.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
-    return Pipeline(model, stages, mesh)
+        return start(
+            parts, clip_norm=self.clip_norm, clip=self.clip, recompute=self.recompute,
+            offload_optimizer=self.offload_optimizer, compile=self.compile, nonfinite=self.nonfinite,
+        )  # fmt: skip

@@ -21,8 +21,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, OptimizerFactory, matching
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 
 
 @dataclass(frozen=True, slots=True)

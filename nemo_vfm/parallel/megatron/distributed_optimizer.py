@@ -32,7 +32,7 @@ from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, own_number
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -22,14 +22,16 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-from nemo_vfm.parallel.engine.engine import Recompute, build_unsplit, enter_layout, plan_notes, require_settings
+from nemo_vfm.parallel.engine.engine import Recompute, require_settings
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
+from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout, plan_notes
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta, state_of
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+from nemo_vfm.parallel.plan.static_memory import on_meta, state_of
 from nemo_vfm.sparse.tables.fused_tables import tables_of
 
 

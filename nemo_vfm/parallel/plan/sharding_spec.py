@@ -1,12 +1,18 @@
-"""Declares how a model can be split: names of its parts for an engine, and nothing that computes."""
+"""Declares how a model can be split: names of its parts for an engine and its optimizer, and nothing that computes."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
-if TYPE_CHECKING:
-    from torch import nn
+import torch
+from torch import nn
+
+from nemo_vfm.core.types.factory import Factory
+
+#: With their names, or without.
+Params: TypeAlias = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
+OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)

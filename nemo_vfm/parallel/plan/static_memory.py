@@ -4,9 +4,9 @@ Nothing is allocated.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching, networks_of
-
-#: With their names, or without.
-Params: TypeAlias = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
-OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
+from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, OptimizerFactory, matching, networks_of
 
 
 def state_of(

@@ -21,7 +21,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.model_cost import HasDummyInputs
+from nemo_vfm.core.types.model_traits import HasDummyInputs
 from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
@@ -29,7 +29,7 @@ from nemo_vfm.parallel.engine.engine import Engine
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.sparse.tables.made_up_batch import FeatureSizes, made_up_batch
 
 SAMPLES = 8  #: of a global batch: two for each of four ranks

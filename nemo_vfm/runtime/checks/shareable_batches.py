@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nemo_vfm.config import Composed, Problem
-from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.runtime.checks.job_kinds import trains
 from nemo_vfm.workflow import Workflow

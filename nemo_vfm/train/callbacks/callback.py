@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.train.state.train_state import TrainState
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+
+    from nemo_vfm.train.state.train_state import TrainState
 
 HOOKS = ("on_start", "on_step", "on_end")
 
@@ -16,7 +17,7 @@ HOOKS = ("on_start", "on_step", "on_end")
 class Callback(Protocol):
     """Called after every optimizer step. `on_start(fit)` and `on_end(fit)` are called too where a class has them."""
 
-    def on_step(self, fit: TrainState) -> None:
+    def on_step(self, fit: "TrainState") -> None:
         """What to do after optimizer step `fit.step`."""
         ...
 

@@ -7,19 +7,18 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import StoreError
 from nemo_vfm.core.metric_names import VALIDATION_LOSSES, Mode, natural_mode, validation_loss
+from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.checkpoint import checkpoint_store
-from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Keep
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.train.state.train_state import TrainState
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
+    from nemo_vfm.train.state.train_state import TrainState
 
 
 class SaveCheckpoints:
@@ -58,9 +57,11 @@ class SaveCheckpoints:
     def begin(self, folder: Path, settings: Mapping[str, Json]) -> None:
         """Before a run looks for its checkpoints: where it has none, its newest copy is fetched."""
         if self.copy_to is not None:
+            from nemo_vfm.parallel.checkpoint import checkpoint_store
+
             checkpoint_store.begin(self.copy_to, folder, settings)
 
-    def copy(self, fit: TrainState) -> None:
+    def copy(self, fit: "TrainState") -> None:
         """Bring the store up to the folder; rank 0 does it."""
         if ranks.is_first():
             self._copy(fit.checkpoints, must=fit.finished)
@@ -68,6 +69,8 @@ class SaveCheckpoints:
     def _copy(self, folder: Path, *, must: bool) -> None:
         if self.copy_to is None:
             return
+        from nemo_vfm.parallel.checkpoint import checkpoint_store
+
         try:
             checkpoint_store.copy(folder, self.copy_to, self.keep)
         except StoreError as error:
@@ -75,8 +78,12 @@ class SaveCheckpoints:
                 raise
             log.warn(f"The checkpoint was kept here but not copied: {error}. It is retried at the next checkpoint.")
 
-    def on_step(self, fit: TrainState) -> None:
+    def on_step(self, fit: "TrainState") -> None:
         """Save where due; where nothing comes after it, wait until it is there."""
+        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+        from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
+        from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
+
         # One for a run: it keeps its memory from save to save.
         if self._saver is None or self._saver.folder != fit.checkpoints:
             self._saver = Saver(fit.checkpoints, joined(), asynchronous=self.asynchronous)
@@ -100,13 +107,15 @@ class SaveCheckpoints:
         if fit.ends:
             saver.finish()
 
-    def on_end(self, fit: TrainState) -> None:
+    def on_end(self, fit: "TrainState") -> None:
         """Wait for what is being written; and say it where nothing was ever measured to choose the best by."""
         saver, self._saver = self._saver, None
         if saver is not None:
             saver.finish()
         if not (self.keep.best and fit.finished):
             return
+        from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
+
         if not any(self.keep.metric in record.metrics for record in records(fit.checkpoints)):
             log.warn(f"keep_best: {self.keep.best} had no effect: no checkpoint was written at a step with a "
                      f"{self.keep.metric}; only the newest were kept")  # fmt: skip

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core import ranks
-from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
+from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, frame_rate, require_between
 from nemo_vfm.core.frame_count import PixelFrames
-from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.data.video.fit_to_bucket import given_frames
 from nemo_vfm.data.video.video_grid import write_grid

@@ -3,13 +3,15 @@
 import math
 import time
 from collections import deque
+from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types.model_cost import ReportsFlops
-from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
-from nemo_vfm.perf.flops import CONVENTIONS, Convention, PeakFlops, formula, mfu, peak_flops, training_flops
-from nemo_vfm.train.state.train_state import TrainState
+from nemo_vfm.core.types.model_traits import ReportsFlops
+
+if TYPE_CHECKING:
+    from nemo_vfm.perf.flops import PeakFlops
+    from nemo_vfm.train.state.train_state import TrainState
 
 
 class Throughput:
@@ -24,33 +26,40 @@ class Throughput:
         ValueError: no steps, or a convention that there is not.
     """
 
-    def __init__(self, *, window_steps: int = 20, causal_attention: Convention = "full") -> None:
+    def __init__(self, *, window_steps: int = 20, causal_attention: Literal["full", "causal"] = "full") -> None:
         if window_steps < 1:
             raise ValueError(f"window_steps must be at least 1, got {window_steps}")
-        if causal_attention not in CONVENTIONS:
+        if causal_attention not in ("full", "causal"):
             raise ValueError(f"causal_attention must be full or causal, got {causal_attention!r}")
         self.window_steps, self.causal_attention = window_steps, causal_attention
         self._seen: deque[tuple[float, int, int, float]] = deque()  # when, and how many samples, tokens, FLOPs
         self._peak: PeakFlops | None = None
 
-    def on_start(self, fit: TrainState) -> None:
+    def on_start(self, fit: "TrainState") -> None:
         """Begin the clock, and say once what mfu will mean."""
-        self._seen = deque([(time.perf_counter(), 0, 0, 0.0)], maxlen=self.window_steps + 1)
-        if (
-            isinstance(fit.model, ReportsFlops) and ranks.is_first()
-        ):  # several that measure at once would slow each other
-            self._peak = peak_flops()
-            settings = {
-                "formula": formula(self.causal_attention, frozen=only_adapters_learn(fit.model)),
-                "peak": str(self._peak),
-            }
-            log.info(f"mfu: the peak is {self._peak.flops_per_s / 1e12:.4g} TFLOP/s; mfu.json says by what formula")
-            write_json(fit.run.folder / "mfu.json", settings)
+        from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
+        from nemo_vfm.perf import flops
 
-    def on_step(self, fit: TrainState) -> None:
+        self._seen = deque([(time.perf_counter(), 0, 0, 0.0)], maxlen=self.window_steps + 1)
+        if isinstance(fit.model, ReportsFlops) and ranks.is_first():  # several that measure would slow each other
+            self._peak = flops.peak_flops()
+            formula = flops.formula(self.causal_attention, frozen=only_adapters_learn(fit.model))
+            log.info(f"mfu: the peak is {self._peak.flops_per_s / 1e12:.4g} TFLOP/s; mfu.json says by what formula")
+            write_json(fit.run.folder / "mfu.json", {"formula": formula, "peak": str(self._peak)})
+
+    def on_step(self, fit: "TrainState") -> None:
         """Rates over the window."""
-        assert fit.result is not None
-        self._seen.append((time.perf_counter(), fit.result.num_samples, _tokens(fit), self._flops(fit)))
+        result, model, flops = fit.result, fit.model, 0.0
+        assert result is not None
+        if self._peak is not None and isinstance(model, ReportsFlops):
+            from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
+            from nemo_vfm.perf.flops import training_flops
+
+            frozen, convention = only_adapters_learn(model), self.causal_attention
+            own = sum(training_flops(model.ops(shapes), convention, frozen=frozen) for shapes in result.shapes)
+            flops = own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
+        texts = (shapes["tokens_BS"] for shapes in result.shapes if "tokens_BS" in shapes)
+        self._seen.append((time.perf_counter(), result.num_samples, sum(map(math.prod, texts)) * fit.plan.data, flops))
         (begin, *_), *rest = self._seen
         seconds = rest[-1][0] - begin
         _, samples, tokens, flops = (sum(column) for column in zip(*rest, strict=True))
@@ -58,21 +67,6 @@ class Throughput:
         if tokens:
             fit.metrics["tokens_per_s"] = tokens / seconds
         if self._peak is not None:
+            from nemo_vfm.perf.flops import mfu
+
             fit.metrics["mfu"] = mfu(flops, seconds, self._peak)
-
-    def _flops(self, fit: TrainState) -> float:
-        model = fit.model
-        if self._peak is None or fit.result is None or not isinstance(model, ReportsFlops):
-            return 0.0
-        frozen = only_adapters_learn(model)
-        own = sum(
-            training_flops(model.ops(shapes), self.causal_attention, frozen=frozen) for shapes in fit.result.shapes
-        )
-        return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
-
-
-def _tokens(fit: TrainState) -> int:
-    """Of text, in this step on all devices; 0 where there are none."""
-    assert fit.result is not None
-    shapes = (shapes["tokens_BS"] for shapes in fit.result.shapes if "tokens_BS" in shapes)
-    return sum(map(math.prod, shapes)) * fit.plan.data

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.data.loader.lightning_batches import LightningData
+from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, TrainerOptions

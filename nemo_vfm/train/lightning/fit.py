@@ -36,7 +36,7 @@ from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, qui
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.loggers.guard import logger_of
-from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
+from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.loader.lightning_batches import LightningData
+from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
 from nemo_vfm.train.lightning.devices import Placement
-from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
+from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 Precision = Literal[
     "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine",

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.loggers.flat_settings import flatten
-from nemo_vfm.train.loggers.preview_pictures import log_picture
-from nemo_vfm.train.state.logger_source import LightningLogger, LoggerSource
+from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 REST_S = 60.0
+_PREVIEW = "preview"  # what pictures are called in a tracker
 
 
 class Guarded(Logger):
@@ -58,7 +58,7 @@ class Guarded(Logger):
 
     def log_picture(self, file: Path, step: int) -> None:
         """A preview."""
-        self._try(lambda: log_picture(self.inner, file, step))
+        self._try(lambda: _log_picture(self.inner, file, step))
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """The run's settings."""
@@ -84,6 +84,24 @@ class Guarded(Logger):
                 self._said = True
                 warn(f"the logger {self._name} failed ({_sentence(error)}); training continues without it and "
                      f"retries every {REST_S:.0f} s; metrics.jsonl is complete")  # fmt: skip
+
+
+def _log_picture(logger: Logger, file: Path, step: int) -> None:
+    """Hand a picture on, and the video beside it; each of Lightning's loggers has a word of its own for that."""
+    video = file.with_suffix(".mp4")
+    if isinstance(logger, WandbLogger):
+        logger.log_image(_PREVIEW, [str(file)], step=step)
+        if video.is_file():
+            logger.log_video(f"{_PREVIEW}_video", [str(video)], step=step, format=["mp4"])
+    elif isinstance(logger, MLFlowLogger):
+        for one in filter(Path.is_file, (file, video)):
+            logger.experiment.log_artifact(logger.run_id, str(one), "samples")
+    elif isinstance(logger, TensorBoardLogger):
+        import numpy as np
+        from PIL import Image
+
+        with Image.open(file) as picture:
+            logger.experiment.add_image(_PREVIEW, np.asarray(picture.convert("RGB")), step, dataformats="HWC")
 
 
 def open_all(

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core import log, ranks
+from nemo_vfm.core.bounds import frame_rate
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.data.video.video_grid import write_grid

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 from uuid import uuid4
 
 from torch import Tensor, nn
@@ -25,15 +25,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.process_group import greatest
 from nemo_vfm.train.state.data_position import Reading
 from nemo_vfm.train.state.skip import Skip
-
-
-@runtime_checkable
-class Schedule(Protocol):
-    """How the learning rate moves over a run."""
-
-    def factor(self, step: int, total_steps: int | None) -> float:
-        """What learning rates are multiplied by at 0-based `step` of `total_steps` (None: not known)."""
-        ...
+from nemo_vfm.train.state.slots import Schedule
 
 
 class Average(Protocol):

@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.curate.caption.caption_types import check_captions
 from nemo_vfm.curate.caption.conditioned import ScoreConditioned
 from tests.support.repository import ROOT

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.rule import Rule, check_rules

@@ -100,7 +100,7 @@ def test_lightning_predicts_what_the_stage_does(clip: Path, shards: Path, traine
     from nemo_vfm.train.module import TrainModule
 
     job = train(clip, shards, 60)
-    fit = job._start(Run(trained, seed=1, resume=True))
+    fit = job.training().start(Run(trained, seed=1, resume=True))
     batch = first_batch(shards)
     lightning = Trainer(accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip

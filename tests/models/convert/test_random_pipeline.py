@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base, write_random_pipeline
+from nemo_vfm.core.types.encoders import Family
+from nemo_vfm.models.convert.video.random_pipeline import prepare_base, write_random_pipeline
 from tests.support.repository import ROOT
 
 diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")

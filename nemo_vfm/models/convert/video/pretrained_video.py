@@ -8,10 +8,10 @@ from torch import nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
+from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.other_library import require_read
-from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
     SECOND,

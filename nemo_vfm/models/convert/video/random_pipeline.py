@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,12 +15,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types.encoders import Family
 
-#: File names of `conf/pipeline/`.
-Family = Literal[
-    "wan21_t2v", "wan21_i2v", "wan22_t2v", "wan22_i2v", "wan22_ti2v", "cosmos1_text", "cosmos1_video",
-    "cosmos2_image", "cosmos2_video", "cosmos25",
-]  # fmt: skip
 _WIDTH, _CHANNELS, _SPECIAL = 16, 4, ("<pad>", "<s>", "</s>", "<unk>")
 _WAN: dict[str, Any] = {
     "num_attention_heads": 2, "attention_head_dim": 24, "in_channels": _CHANNELS, "out_channels": _CHANNELS,

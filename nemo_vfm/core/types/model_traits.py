@@ -1,8 +1,11 @@
-"""Declares models that report their FLOPs and the shapes of a small input."""
+"""Declares what a model may offer: its FLOPs, the shapes of a small input, and blocks that a sampler may leave out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +39,21 @@ class HasDummyInputs(Protocol):
 
         A model of tokens also has `vocab`, how many there are.
         """
+        ...
+
+
+class BlockLoop(Protocol):
+    """Runs blocks one after another, or fewer of them."""
+
+    def __call__(self, blocks: "Iterable[nn.Module]", x_BSD: "Tensor", context: Any) -> "Tensor":
+        """Tokens after the blocks; each is called with tokens and the context."""
+        ...
+
+
+@runtime_checkable
+class HasBlockLoop(Protocol):
+    """A network that leaves the order of its blocks to a loop."""
+
+    def use_block_loop(self, loop: BlockLoop | None) -> None:
+        """From here on run blocks by this loop; None runs all, one after another."""
         ...

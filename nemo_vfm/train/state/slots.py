@@ -1,4 +1,4 @@
-"""Defines what may be a logger: our source that opens one in the run folder, or a Lightning logger."""
+"""Declares what the slots of a training take: learning-rate schedules and loggers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,15 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """How the learning rate moves over a run."""
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """What learning rates are multiplied by at 0-based `step` of `total_steps` (None: not known)."""
+        ...
 
 
 @runtime_checkable

@@ -1,0 +1,138 @@
+"""Lists the samples of training data, splits them into training, held-out and unusable, and reads them."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.media_types import Decoder
+from nemo_vfm.core.types.sample_batches import VideoBatch
+from nemo_vfm.data.batching.batch_source import ScheduledBatches, Traffic
+from nemo_vfm.data.batching.bucket import Buckets
+from nemo_vfm.data.batching.faults import Fault, Faults
+from nemo_vfm.data.batching.sample_order import Alike, Group
+from nemo_vfm.data.loader.collate import collate
+from nemo_vfm.data.loader.fetch_exchange import Exchange, Spanned
+from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
+from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
+from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.shards.shard_folder import is_held_out, warn_that_none_is_held_out
+from nemo_vfm.parallel.ranks.gather import Gather
+
+_MAX_WEIGHT = 1000  # more is a damaged index
+
+
+class EntryReader:
+    """Reads samples by their places in a list of entries."""
+
+    def __init__(self, loading: Loading, entries: Sequence[Entry]) -> None:
+        self._loading, self._entries, self._sizes = loading, entries, dict[int, int]()
+        self.is_light = loading.is_light
+
+    def read(self, index: int, samples: Alike) -> tuple[VideoBatch, list[Fault | None]]:
+        """See `SampleReader.read`."""
+        return collate(index, self.entries(samples.ids), self._loading.load, self.layout(samples.like))
+
+    def entries(self, ids: Sequence[int]) -> list[Entry]:
+        """The samples, by their places in the list."""
+        return [self._entries[sample] for sample in ids]
+
+    def layout(self, like: int) -> Layout:
+        """What every sample of the group of this one looks like."""
+        return self._loading.layout(self._entries[like])
+
+    def num_bytes(self, samples: Alike) -> int:
+        """See `SampleReader.num_bytes`."""
+        if samples.like not in self._sizes:
+            layout = self.layout(samples.like).values()
+            self._sizes[samples.like] = sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout)
+        return len(samples.ids) * self._sizes[samples.like]
+
+
+class OpenedSamples:
+    """The samples, split into training, held-out and unusable; see `ListedData` for the arguments."""
+
+    def __init__(
+        self, samples: Samples, *, buckets: Buckets | None, decoder: Decoder, batch_size: int, val_fraction: float,
+        traffic: Traffic,
+    ) -> None:  # fmt: skip
+        self.samples = HeldSamples(samples, traffic) if isinstance(samples, Spanned) else samples
+        self._traffic = traffic
+        how = loading(self.samples, buckets, decoder)
+        self.reader = EntryReader(how, samples.entries)
+        places, left_out = _grouped(samples.entries, how)
+        if left_out:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+            of = f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder}"
+            warn(f"{of} cannot be trained on: {counts}")
+        census = Census()
+        for entry in samples.entries:
+            census.add(samples, entry)
+        census.tell(str(samples.folder))
+        held_out = {i for group in places.values() for i in group if is_held_out(samples.entries[i], val_fraction)}
+        self.train, self.val = (
+            [
+                Group(name, tuple(chosen), how.batch_size_of(name) or batch_size)
+                for name, group in sorted(places.items())
+                if (chosen := [
+                    place
+                    for i in group
+                    if (i in held_out) == is_val
+                    for place in [i] * (1 if is_val else _times(samples.entries[i]))
+                ])
+            ]
+            for is_val in (False, True)
+        )  # fmt: skip
+        if not self.train:
+            raise UserError(
+                f"no sample in {samples.folder} is left to train on; see the reasons above, or lower val_fraction"
+            )
+        # Of each group's keys, in their order.
+        self.digests = {
+            group.name: sha256_text("".join(f"{samples.entries[sample].key}\n" for sample in group.samples))
+            for group in self.train
+        }
+        trained = sum(len(group.samples) for group in self.train)
+        info(f"{trained:,} samples to train on, {len(held_out):,} held out, shapes: {len(places)}")
+        if val_fraction and not held_out:
+            warn_that_none_is_held_out()
+
+    def fetched_with(
+        self, peers: Gather, batches: ScheduledBatches[Alike], *, first: int, num_workers: int, faults: Faults,
+        max_ahead_bytes: int,
+    ) -> UniqueBatches:  # fmt: skip
+        """The batches, of bytes that this rank and its peers fetch together."""
+        if not isinstance(self.samples, HeldSamples):
+            raise UserError(
+                f"{self.samples.folder} cannot be fetched in parts; ranks that share their data need shards"
+            )
+        return UniqueBatches(
+            batches,
+            lambda index: self.reader.entries(batches.schedule.samples(index, batches.rank, batches.num_ranks).ids),
+            self.samples,
+            Exchange(self.samples.inner, peers, self._traffic),
+            first=first,
+            num_workers=num_workers,
+            faults=faults,
+            max_ahead_bytes=max_ahead_bytes,
+        )
+
+
+def _times(entry: Entry) -> int:
+    """How often a sample comes in an epoch: the weight of its clip (docs/how-to/video/decisions.md), else once."""
+    weight = entry.index.get("weight", 1)
+    return weight if type(weight) is int and 1 <= weight <= _MAX_WEIGHT else 1
+
+
+def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for number, entry in enumerate(entries):
+        name, reason = how.group_of(entry)
+        if name is None:
+            left_out[reason] += 1
+        else:
+            places[name].append(number)
+    return dict(places), left_out
