@@ -126,7 +126,7 @@ def test_callbacks_that_cannot_work_are_refused(tmp_path: Path) -> None:
 def test_the_module_owns_the_model_and_validates_tests_and_moves_nothing(tmp_path: Path) -> None:
     job = train("4 steps", ema=None, schedule=Straight(), validation=Validate(every_steps=4))
     job.run(Run(tmp_path, seed=3))
-    fit = job._start(Run(tmp_path, seed=3))
+    fit = job.training().start(Run(tmp_path, seed=3))
     module = TrainModule(fit)
     assert module.state_dict().keys() == fit.model.state_dict().keys()
     assert {id(one) for one in module.parameters()} == {id(one) for one in fit.model.parameters()}

@@ -81,7 +81,7 @@ def trained(
         loop=Loop(duration=Duration(steps, "steps"), checkpoint=(saving := SaveCheckpoints(asynchronous=False))),
         **how,  # type: ignore[arg-type]
     )  # fmt: skip
-    fit = job._start(Run(folder, seed=1))
+    fit = job.training().start(Run(folder, seed=1))
     for batch in itertools.islice(job.data.train_dataloader(), steps):
         fit.advance(batch)
     for callback in (

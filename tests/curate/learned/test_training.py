@@ -115,7 +115,7 @@ def test_a_task_that_only_trains_says_so(clip: Path, shards: Path, tmp_path: Pat
     from nemo_vfm.train.module import TrainModule
 
     assert not isinstance(ToyTask(), Predicts)
-    fit = train(clip, shards, 1, task=ToyTask())._start(Run(tmp_path))
+    fit = train(clip, shards, 1, task=ToyTask()).training().start(Run(tmp_path))
     with pytest.raises(UserError, match="ToyTask has no predict"):
         TrainModule(fit).predict_step(first_batch(shards), 0)
 

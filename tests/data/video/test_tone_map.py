@@ -55,7 +55,7 @@ def test_a_film_of_hdr_is_read_as_sdr_upright_or_turned_in_order_and_small(trans
             small = next(walk.frames())
             footage = walk.footage((0, 1))
         ways = [np.rot90(frame, int(turned)) for frame in (*whole, small)]
-        assert footage.told.transfer == transfer
+        assert footage.decoder_report.transfer == transfer
         assert {frame.shape for frame in ways} == {(32, 288, 3), (16, 144, 3)}
         for frame in ways:
             step = frame.shape[0]
