@@ -103,7 +103,8 @@ class _InFp8(Fp8Products):
             input = gather_from_sequence_parallel_region(input, group=how["tp_group"])
         elif how["allreduce_dgrad"]:
             input = copy_to_tensor_model_parallel_region(input, group=how["tp_group"])
-        group: ProcessGroup = how["tp_group"]  # a column linear's ranks split the features that go out
+        # A column linear's ranks split the features that go out. (Megatron passes a row linear's forward no tp_group.)
+        group: Any = self.tp_group
         product = self.product(input, weight, *((None, group) if isinstance(self, ColumnLinear) else (group, None)))
         return product if bias is None else product + bias.to(product.dtype)
 
