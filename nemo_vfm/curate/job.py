@@ -201,7 +201,7 @@ class Curate:
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`; in two rounds: files are examined, all is decided on together, then clips are encoded."""
-        return Needs(rounds=2, ray=self.executor.needs_ray)
+        return Needs(rounds=2, ray=self.executor.needs_ray())
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: first the scores of this part's files, then media and captions of what is kept of them.

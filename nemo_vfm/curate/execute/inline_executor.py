@@ -16,7 +16,9 @@ class Inline:
             where a debugger sees it and a damaged file can end the run.
     """
 
-    needs_ray = False
+    def needs_ray(self) -> bool:
+        """See `Executor.needs_ray`."""
+        return False
 
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated

@@ -16,7 +16,9 @@ class Processes:
         workers: child processes; None takes one a core that this process may use, at most 64.
     """
 
-    needs_ray = False
+    def needs_ray(self) -> bool:
+        """See `Executor.needs_ray`."""
+        return False
 
     def __init__(self, *, workers: int | None = None) -> None:
         if workers is not None and workers < 1:

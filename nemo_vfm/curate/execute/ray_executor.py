@@ -126,7 +126,9 @@ class Ray:
         permissions: given by the program that composes the recipe, never by a recipe.
     """
 
-    needs_ray = True
+    def needs_ray(self) -> bool:
+        """See `Executor.needs_ray`."""
+        return True
 
     def __init__(
         self, *, address: str | None = None, cpus_per_actor: float = 1.0, max_actors: int = 256, attempts: int = 3,

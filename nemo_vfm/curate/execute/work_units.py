@@ -96,7 +96,9 @@ class Watch:
 class Executor(Protocol):
     """Does the steps of a pipeline for all items."""
 
-    needs_ray: bool  #: whether Ray must run on its machines
+    def needs_ray(self) -> bool:
+        """Whether Ray must run on its machines."""
+        ...
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """Each item's number and parts, or `Lost`, once it is finished; few finished items are held back.

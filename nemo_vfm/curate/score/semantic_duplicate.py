@@ -28,7 +28,10 @@ class Embedder(Protocol):
 
 
 class VectorDuplicates:
-    """Compares clips by the cosine of their vectors, in overlapping clusters where there are many."""
+    """Compares clips by the cosine of their vectors, in overlapping clusters where there are many.
+
+    `SemanticDuplicate`, `LearnedDuplicate` and `CosmosEmbed` differ in how a vector is made.
+    """
 
     quality: str  #: the score by which the better of two clips is chosen
     seed: int  #: of the clusters

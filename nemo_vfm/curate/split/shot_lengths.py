@@ -12,6 +12,7 @@ they do not depend on the division of work.
 
 import base64
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -202,7 +203,7 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
     yield from pieces.end(count)
 
 
-class SplitsByGlances:
+class SplitsByGlances(ABC):
     """A splitter that needs only glances, in order."""
 
     min_length_s: float
@@ -211,9 +212,9 @@ class SplitsByGlances:
     min_tail_s: float
     trim_s: float | None
 
+    @abstractmethod
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """A new finder of cuts, and how long spans are."""
-        raise NotImplementedError
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; as many frames behind as the finder takes to be certain."""
