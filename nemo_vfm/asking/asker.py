@@ -33,23 +33,18 @@ class Lane:
         self.limit, self.price, self.attempts, self.identity = limit, price, attempts, chat.identity()
         self.fresh: deque[PendingQuestion] = deque()
         self.in_flight = 0
-        self._later: list[tuple[float, int, PendingQuestion]] = []  # a heap by time
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything waits or is under way."""
-        return bool(self.fresh or self._later or self.in_flight)
+        self.later: list[tuple[float, int, PendingQuestion]] = []  # a heap by time
 
     def wait(self, asked: PendingQuestion) -> None:
         """Keep it until it is due."""
-        heapq.heappush(self._later, (asked.due_s, next(_numbers), asked))
+        heapq.heappush(self.later, (asked.due_s, next(_numbers), asked))
 
     def sendable(self, now_s: float) -> PendingQuestion | None:
         """Take what may be sent now; None where there is nothing, or no place."""
         if self.limit.wait_s(now_s) > 0:
             return None
-        if self._later and self._later[0][0] <= now_s:
-            return heapq.heappop(self._later)[2]
+        if self.later and self.later[0][0] <= now_s:
+            return heapq.heappop(self.later)[2]
         return self.fresh.popleft() if self.fresh else None
 
     def cost(self, asked: PendingQuestion) -> Cost:
@@ -63,12 +58,12 @@ class Lane:
 
     def sends_in_s(self, now_s: float) -> float:
         """After how long something may be sent without an outcome before; infinite where only an outcome helps."""
-        if not self.fresh and not self._later:
+        if not self.fresh and not self.later:
             return math.inf
         pause_s = self.limit.wait_s(now_s)
         if pause_s == math.inf:
             return math.inf if self.in_flight else _SHARED_WAIT_S
-        return max(pause_s, 0.0 if self.fresh else self._later[0][0] - now_s, 0.0)
+        return max(pause_s, 0.0 if self.fresh else self.later[0][0] - now_s, 0.0)
 
 
 class Asker:
@@ -102,11 +97,6 @@ class Asker:
             elif self.budget.limits and not (isinstance(model, FreeModel) and model.is_free()):
                 raise ValueError(f"a budget needs the model's name and the longest answer, but {type(model).__name__} "
                                  "has no model_name() and longest_answer_tokens()")  # fmt: skip
-
-    @property
-    def limit(self) -> int:
-        """How many questions may be under way to the first model now."""
-        return self._limits[""].limit
 
     def price(self, model: str = "") -> Price:
         """What one of the models costs; nothing where it has no price."""
@@ -177,7 +167,7 @@ class Dispatch:
         """Every question's end."""
         try:
             yield from self._send_all(source)
-            while any(lane.is_busy for lane in self._lanes.values()):
+            while any(lane.fresh or lane.later or lane.in_flight for lane in self._lanes.values()):
                 yield from self._next_ends()
                 yield from self._send_all(source)
         finally:

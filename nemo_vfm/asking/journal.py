@@ -169,11 +169,11 @@ class JournalIndex:
 
 
 @contextmanager
-def _descriptor(path: Path, flags: int) -> Iterator[int]:
+def _descriptor(path: Path, flags: int, instead: str = "another file") -> Iterator[int]:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise UserError(f"cannot open {path}: {error.strerror}; choose another file") from error
+        raise UserError(f"cannot open {path}: {error.strerror}; choose {instead}") from error
     try:
         yield descriptor
     finally:
@@ -187,12 +187,8 @@ def file_lock(path: Path) -> Iterator[None]:
     A record lock is not passed to child processes, as `flock` is. But it is lost as soon as the process closes any
     descriptor of the file: so it has a file of its own, which nobody else opens.
     """
-    own = path.with_name(f"{path.name}.lock")
-    try:
-        descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise UserError(f"cannot open {own}: {error.strerror}; choose another place for {path.name}") from error
-    try:
+    own, instead = path.with_name(f"{path.name}.lock"), f"another place for {path.name}"
+    with _descriptor(own, os.O_RDWR | os.O_CREAT, instead) as descriptor:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -202,8 +198,6 @@ def file_lock(path: Path) -> Iterator[None]:
         except OSError as error:
             raise UserError(f"{path} cannot be locked: {error.strerror}; put it on another file system") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def concealed(said: Said) -> Said:

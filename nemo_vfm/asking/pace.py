@@ -132,7 +132,7 @@ class ConcurrencyLimit:
     def __init__(self, *, start: int, most: int, max_wait_s: float) -> None:
         self._most, self._max_wait_s = most, max_wait_s
         self._probe = LatencyProbe(start=start, most=most)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.in_flight = 0  # how many are under way
         self._ceiling: int | None = None  # the number that was refused
         self._accepted, self._floor = min(start, most), 1
@@ -151,12 +151,12 @@ class ConcurrencyLimit:
     def wait_s(self, now_s: float) -> float:
         """0 where one more may be sent; else seconds until then, infinite where one under way has to end first."""
         with self._lock:
-            return self._wait_s(now_s)
+            return math.inf if self.in_flight >= self.limit else max(0.0, self._paused_until_s - now_s)
 
     def send(self, now_s: float) -> Ticket | None:
         """Count a request that is sent now; None where none may be."""
         with self._lock:
-            if self._wait_s(now_s) > 0:
+            if self.wait_s(now_s) > 0:
                 return None
             self.in_flight += 1
             return Ticket(now_s, self.in_flight >= self.limit)
@@ -229,9 +229,6 @@ class ConcurrencyLimit:
         """For how many seconds there were nothing but refusals."""
         with self._lock:
             return 0.0 if self._refused_since_s is None else now_s - self._refused_since_s
-
-    def _wait_s(self, now_s: float) -> float:
-        return math.inf if self.in_flight >= self.limit else max(0.0, self._paused_until_s - now_s)
 
     def _taken(self) -> None:
         self.in_flight -= 1

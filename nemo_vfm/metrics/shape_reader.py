@@ -154,14 +154,11 @@ def _colour(video_THWC: NDArray[np.float32], weight_THW: NDArray[np.float32]) ->
     """The palette hue that most of the object is nearest to; None without a majority."""
     inside = weight_THW > 0
     palette = np.array(list(COLOURS.values()), np.float32) / np.float32(255)
-    votes = np.argmax(_hue_vector(video_THWC[inside]) @ _hue_vector(palette).T, axis=1)
+    rgb_N3 = np.concatenate([video_THWC[inside], palette])
+    # The unit vector of each colour's hue: the part of RGB at right angles to grey.
+    hue_N3 = rgb_N3 - rgb_N3.mean(-1, keepdims=True)
+    hue_N3 /= np.linalg.norm(hue_N3, axis=-1, keepdims=True) + 1e-6
+    votes = np.argmax(hue_N3[: -len(palette)] @ hue_N3[-len(palette) :].T, axis=1)
     share = np.bincount(votes, weights=weight_THW[inside], minlength=len(COLOURS))
     best = int(share.argmax())
     return list(COLOURS)[best] if share[best] >= _MIN_MAJORITY * share.sum() else None
-
-
-def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The unit vector of each colour's hue: the part of RGB at right angles to grey."""
-    opponent = rgb_N3 - rgb_N3.mean(-1, keepdims=True)
-    unit: NDArray[np.float32] = opponent / (np.linalg.norm(opponent, axis=-1, keepdims=True) + 1e-6)
-    return unit

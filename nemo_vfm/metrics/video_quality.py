@@ -37,20 +37,19 @@ def ssim(made_BCTHW: Tensor, video_BCTHW: Tensor) -> Tensor:
         raise ValueError(f"SSIM needs {_SIDE} x {_SIDE} pixels, but frames are {tuple(made_BCTHW.shape[3:])}")
     # The formula compares means by their product, which wants a black of 0: signed pixels gave 0.2 for a shift of 0.1.
     x, y = (part.flatten(0, 2)[:, None].double() / 2 + 0.5 for part in (made_BCTHW.clamp(-1, 1), video_BCTHW))
-    mean_x, mean_y, xx, yy, xy = (_blurred(part) for part in (x, y, x * x, y * y, x * y))
+    # Under a Gaussian window, where the window is whole; in fp64, since variances are differences of like numbers.
+    places = torch.arange(_SIDE, dtype=x.dtype, device=x.device) - _SIDE // 2
+    window = torch.exp(-(places**2) / (2 * _SIGMA**2))
+    window = window / window.sum()
+    rows, columns = window[None, None, :, None], window[None, None, None, :]
+    mean_x, mean_y, xx, yy, xy = (
+        F.conv2d(F.conv2d(part_N1HW, rows), columns) for part_N1HW in (x, y, x * x, y * y, x * y)
+    )
     var_x, var_y, covariance = xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y
     c1, c2 = _K1**2, _K2**2
     alike = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
     alike = alike / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))
     return alike.reshape(len(made_BCTHW), -1).mean(dim=1).float()
-
-
-def _blurred(x_N1HW: Tensor) -> Tensor:
-    """Under a Gaussian window, where the window is whole; in fp64, since variances are differences of like numbers."""
-    places = torch.arange(_SIDE, dtype=x_N1HW.dtype, device=x_N1HW.device) - _SIDE // 2
-    window = torch.exp(-(places**2) / (2 * _SIGMA**2))
-    window = window / window.sum()
-    return F.conv2d(F.conv2d(x_N1HW, window[None, None, :, None]), window[None, None, None, :])
 
 
 def thumbnail(video_THWC: NDArray[np.uint8], *, num_frames: int = 4, side_px: int = 16) -> NDArray[np.float32]:

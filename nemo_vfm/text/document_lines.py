@@ -101,8 +101,18 @@ def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[Span
     """The parts of a file, with the bytes of each."""
     size = (folder / name).stat().st_size
     if kind == "parquet":
-        weights = row_group_bytes(folder / name)  # neighbouring groups together, as long as they are small
-        begin = weight = 0
+        import pyarrow
+        import pyarrow.parquet
+
+        path = folder / name
+        try:
+            facts = pyarrow.parquet.read_metadata(pyarrow.OSFile(os.fsencode(path)))
+            weights = [facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)]
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise DataError(
+                f"{path} cannot be read as a Parquet file ({error}); copy it again, or leave it out"
+            ) from error
+        begin = weight = 0  # neighbouring groups together, as long as they are small
         for number, one in enumerate(weights):
             if number > begin and weight + one > most:
                 yield Span(name, kind, size, begin, number), weight
@@ -116,18 +126,6 @@ def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[Span
             yield Span(name, kind, size, begin, end), end - begin
     else:
         yield Span(name, kind, size, 0, 1), size
-
-
-def row_group_bytes(path: Path) -> list[int]:
-    """What each row group of a Parquet file fills."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        facts = pyarrow.parquet.read_metadata(pyarrow.OSFile(os.fsencode(path)))
-        return [facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)]
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file ({error}); copy it again, or leave it out") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.text.document_lines import Span, files_of, lines, portions
+from nemo_vfm.text.document_lines import files_of, lines, portions
 
 _MAX_BAD_IN_A_ROW = 16
 _AT_ONCE = 256_000_000  # bytes of a span; only bounds how much of a file is listed at once
@@ -42,28 +42,24 @@ class Documents:
             DataError: many documents in a row are bad, or a Parquet file cannot be read.
         """
         folder, files = files_of(self.path)
-        for portion in portions(folder, files, _AT_ONCE):
-            for span in portion.spans:
-                yield from self._of(folder, span, skipped)
+        for span in (span for portion in portions(folder, files, _AT_ONCE) for span in portion.spans):
+            bad = 0
+            for line in lines(folder, span, column=self.column, max_bytes=int(self.max_document_mb * 1e6)):
+                if line.fault is not None:
+                    bad += 1
+                    skipped[line.fault] += 1
+                    if bad == _MAX_BAD_IN_A_ROW:
+                        said = f"{bad} documents in a row up to number {line.where} of {folder / span.file} are bad: "
+                        if line.columns:
+                            raise UserError(f"{said}{line.told()}. Set `column` of documents to the one with the text")
+                        raise DataError(f"{said}{line.fault}")
+                elif line.text is not None and line.text.strip():
+                    bad = 0
+                    yield line.text
+                else:
+                    skipped["empty"] += 1
 
     def state(self) -> list[list[Json]]:
         """Name and size of each file: changes when files come, go or grow."""
         folder, files = files_of(self.path)
         return [[name, (folder / name).stat().st_size] for name, _ in files]
-
-    def _of(self, folder: Path, span: Span, skipped: Counter[str]) -> Iterator[str]:
-        bad = 0
-        for line in lines(folder, span, column=self.column, max_bytes=int(self.max_document_mb * 1e6)):
-            if line.fault is not None:
-                bad += 1
-                skipped[line.fault] += 1
-                if bad == _MAX_BAD_IN_A_ROW:
-                    said = f"{bad} documents in a row up to number {line.where} of {folder / span.file} are bad: "
-                    if line.columns:
-                        raise UserError(f"{said}{line.told()}. Set `column` of documents to the one with the text")
-                    raise DataError(f"{said}{line.fault}")
-            elif line.text is not None and line.text.strip():
-                bad = 0
-                yield line.text
-            else:
-                skipped["empty"] += 1

@@ -70,8 +70,7 @@ class SentencePieceModel:
         )  # fmt: skip
         write_bytes(folder / "tokenizer.model", model)
         made = library.SentencePieceProcessor(model_proto=model)
-        models = {"unigram": _unigram, "bpe": _bpe}
-        tokenizer = tokenizers.Tokenizer(models[self.kind](tokenizers, made))
+        tokenizer = tokenizers.Tokenizer(_same_model(tokenizers, made, self.kind))
         change, back = tokenizers.normalizers, tokenizers.decoders
         spaces = [change.Prepend(_SPACE)] if self.leading_space else []
         tokenizer.normalizer = change.Sequence([*spaces, change.Replace(" ", _SPACE)])
@@ -113,31 +112,27 @@ def _trained(library: Json, texts: Iterable[str], **settings: Json) -> bytes:
     return model.getvalue()
 
 
-def _unigram(library: Json, made: Json) -> Json:
-    size = made.get_piece_size()
-    scores = [float(made.get_score(number)) for number in range(size)]
-    # Bytes and control pieces have a score of 0, the best there is: the library would find "<0x41>" spelt in a text. It
-    # must be above that of unknown letters, so it needs a piece for each letter of such names to lose against.
-    worst = 10 * min(scores) - 100
-    spelt = [made.is_byte(n) or made.is_control(n) or made.is_unknown(n) for n in range(size)]
-    pieces = [(made.id_to_piece(n), worst if spelt[n] else scores[n]) for n in range(size)]
-    return library.models.Unigram(pieces, unk_id=made.unk_id(), byte_fallback=_has_bytes(made))
-
-
-def _bpe(library: Json, made: Json) -> Json:
-    """With the pairs that make each piece; pieces are numbered in the order in which they are joined."""
-    names = {made.id_to_piece(number): number for number in range(made.get_piece_size())}
+def _same_model(library: Json, made: Json, kind: str) -> Json:
+    """The model of SentencePiece as one of `tokenizers`."""
+    numbers = range(made.get_piece_size())
+    pieces = [made.id_to_piece(n) for n in numbers]
+    spelt = [made.is_byte(n) or made.is_control(n) or made.is_unknown(n) for n in numbers]
+    has_bytes = any(map(made.is_byte, numbers))
+    if kind == "unigram":
+        # Bytes and control pieces have a score of 0, the best there is: the library would find "<0x41>" spelt in a
+        # text. It must be above that of unknown letters, so it needs a piece for each letter of such names to lose
+        # against.
+        scores = [float(made.get_score(n)) for n in numbers]
+        worst = 10 * min(scores) - 100
+        scored = [(pieces[n], worst if spelt[n] else scores[n]) for n in numbers]
+        return library.models.Unigram(scored, unk_id=made.unk_id(), byte_fallback=has_bytes)
+    # The pairs that make each piece; pieces are numbered in the order in which they are joined.
+    names = {piece: number for number, piece in enumerate(pieces)}
     merges = [
         (piece[:place], piece[place:])
         for piece, number in names.items()
-        if not (made.is_byte(number) or made.is_control(number) or made.is_unknown(number))
+        if not spelt[number]
         for place in range(1, len(piece))
         if piece[:place] in names and piece[place:] in names
     ]
-    return library.models.BPE(
-        names, merges, unk_token=made.id_to_piece(made.unk_id()), fuse_unk=True, byte_fallback=_has_bytes(made)
-    )
-
-
-def _has_bytes(made: Json) -> bool:
-    return any(made.is_byte(number) for number in range(made.get_piece_size()))
+    return library.models.BPE(names, merges, unk_token=pieces[made.unk_id()], fuse_unk=True, byte_fallback=has_bytes)

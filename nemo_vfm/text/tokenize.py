@@ -138,18 +138,10 @@ class TokenizeText:
     """
 
     def __init__(
-        self,
-        *,
-        path: Path,
-        tokenizer: Tokenizer,
-        column: str = "text",
-        min_characters: int = 1,
-        max_characters: int | None = None,
-        portion_mb: float = 256.0,
-        processes: int | None = None,
-        max_document_mb: float = 64.0,
-        max_bad_in_a_row: int = 100,
-    ) -> None:
+        self, *, path: Path, tokenizer: Tokenizer, column: str = "text", min_characters: int = 1,
+        max_characters: int | None = None, portion_mb: float = 256.0, processes: int | None = None,
+        max_document_mb: float = 64.0, max_bad_in_a_row: int = 100,
+    ) -> None:  # fmt: skip
         if min(min_characters, max_bad_in_a_row, processes or 1, max_characters or 1) < 1:
             raise ValueError(
                 f"min_characters ({min_characters}), max_characters ({max_characters}), processes ({processes}) and "
@@ -171,14 +163,9 @@ class TokenizeText:
         """
         folder, files = files_of(self.path)
         found = portions(folder, files, int(self.portion_mb * 1e6))
-        most = int(self.max_document_mb * 1e6)
-        work = _Tokenizing(
-            tuple(found),
-            self.tokenizer,
-            Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row),
-            run.folder / "tokens",
-            run.folder / "portions",
-        )
+        most, least = int(self.max_document_mb * 1e6), self.min_characters
+        settings = Settings(folder, self.column, least, self.max_characters, most, self.max_bad_in_a_row)
+        work = _Tokenizing(tuple(found), self.tokenizer, settings, run.folder / "tokens", run.folder / "portions")
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
         plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
@@ -251,25 +238,22 @@ class _Tokenizing:
         return [record for number in range(len(self.portions)) if (record := self.record(number)) is not None]
 
 
-def _faults(found: tuple[Portion, ...], records: list[Record]) -> list[Json]:
+def _faults(portions: tuple[Portion, ...], records: list[Record]) -> list[Json]:
     """File, line and reason of documents that could not be read; lines are counted through all parts of a file."""
-    spans = [span for portion in found for span in portion.spans]
+    spans = [span for portion in portions for span in portion.spans]
     counted = [count for record in records for count in record.counted]
-    first = list(accumulate((len(portion.spans) for portion in found), initial=0))
+    first = list(accumulate((len(portion.spans) for portion in portions), initial=0))
     before: dict[str, int] = {}
     lines_before = []
     for span, count in zip(spans, counted, strict=True):
         lines_before.append(before.get(span.file, 0))
         before[span.file] = lines_before[-1] + count
-    return [
-        {
-            "file": spans[first[number] + span].file,
-            "where": where + lines_before[first[number] + span] if isinstance(where, int) else where,
-            "reason": reason,
-        }
-        for number, record in enumerate(records)
-        for span, where, reason in record.faults
-    ]
+    found = []
+    for begin, record in zip(first, records, strict=False):
+        for number, where, reason in record.faults:
+            place = where + lines_before[begin + number] if isinstance(where, int) else where
+            found.append({"file": spans[begin + number].file, "where": place, "reason": reason})
+    return found
 
 
 def _outcome(found: list[Record], *, did_nothing: bool) -> Outcome:

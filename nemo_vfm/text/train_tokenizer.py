@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -66,11 +67,15 @@ class TrainTokenizer:
         return _outcome(manifest, did_nothing=False)
 
     def _made_of(self, seed: int) -> Json:
+        libraries = dict.fromkeys(("tokenizers", "sentencepiece"), "absent")
+        for name in libraries:
+            with suppress(PackageNotFoundError):
+                libraries[name] = version(name)
         return {
             "documents": self.documents.state(), "column": self.documents.column,
             "max_document_mb": self.documents.max_document_mb, "share": self.share,
             "seed": seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
-            "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
+            "libraries": libraries,
         }  # fmt: skip
 
     def _texts(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
@@ -112,10 +117,3 @@ def _outcome(manifest: dict[str, Json], *, did_nothing: bool) -> Outcome:
     text = (f"a tokenizer of {manifest['vocab_size']:,} tokens, {manifest['bytes_per_token']:.2f} bytes a token, from "
             f"{manifest['documents']:,} documents")  # fmt: skip
     return Outcome(text, figures, did_nothing)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "absent"
