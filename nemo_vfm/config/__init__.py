@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_vfm.config.build import BoundFactory, Call, Part, make
-from nemo_vfm.config.build import factories as factories_of
+from nemo_vfm.config.build import BoundFactory, Call, Part, make, walk_parts
 from nemo_vfm.config.build import needs as needs_of
 from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.interpolate import resolve
@@ -85,9 +84,10 @@ def factories(
     """Everything that the recipe's jobs build later, such as models; each once, where nothing of it is missing."""
     problems, part, _ = _examine(composed, trust, permissions)
     wrong = [f"{problem.path}." for problem in problems]
-    found = {repr(one.call.node): one for one in reversed(list(factories_of(part)))
-             if not any(path.startswith(f"{one.call.path}.") for path in wrong)}  # fmt: skip
-    return list(reversed(found.values()))
+    later = [one for _, one in walk_parts(part) if isinstance(one, Call) and one.later]
+    found = {repr(call.node): call for call in reversed(later)
+             if not any(path.startswith(f"{call.path}.") for path in wrong)}  # fmt: skip
+    return [BoundFactory(call) for call in reversed(found.values())]
 
 
 def needs(
@@ -110,7 +110,7 @@ def paths(
     composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[NamedPath]:
     """The files, folders and addresses that the recipe names, as far as it is right."""
-    return named_paths(_examine(composed, trust, permissions)[1])
+    return list(named_paths(_examine(composed, trust, permissions)[1]))
 
 
 def writes_outside(
@@ -152,28 +152,16 @@ def read_values(text: str, name: str) -> Any:
 
 
 def _examine(
-    composed: Composed,
-    trust: Sequence[str],
-    permissions: Permissions,
-    part_at: str | None = None,
+    composed: Composed, trust: Sequence[str], permissions: Permissions, part_at: str | None = None,
     given: Sequence[str] = (),
-) -> tuple[list[Problem], Part, Map]:
+) -> tuple[list[Problem], Part, Map]:  # fmt: skip
     """Everything that is wrong, what to build, and the resolved tree; `check` and `run` ask five times."""
-    known = (tuple(trust), permissions, part_at, tuple(given), hash(frozenset(os.environ.items())))
-    if known not in composed.examined:
-        found = _examined(composed, trust, permissions, part_at, given)
-        if any(problem.kind == "error" for problem in found[0]):  # such as a class that the user may write meanwhile
-            return found
-        composed.examined[known] = found
-    problems, part, tree = composed.examined[known]
-    return list(problems), part, tree
-
-
-def _examined(
-    composed: Composed, trust: Sequence[str], permissions: Permissions, part_at: str | None, given: Sequence[str]
-) -> tuple[list[Problem], Part, Map]:
     from nemo_vfm.config.recipe_check import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
 
+    known = (tuple(trust), permissions, part_at, tuple(given), hash(frozenset(os.environ.items())))
+    if known in composed.examined:
+        problems, part, tree = composed.examined[known]
+        return list(problems), part, tree
     tree, unresolved = resolve(composed.root)
     permissions = replace(permissions, withheld=withheld(tree))
     checker = Checker(trust, composed.roots.targets, permissions, _run_dir(composed))
@@ -190,7 +178,9 @@ def _examined(
         once[source, mark.line, mark.column, problem.message] = problem
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
     problems = sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column))
-    return problems, part, tree
+    if all(problem.kind == "missing" for problem in problems):  # what is wrong, such as a class, may change meanwhile
+        composed.examined[known] = problems, part, tree
+    return list(problems), part, tree
 
 
 def _run_dir(composed: Composed) -> Path | None:

@@ -1,16 +1,16 @@
 """Builds the objects of a checked recipe; an error of a constructor is shown at its place in the file."""
 
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from traceback import walk_tb
 from typing import Any, TypeAlias
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, written
-from nemo_vfm.core.optional import Need, has_idle_parts, needed
+from nemo_vfm.core.optional import IDLE_PARTS, Need, needed
 from nemo_vfm.core.storage.uri import BACKENDS, Address
 from nemo_vfm.core.types.component import PartRefused
 
@@ -82,8 +82,8 @@ class BoundFactory:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make one."""
-        own = (home for one in _below(self.call) for home in _homes(one))
-        return _call(self.call, args, kwargs, _Builder(frozenset([*self._made, *own]), dict(self._made)))
+        own = frozenset().union(*map(_homes, self.call.arguments.values()))
+        return _call(self.call, args, kwargs, _Builder(own.union(self._made), dict(self._made)))
 
     def refused(self, text: str) -> RecipeError:
         """What to raise where something is wrong with it, at its place in the recipe."""
@@ -99,7 +99,7 @@ def make(part: Part) -> Any:
     Raises:
         RecipeError: a constructor refused its arguments with a ValueError, or could not take them (TypeError).
     """
-    return _Builder(frozenset(_homes(part))).make(part)
+    return _Builder(_homes(part)).make(part)
 
 
 @dataclass(slots=True)
@@ -126,28 +126,26 @@ class _Builder:
 
     def _elsewhere(self, part: Part, home: str) -> Iterator[Call]:
         """The shared components that a factory refers to outside itself."""
-        for one in _below(part):
+        for _, one in _below(part):
             if isinstance(one, Call) and one.home in self.shared and not f"{one.home}.".startswith(f"{home}."):
                 yield one
             else:
                 yield from self._elsewhere(one, home)
 
 
-def _homes(part: Part) -> Iterator[str]:
-    if isinstance(part, Call) and part.later:
-        return
-    if isinstance(part, Call) and part.home:
-        yield part.home
-    for one in _below(part):
-        yield from _homes(one)
+def walk_parts(part: Part, path: str = "") -> Iterator[tuple[str, Part]]:
+    """Every part with its address, those above first."""
+    yield path, part
+    for name, below in _below(part):
+        yield from walk_parts(below, join(path, name))
 
 
-def factories(part: Part) -> Iterator[BoundFactory]:
-    """Everything that a job will build later."""
+def _homes(part: Part) -> frozenset[str]:
+    """The addresses of the components that stand below no factory."""
     if isinstance(part, Call) and part.later:
-        yield BoundFactory(part)
-    for one in _below(part):
-        yield from factories(one)
+        return frozenset()
+    own = [part.home] if isinstance(part, Call) and part.home else []
+    return frozenset(own).union(*(_homes(one) for _, one in _below(part)))
 
 
 def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
@@ -159,16 +157,18 @@ def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
     if isinstance(part, Call):
         given = {name: below.value for name, below in part.arguments.items() if isinstance(below, Value)}
         yield from ((path, need) for need in needed(part.target, given))
-    names = part.arguments if isinstance(part, Call) else part.parts if isinstance(part, Group) else itertools.count()
-    idle = isinstance(part, Call) and has_idle_parts(part.target)
-    for name, below in zip(names, _below(part), strict=False):
-        yield from ((at, need) for at, need in needs(below, join(path, str(name))) if not (idle and need.gpu))
+    idle = isinstance(part, Call) and getattr(part.target, IDLE_PARTS, False)
+    for name, below in _below(part):
+        yield from ((at, need) for at, need in needs(below, join(path, name)) if not (idle and need.gpu))
 
 
-def _below(part: Part) -> Iterable[Part]:
+def _below(part: Part) -> list[tuple[str, Part]]:
+    """(name, part) of each that it is made of."""
     if isinstance(part, Call):
-        return part.arguments.values()
-    return part.parts.values() if isinstance(part, Group) else part.parts if isinstance(part, Items) else ()
+        return list(part.arguments.items())
+    if isinstance(part, Group):
+        return [(str(key), one) for key, one in part.parts.items()]
+    return [(str(number), one) for number, one in enumerate(part.parts)] if isinstance(part, Items) else []
 
 
 def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _Builder) -> Any:
@@ -186,20 +186,12 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _
     except Exception as error:
         if call.secrets:  # its own text, and a traceback's, may quote them
             raise _refusal(call, f"{type(error).__name__}: {error}") from None
-        if isinstance(error, TypeError) and _is_about_arguments(error):
+        # The call itself or the body of the constructor raised it, rather than something deep inside.
+        if isinstance(error, TypeError) and len(list(walk_tb(error.__traceback__))) <= 2:
             raise _refusal(call, f"{call.target.__qualname__} cannot take these arguments: {error}") from error
         where = f"{call.path or 'the root'} of the recipe"
         error.add_note(f"This happened while {where} was being built, {call.mark.place()}.")
         raise
-
-
-def _is_about_arguments(error: TypeError) -> bool:
-    """Whether the call itself or the body of the constructor raised it, rather than something deep inside."""
-    trace = error.__traceback__
-    depth = 0
-    while trace is not None:
-        trace, depth = trace.tb_next, depth + 1
-    return depth <= 2
 
 
 def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
@@ -215,25 +207,16 @@ def _named(call: Call, text: str) -> tuple[str, ...]:
     at = {name: found.start() for name in given if (found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))}
     if not at:
         shown = set(re.findall(r"-?\d[\w.+-]*(?<![.])", text))
-        at = {name: 0 for name in given if _shows(call.arguments[name]) & shown}
+        for name in given:
+            values = [one.value for _, one in walk_parts(call.arguments[name]) if isinstance(one, Value)]
+            if any(isinstance(value, int | float) and str(value) in shown for value in values):
+                at[name] = 0
         at = at if len(at) == 1 else {}
-    chosen = min(at, key=lambda name: (_files_between(call.node, name), at[name]), default=None)
+    # How far from the user a key is written: 0 on the command line, 1 in the recipe, more in what that takes.
+    sources = {} if call.node is None else {name: call.node.key_mark(name).source for name in at}
+    far = {name: source.is_file + len(source.included_from()) for name, source in sources.items()}
+    chosen = min(at, key=lambda name: (far[name], at[name]), default=None)
     return () if chosen is None else (chosen,)
-
-
-def _files_between(node: Map | None, name: str) -> int:
-    """How far from the user a key is written: 0 on the command line, 1 in the recipe, more in what that takes."""
-    source = None if node is None else node.key_mark(name).source
-    count = int(source is not None and source.is_file)
-    while source is not None and source.taken_at is not None:
-        source, count = source.taken_at.source, count + 1
-    return count
-
-
-def _shows(part: Part) -> set[str]:
-    """Its numbers, as a message would show them."""
-    own = {str(part.value)} if isinstance(part, Value) and isinstance(part.value, int | float) else set[str]()
-    return own.union(*map(_shows, _below(part)))
 
 
 def masked(text: str, secrets: Sequence[str]) -> str:

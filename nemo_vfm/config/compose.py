@@ -39,11 +39,13 @@ from nemo_vfm.config.tree import (
     merge,
     nest,
     put,
+    rewritten,
     walk,
     written,
 )
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 from nemo_vfm.core.recipe_keys import moved_keys
+from nemo_vfm.core.types.job import MANIFEST, RECIPE
 
 RESERVED = ("run_dir", "seed")
 MAX_SEED = 1 << 63  # a 64-bit integer holds no larger one
@@ -104,7 +106,11 @@ class Composed:
         tree, problems = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
         if problems:
             raise RecipeError(problems)
-        return to_yaml(_cleaned(tree, clean))
+        cleaned = rewritten(
+            tree, lambda one: replace(one, value=clean(one.value)) if isinstance(one.value, str) else one, clean
+        )
+        assert isinstance(cleaned, Map)
+        return to_yaml(cleaned)
 
     def typed_words(self) -> list[str]:
         """What the user typed, as changes of what `to_yaml` writes: read from there, all of it is the recipe's."""
@@ -165,8 +171,13 @@ def compose(
     for change in changes:
         named = apply(named, change) if change.path.endswith(f".{TARGET}") else named
     swaps = {c.path: c for c in changes if _is_swap(c, named, roots, trust)}
-    if swaps:
-        root = _swapped(roots, swaps, file)
+    if swaps:  # other ingredients: where a default names the slot there, else in place of what is there
+        composer = _Composer(roots, swaps)
+        root = composer.recipe(file)
+        for slot, change in swaps.items():
+            if slot not in composer.used:
+                part = composer.choice(slot, change.text, change.mark, file, slot, (file,))
+                root = put(root, slot, part, change.mark)
     root, rules = apply_overlays(root, overlays, roots)
     for change in changes:
         if swaps.get(change.path) is not change:
@@ -197,16 +208,6 @@ def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) ->
     return False
 
 
-def _swapped(roots: Roots, swaps: dict[str, Override], file: Path) -> Map:
-    """The recipe with other ingredients: where a default names the slot there, else in place of what is there."""
-    composer = _Composer(roots, swaps)
-    root = composer.recipe(file)
-    for path, change in swaps.items():
-        if path not in composer.used:
-            root = put(root, path, composer.choice(path, change.text, change.mark, file, path, (file,)), change.mark)
-    return root
-
-
 def with_reserved(root: Map, name: str) -> Map:
     """The tree with `run_dir` and `seed`; under an overlay a folder of its own, beside the real run's."""
     mark = Mark(Source("default of every recipe", (), is_file=False))
@@ -230,7 +231,7 @@ class _Composer:
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
         """A whole composed recipe; `mark` is where another file names it."""
         root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
-        if file.name == "recipe.yaml" and (file.parent / "manifest.json").is_file():  # of a run, maybe an old one
+        if file.name == RECIPE and (file.parent / MANIFEST).is_file():  # of a run, maybe an old one
             root = _under_new_keys(root)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
@@ -325,18 +326,15 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
             raise fail(f"each entry of defaults must be one {{slot: choice}}{hint}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()
         if not is_address(slot):
-            raise fail(f"{printable(slot, 100)!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
+            word, _, rest = slot.rpartition(" ")
+            better = rest.lstrip("/").replace("/", ".").partition("@")[0]  # of Hydra's
+            why = "later ones override earlier ones, so no `override` is needed; " if word == "override" else ""
+            hint = f"{why}write {{{better}: ...}}" if is_address(better) else "write names joined by dots"
+            raise fail(f"{printable(slot, 100)!r} is not a slot; {hint}", item.key_mark(slot), "defaults")
         if not isinstance(choice, Scalar) or not isinstance(choice.value, str):
             raise fail(f"the choice for {slot} must be a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
         pairs.append((slot, choice.value, choice.mark))
     return pairs
-
-
-def _of_hydra_slot(slot: str) -> str:
-    word, _, rest = slot.rpartition(" ")
-    better = rest.lstrip("/").replace("/", ".").partition("@")[0]
-    why = "later ones override earlier ones, so no `override` is needed; " if word == "override" else ""
-    return f"; {why}write {{{better}: ...}}" if is_address(better) else "; write names joined by dots"
 
 
 def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
@@ -356,14 +354,3 @@ def _under_new_keys(root: Map) -> Map:
             root = drop(root, join(path, old))
             root = put(root, join(path, new), node.items[old], node.key_mark(old)) if new else root
     return root
-
-
-def _cleaned(tree: Map, clean: Callable[[str], str]) -> Map:
-    def below(node: Node) -> Node:
-        if isinstance(node, Map):
-            return _cleaned(node, clean)
-        if isinstance(node, Seq):
-            return replace(node, items=tuple(map(below, node.items)))
-        return replace(node, value=clean(node.value)) if isinstance(node.value, str) else node
-
-    return replace(tree, items={clean(key): below(node) for key, node in tree.items.items()})

@@ -5,7 +5,7 @@ values does not. A value that differs from the recipe's, or has no place there, 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.interpolate import replace_forms, resolve
 from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import Map, Node, Scalar, Seq, child, join, plain
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq, child, join, plain, rewritten
 from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES
 from nemo_vfm.core.errors import UserError
 
@@ -35,7 +35,8 @@ def to_dict_config(composed: Composed) -> DictConfig:
     problems = resolve(composed.root, keep_env=True)[1]
     if problems:
         raise RecipeError(problems)
-    config = OmegaConf.create(_with_env(plain(composed.root)))
+    values: Any = plain(rewritten(composed.root, lambda one: replace(one, value=_with_env(one.value))))
+    config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)
     setattr(config._metadata, _ORIGIN, composed)
     return config
@@ -74,11 +75,7 @@ def address_of(config: object) -> str:
 
 
 def _with_env(value: Any) -> Any:
-    """Plain values whose references to the environment, and literal `${`, are spelled as OmegaConf spells them."""
-    if isinstance(value, dict):
-        return {key: _with_env(below) for key, below in value.items()}
-    if isinstance(value, list):
-        return [_with_env(below) for below in value]
+    """A value in which references to the environment, and literal `${`, are spelled as OmegaConf spells them."""
     if not isinstance(value, str):
         return value
     value = replace_forms(value, lambda match: f"${{oc.env:{match['variable']}}}" if match["env"] else match[0])
@@ -122,21 +119,16 @@ class _Converter:
 
     def _map(self, value: Mapping[object, object], origin: Node | None, path: str, depth: int) -> Map:
         known = origin if isinstance(origin, Map) else Map({}, _mark(path, "{...}"))
-        texts = _keys(value, path)
+        # OmegaConf also takes numbers and truth values.
+        texts = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
+        for key in texts:
+            if not key or not key.isascii() or not key.isprintable() or "${" in key:
+                raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
+                           _mark(path, "{...}"), path)  # fmt: skip
         items = {key: self.node(below, child(known, key), join(path, key), depth + 1)
                  for key, below in zip(texts, value.values(), strict=True)}  # fmt: skip
         keys = {key: known.keys.get(key) or replace(below.mark, column=1) for key, below in items.items()}
         return replace(known, items=items, keys=keys)
-
-
-def _keys(value: Iterable[object], path: str) -> list[str]:
-    """The keys as texts: OmegaConf also takes numbers and truth values."""
-    texts = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
-    for key in texts:
-        if not key or not key.isascii() or not key.isprintable() or "${" in key:
-            raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
-                       _mark(path, "{...}"), path)  # fmt: skip
-    return texts
 
 
 def _absolute(match: re.Match[str], path: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.recipe_keys import is_inert
-from nemo_vfm.core.storage.files import read_json
-from nemo_vfm.core.types.job import LAUNCH, PARTS
+from nemo_vfm.core.storage.files import read_json_object
+from nemo_vfm.core.types.job import LAUNCH, LOCK, PARTS, RECORDS, STATUS
 
 _ABSENT = object()
 _NOTHING = "nothing"
@@ -49,7 +49,7 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
         RunFolderError: a difference is neither harmless nor allowed; the text shows each.
     """
     for name in allowed:
-        if not any(_is_below(key, name) for key in found):
+        if not any(is_allowed(key, [name]) for key in found):
             there = f"; what differs is {', '.join(list(found)[:6])}" if found else ""
             warn(f"--allow {name}: nothing differs there from the run in {folder}{there}")
     refused = {key: pair for key, pair in found.items() if not (is_harmless(key) or is_allowed(key, allowed))}
@@ -67,29 +67,17 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
         )
 
 
-#: What a run writes of itself; the recipe last, without which a folder is no run's.
-RECORDS = ("status.json", "manifest.json", "started.json", "traceback.txt", "report.html", "recipe.yaml")
-
-
 def made_nothing(folder: pathlib.Path) -> bool:
     """Whether a run failed and left only records of itself, as one does that a wrong path has ended at once."""
-    try:
-        status = read_json(folder / "status.json")
-    except (OSError, ValueError, RecursionError):
-        return False
-    if not isinstance(status, dict) or status.get("state") not in ("failed", "interrupted"):
+    if read_json_object(folder / STATUS).get("state") not in ("failed", "interrupted"):
         return False
     left = (path for path in folder.rglob("*") if not path.is_dir() and LAUNCH not in path.relative_to(folder).parts)
-    return {path.name for path in left} <= {".lock", *RECORDS} and not (folder / PARTS).exists()
+    return {path.name for path in left} <= {LOCK, *RECORDS} and not (folder / PARTS).exists()
 
 
 def is_allowed(key: str, allowed: Sequence[str]) -> bool:
     """Whether a key, or what it lies below, was named."""
-    return any(_is_below(key, name) for name in allowed)
-
-
-def _is_below(key: str, name: str) -> bool:
-    return key == name or key.startswith(f"{name}.")
+    return any(key == name or key.startswith(f"{name}.") for name in allowed)
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -108,17 +96,14 @@ def _shown(old: Any, new: Any) -> tuple[str, str]:
     texts = tuple(_text(value, quoted=False) for value in (old, new))
     if texts[0] == texts[1] or any(isinstance(value, str) and value in (_NOTHING, "null") for value in (old, new)):
         texts = tuple(_text(value, quoted=True) for value in (old, new))
-    return _short(texts[0]), _short(texts[1])
+    there, now = (text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]} ... {text[-34:]}" for text in texts)
+    return there, now
 
 
 def _text(value: Any, *, quoted: bool) -> str:
     if value is _ABSENT:
         return _NOTHING
     return json.dumps(value, default=str) if quoted or value is None or isinstance(value, bool) else str(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]} ... {text[-34:]}"
 
 
 def _flat(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

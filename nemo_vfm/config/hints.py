@@ -77,8 +77,17 @@ def signature(target: Target) -> Signature:
     """
     if is_typeddict(target):
         hints, required = get_type_hints(target, include_extras=True), target.__required_keys__  # type: ignore[attr-defined]
-        return Signature({k: _key(k, hint, k in required) for k, hint in hints.items()}, False, False)
-    parameters = _parameters(target)
+        arguments = {}
+        for name, hint in hints.items():
+            if get_origin(hint) in (Required, NotRequired):  # where annotations are text, Python itself does not see it
+                arguments[name] = Argument(name, get_args(hint)[0], get_origin(hint) is Required, False)
+            else:
+                arguments[name] = Argument(name, hint, name in required, False)
+        return Signature(arguments, False, False)
+    try:
+        parameters = inspect.signature(target).parameters
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"the arguments of {target.__qualname__} cannot be read") from error
     hints = _hints(target)
     arguments = {
         name: Argument(name, _hint(target, p, hints), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
@@ -101,25 +110,11 @@ def _hint(target: Target, parameter: inspect.Parameter, hints: Mapping[str, Any]
     return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
 
 
-def _key(name: str, hint: Any, required: bool) -> Argument:
-    """A key of a typed dictionary; where annotations are text, Python itself does not see `NotRequired`."""
-    if get_origin(hint) in (Required, NotRequired):
-        return Argument(name, get_args(hint)[0], get_origin(hint) is Required, False)
-    return Argument(name, hint, required, False)
-
-
 @cache
 def returns(target: Target) -> Any:
     """What calling the target gives: the class itself, or a function's return annotation."""
     made = target if inspect.isclass(target) else _hints(target).get("return", ANYTHING)
     return getattr(target, "__self__", ANYTHING) if made is Self else made
-
-
-def _parameters(target: Target) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(target).parameters
-    except (ValueError, TypeError) as error:
-        raise TypeError(f"the arguments of {target.__qualname__} cannot be read") from error
 
 
 def _hints(target: Target) -> dict[str, Any]:
@@ -230,12 +225,7 @@ def is_fixed(hint: Any) -> bool:
 def is_component(hint: Any) -> bool:
     """A class or protocol that a mapping with `_target_` fills; not a plain value."""
     origin = get_origin(hint) or hint
-    return inspect.isclass(origin) and origin is not object and not issubclass(origin, _VALUES) and not is_literal(hint)
-
-
-def is_literal(hint: Any) -> bool:
-    """`Literal["a", "b"]`."""
-    return get_origin(hint) is Literal
+    return inspect.isclass(origin) and origin is not object and not issubclass(origin, _VALUES)
 
 
 def choices(hint: Any) -> list[str]:
@@ -243,7 +233,7 @@ def choices(hint: Any) -> list[str]:
     hint = bare(hint)
     if is_union(hint):
         return [choice for option in get_args(hint) for choice in choices(option)]
-    if is_literal(hint):
+    if get_origin(hint) is Literal:
         return ["null" if option is None else str(option) for option in get_args(hint)]
     return [str(one.value) for one in hint] if inspect.isclass(hint) and issubclass(hint, Enum) else []
 

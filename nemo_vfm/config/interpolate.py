@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, did_you_mean
-from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join
+from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join, rewritten
 from nemo_vfm.core.secret import register
 
 MAX_NODES = 50_000
@@ -22,8 +22,6 @@ SHARED = frozenset({"input", "run_dir", "seed"})  #: root keys that a recipe ins
 
 _NAME = r"[A-Za-z0-9_][\w-]*"
 FORM = re.compile(rf"\$\{{(?:(?P<env>(?:oc\.)?env:)(?P<variable>[A-Za-z_]\w*)|(?P<path>{_NAME}(?:\.{_NAME})*))\}}")
-
-
 #: A literal dollar while references are followed: no text of a recipe or of the environment holds a NUL.
 _DOLLAR = "\0"
 
@@ -40,18 +38,13 @@ def replace_forms(text: str, replacement: Callable[[re.Match[str]], str]) -> str
 
 def reroot(node: Node, prefix: str) -> Node:
     """A recipe's tree made ready to stand at `prefix` of another: its own addresses get the prefix."""
-    if isinstance(node, Map):
-        return replace(node, items={key: reroot(below, prefix) for key, below in node.items.items()})
-    if isinstance(node, Seq):
-        return replace(node, items=tuple(reroot(below, prefix) for below in node.items))
-    if not has_interpolation(node.value):
-        return node
 
     def moved(match: re.Match[str]) -> str:
         path = match["path"]
         return match[0] if path is None or path.split(".")[0] in SHARED else f"${{{prefix}.{path}}}"
 
-    return replace(node, value=replace_forms(str(node.value), moved))
+    return rewritten(node, lambda one: replace(one, value=replace_forms(str(one.value), moved))
+                     if has_interpolation(one.value) else one)  # fmt: skip
 
 
 def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozenset()) -> tuple[Map, list[Problem]]:
@@ -84,11 +77,7 @@ def _other(text: str) -> str:
     return "; recipes cannot compute values" if re.search(r"\$\{[\w.]+:", text) else "; write $${ for a literal ${"
 
 
-def _with_dollars(node: Node, dollar: str) -> Node:
-    if isinstance(node, Map):
-        return replace(node, items={key: _with_dollars(below, dollar) for key, below in node.items.items()})
-    if isinstance(node, Seq):
-        return replace(node, items=tuple(_with_dollars(below, dollar) for below in node.items))
+def _with_dollars(node: Scalar, dollar: str) -> Scalar:
     if not isinstance(node.value, str):
         return node
     pieces = tuple((text.replace(_DOLLAR, dollar), origin) for text, origin in node.pieces)
@@ -117,8 +106,8 @@ class _Resolver:
 
     def whole(self, node: Node, path: str) -> Node:
         """`node` without interpolations, and with literal dollars as whoever gets it reads them."""
-        found = self.node(node, path)
-        return _with_dollars(found, "$$" if self.keep_env else "$") if self._has_literal else found
+        found, dollar = self.node(node, path), "$$" if self.keep_env else "$"
+        return rewritten(found, lambda one: _with_dollars(one, dollar)) if self._has_literal else found
 
     def node(self, node: Node, path: str) -> Node:
         """`node` without interpolations."""
@@ -188,15 +177,15 @@ class _Resolver:
                 yield match[0], own
             else:
                 found = self._follow(match["path"], mark, path)
-                yield from self._as_pieces(found, match["path"], mark, path)
+                if not isinstance(found, Scalar) or found.value is None:
+                    self._fail(f"{match[0]} is not a single value, so it cannot be part of a text", mark, path)
+                assert isinstance(found, Scalar)
+                if isinstance(found.value, str):
+                    yield from found.origins()
+                else:
+                    shown = str(found.value).lower() if isinstance(found.value, bool) else str(found.value)
+                    yield shown, found.origins()[0][1]
         yield text[end:], own
-
-    def _as_pieces(self, node: Node, name: str, mark: Mark, path: str) -> tuple[tuple[str, str], ...]:
-        if not isinstance(node, Scalar) or node.value is None:
-            self._fail(f"${{{name}}} is not a single value, so it cannot be part of a text", mark, path)
-        assert isinstance(node, Scalar)
-        text = str(node.value).lower() if isinstance(node.value, bool) else str(node.value)
-        return node.origins() if isinstance(node.value, str) else ((text, node.origins()[0][1]),)
 
     def _follow(self, name: str, mark: Mark, path: str) -> Node:
         """The resolved node that `${name}` stands for."""

@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from nemo_vfm.config.recipe_errors import did_you_mean
@@ -23,8 +22,6 @@ from nemo_vfm.core.types.component import may_be_named
 
 _MAX_FILES = 3000
 _DEFINITION = re.compile(r"^(?:class|def) ([A-Za-z]\w*)", re.MULTILINE)
-
-
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
 #: trusts exactly the object of that name. Of Lightning's there are the modules of its demonstration, and callbacks that
 #: write no path of their own (the finders put a checkpoint into the run folder, and remove it). ModelCheckpoint,
@@ -102,7 +99,7 @@ def locate(name: str, trust: Sequence[str]) -> Target:
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private; recipes name public classes")
     try:
-        found: Any = _attribute(_module(module_name, trust, attribute), attribute, trust)
+        found: Any = _imported(module_name, attribute, trust)
     except NotLocated:
         found = _class_method(module_name, attribute, trust)
         if found is None or not is_users(found, name, trust):
@@ -178,10 +175,15 @@ def _acts(found: Target) -> bool:
     return found.__module__.partition(".")[0] == "nemo_vfm" and not may_be_named(found)
 
 
-def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:
-    _reach(name.partition(".")[0])
+def _imported(name: str, attribute: str, trust: Sequence[str]) -> object:
+    """What a module has under a name."""
+    package = name.partition(".")[0]
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        # A trusted package that is not installed is found where the user stands, behind all that is installed.
+        here = (str(folder) for folder in (Path.cwd(), Path.cwd() / "src"))
+        sys.path += [folder for folder in here if PathFinder.find_spec(package, [folder]) is not None][:1]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise NotLocated(f"{name} cannot be imported: the package {error.name} is not installed") from error
@@ -191,28 +193,15 @@ def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:
         raise NotLocated(f"there is no module {name}{hint}") from error
     except (Exception, SystemExit) as error:  # a package of the user's may do anything when it is imported
         raise NotLocated(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _reach(package: str) -> None:
-    """Let a trusted package that is not installed be found where the user stands, behind all that is installed."""
-    if package in sys.modules or importlib.util.find_spec(package) is not None:
-        return
-    for folder in (Path.cwd(), Path.cwd() / "src"):
-        if PathFinder.find_spec(package, [str(folder)]) is not None:
-            sys.path.append(str(folder))
-            return
-
-
-def _attribute(module: ModuleType, name: str, trust: Sequence[str]) -> object:
-    found = vars(module).get(name)
+    found = vars(module).get(attribute)
     if found is None:
-        found = getattr(module, name, None)  # packages that load their names late
+        found = getattr(module, attribute, None)  # packages that load their names late
     if found is None:
         own = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__.startswith(module.__name__)]
         public = [n for n in own if not n.startswith("_")]
         known = f"; it has {', '.join(public)}" if public else ""
-        hint = elsewhere(f"{module.__name__}.{name}", trust) or did_you_mean(name, own) or known
-        raise NotLocated(f"{module.__name__} has no {name}{hint}")
+        hint = elsewhere(f"{module.__name__}.{attribute}", trust) or did_you_mean(attribute, own) or known
+        raise NotLocated(f"{module.__name__} has no {attribute}{hint}")
     return found
 
 

@@ -51,8 +51,15 @@ def parse_override(word: str) -> Override:
     path, equals, text = (word[1:], "=", "") if removed else word.partition("=")
     if not equals:
         raise fail(f"{word!r} is not a change; write key=value without spaces, or ~key to remove", mark)
-    if not is_address(path):
-        raise fail(f"{printable(path, 100)!r} is not an address{_address_advice(word, path)}", mark)
+    if not is_address(path):  # maybe of another command line
+        better = path.strip("+-~ ").replace("/", ".").partition("@")[0]
+        advice = f"write at most {MAX_PARTS} names joined by dots, such as steps.train.lr"
+        if removed and "=" in path:
+            advice = f"to remove, write ~{path.partition('=')[0]}"
+        elif better != path and is_address(better):
+            why = "`+` is not supported: an unknown key is an error; " if path.startswith("+") else ""
+            advice = f"{why}write {better}={word.partition('=')[2].strip()}"
+        raise fail(f"{printable(path, 100)!r} is not an address; {advice}", mark)
     at = Mark(mark.source, 1, 1 if removed else len(path) + 2)
     return Override(path, None if removed else _value(text, at), text, at)
 
@@ -90,17 +97,6 @@ def apply(root: Map, change: Override) -> Map:
         known = [join(above, key) for key in node.items] if isinstance(node, Map) else []
         raise fail(f"there is no {change.path} to remove{did_you_mean(join(above, last), known)}", change.mark)
     return drop(root, change.path)
-
-
-def _address_advice(word: str, path: str) -> str:
-    """What the word would be here, for people who come from another command line."""
-    if word.startswith("~") and "=" in path:
-        return f"; to remove, write ~{path.partition('=')[0]}"
-    better = path.strip("+-~ ").replace("/", ".").partition("@")[0]
-    if better != path and is_address(better):
-        why = "`+` is not supported: an unknown key is an error; " if path.startswith("+") else ""
-        return f"; {why}write {better}={word.partition('=')[2].strip()}"
-    return f"; write at most {MAX_PARTS} names joined by dots, such as steps.train.lr"
 
 
 def _value(text: str, mark: Mark) -> Node:
@@ -162,16 +158,10 @@ class Rule:
     made: Mapping[str, tuple[str, str]]
 
     def fits(self, node: Map) -> bool:
-        left = None if self.missing is None else node.items.get(self.missing)
-        is_missing = isinstance(left, Scalar) and left.value == MISSING
-        return (
-            node.target() == self.wanted
-            and (self.missing is None or is_missing)
-            and all(
-                isinstance(found := find(node, address), Scalar) and found.value == value
-                for address, value in self.where.items()
-            )
-        )
+        wanted = self.where if self.missing is None else {**self.where, self.missing: MISSING}
+        found = ((find(node, address), value) for address, value in wanted.items())
+        return node.target() == self.wanted and all(isinstance(one, Scalar) and one.value == value
+                                                    for one, value in found)  # fmt: skip
 
 
 def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, list[Rule]]:
@@ -220,20 +210,17 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
     rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
         if key not in ("for", "missing", "where", "set", "made"):
-            raise fail(
-                f"an overlay takes only the keys for, missing, where, set and made, not {key}", rule.key_mark(key), key
-            )
+            text = f"an overlay takes only the keys for, missing, where, set and made, not {key}"
+            raise fail(text, rule.key_mark(key), key)
     missing = rule.items.get("missing")
     if missing is not None and (not isinstance(missing, Scalar) or not isinstance(missing.value, str)):
-        raise fail(
-            "missing must be the name of one argument, such as missing: base", rule.key_mark("missing"), "missing"
-        )
+        text = "missing must be the name of one argument, such as missing: base"
+        raise fail(text, rule.key_mark("missing"), "missing")
     made = _made(rule)
     wanted, changes = rule.items.get("for"), rule.items.get("set", Map({}, rule.mark) if made else None)
     if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
-        raise fail(
-            "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train", rule.mark, "for"
-        )
+        text = "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train"
+        raise fail(text, rule.mark, "for")
     if not isinstance(changes, Map) or not (changes.items or made):
         text = "an overlay needs values to set, such as set: {loop: {duration: 2 steps}}"
         raise fail(text, rule.mark, "set")
@@ -241,11 +228,8 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
         raise fail("an overlay changes arguments, not classes", changes.key_mark(TARGET), "set")
     where = plain(rule.items.get("where", Map({}, rule.mark)))
     if not isinstance(where, dict):
-        raise fail(
-            "where must map addresses to the values that a node must have, such as where: {kind: a}",
-            rule.key_mark("where"),
-            "where",
-        )
+        text = "where must map addresses to the values that a node must have, such as where: {kind: a}"
+        raise fail(text, rule.key_mark("where"), "where")
     return Rule(wanted.value, changes, None if missing is None else str(missing.value), where, made)
 
 

@@ -76,7 +76,12 @@ class Checker:
             part = self.node(node, Job, "", node.mark)
         except _Enough:
             part = _NOTHING
-        self.problems = [one for one in self.problems if one.kind != "missing" or _is_written_at(node, one.path)]
+        found, self.problems = self.problems, []
+        for problem in found:  # a missing value below a reference is asked for at the place referred to
+            above = problem.path.rpartition(".")[0]
+            holder = find(node, above)
+            if problem.kind != "missing" or not isinstance(holder, Map) or holder.home in ("", above):
+                self.problems.append(problem)
         return part
 
     def part(self, root: Map, address: str, given: Sequence[str]) -> Part:
@@ -103,10 +108,13 @@ class Checker:
         if self.is_loose and inner is Namespace and isinstance(node, Map) and TARGET not in node.items:
             parts = {name: self._of_anything(below, join(path, name)) for name, below in node.items.items()}
             return Call(Namespace, parts, path, key, _secrets(node), node=node)
-        if hints.is_mapping(inner):
-            return self._limited(self._group(node, inner, path), node, hint, path)
-        if hints.is_list(inner):
-            return self._limited(self._list(node, inner, path), node, hint, path)
+        if hints.is_mapping(inner) or hints.is_list(inner):
+            part = self._group(node, inner, path) if hints.is_mapping(inner) else self._list(node, inner, path)
+            try:  # what `Annotated` says of the whole, such as how many values it holds
+                require_limits(plain(node), hint)
+            except BadValue as error:
+                return self._say(path, node.mark, str(error))
+            return part
         if hints.is_component(inner):
             return self._component(node, inner, path)
         return self._value(node, hint, path)  # with what `Annotated` says of the value
@@ -191,11 +199,8 @@ class Checker:
                 self.problems += trial.problems
                 return part
             trials.append(trial)
-            if (
-                isinstance(node, Map)
-                and TARGET in node.items
-                and any(len(problem.path) > len(path) for problem in trial.problems)
-            ):
+            is_class = isinstance(node, Map) and TARGET in node.items
+            if is_class and any(len(problem.path) > len(path) for problem in trial.problems):
                 break  # the class fits this option, only its arguments are wrong
         if isinstance(node, Map):  # for a component, the trial that came furthest has the useful messages
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
@@ -211,14 +216,6 @@ class Checker:
         if any(hints.is_mapping(one) for one in get_args(hint)):
             near = near or _braces(node, path)
         return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")
-
-    def _limited(self, part: Part, node: Node, hint: Any, path: str) -> Part:
-        """A list or mapping that keeps to what `Annotated` says of the whole, such as how many values it holds."""
-        try:
-            require_limits(plain(node), hint)
-        except BadValue as error:
-            return self._say(path, node.mark, str(error))
-        return part
 
     def _group(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Map):
@@ -275,8 +272,14 @@ class Checker:
         try:
             signature = hints.signature(target)
         except TypeError as error:
-            return self._say(path, _target_mark(node), str(error))
-        positional = by_name or (self._positional(signature, given, target, node, path) if later else ())
+            return self._say(path, node.key_mark(TARGET), str(error))
+        positional = by_name
+        if later and not by_name:
+            names = tuple(argument.name for argument in signature.arguments.values() if argument.positional)
+            if given is not None and len(given) > len(names) and not signature.takes_more:
+                text = f"{target.__qualname__} takes {len(names)} positional arguments, but this slot passes"
+                self._say(path, node.key_mark(TARGET), f"{text} {len(given)}")
+            positional = names if given is None else names[: len(given)]
         return self._arguments(node, target, signature, path, positional=positional, later=later, is_partial=is_partial)
 
     def _target(self, node: Map, hint: Any, path: str, *, is_partial: bool) -> Target | None:
@@ -291,31 +294,13 @@ class Checker:
         except (NotLocated, TypeError) as error:
             advice = "" if path or not _FOREIGN & node.items.keys() else _MIGRATE
             advice = f"; with {PARTIAL}: true it is called later" if is_callable and self.is_loose else advice
-            self._say(path, node.mark if written is None else _target_mark(node), f"{error}{advice}")
+            self._say(path, node.mark if written is None else node.key_mark(TARGET), f"{error}{advice}")
             return None
 
-    def _positional(
-        self, signature: hints.Signature, given: tuple[Any, ...] | None, target: Target, node: Map, path: str
-    ) -> tuple[str, ...]:
-        names = [argument.name for argument in signature.arguments.values() if argument.positional]
-        if given is None:
-            return tuple(names)
-        if len(given) > len(names) and not signature.takes_more:
-            text = f"{target.__qualname__} takes {len(names)} positional arguments, but this slot passes {len(given)}"
-            self._say(path, _target_mark(node), text)
-        return tuple(names[: len(given)])
-
     def _arguments(
-        self,
-        node: Map,
-        target: Target,
-        signature: hints.Signature,
-        path: str,
-        *,
-        positional: tuple[str, ...],
-        later: bool,
-        is_partial: bool,
-    ) -> Part:
+        self, node: Map, target: Target, signature: hints.Signature, path: str, *, positional: tuple[str, ...],
+        later: bool, is_partial: bool,
+    ) -> Part:  # fmt: skip
         parts: dict[str, Part] = {}
         is_loose = is_users(target, node.target() or f"{target.__module__}.{target.__qualname__}", self.trust)
         own = replace(self, is_loose=is_loose)
@@ -341,9 +326,9 @@ class Checker:
                        if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
             if lacking:
                 names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
-                self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
+                self._say(path, node.key_mark(TARGET), f"{target.__qualname__} needs {names}")
         parts |= dict.fromkeys(signature.permitted, Value(self.permissions))
-        mark = _target_mark(node)
+        mark = node.key_mark(TARGET)
         return Call(target, parts, path, mark, _secrets(node), later, node, is_partial)
 
     def _by_position(
@@ -381,17 +366,6 @@ class Checker:
             hint = f"; dots work only on the command line; here, write {nested}"
         listed = f"; it takes {', '.join(takes)}" if takes and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
-
-
-def _is_written_at(root: Map, path: str) -> bool:
-    """Whether a value stands where it is written; below a reference it is asked for at the place referred to."""
-    above = path.rpartition(".")[0]
-    node = find(root, above)
-    return not isinstance(node, Map) or node.home in ("", above)
-
-
-def _target_mark(node: Map) -> Mark:
-    return node.key_mark(TARGET)
 
 
 def _braces(node: Node, path: str) -> str:

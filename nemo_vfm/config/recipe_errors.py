@@ -14,17 +14,7 @@ from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import real
 
 _COMMAND_LINE = "command line"
-__all__ = [
-    "UNSEEN",
-    "Mark",
-    "Problem",
-    "RecipeError",
-    "Source",
-    "did_you_mean",
-    "fail",
-    "printable",
-    "shown_path",
-]
+__all__ = ["UNSEEN", "Mark", "Problem", "RecipeError", "Source", "did_you_mean", "fail", "printable", "shown_path"]
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
@@ -47,6 +37,10 @@ class Source:
     def typed(cls, word: str) -> "Source":
         """A word of the command line."""
         return cls(_COMMAND_LINE, (word,), is_file=False)
+
+    def included_from(self) -> list["Mark"]:
+        """Which file took this one, which took that, and so on: an ingredient is often wrong for one recipe only."""
+        return [] if self.taken_at is None else [self.taken_at, *self.taken_at.source.included_from()]
 
     @property
     def is_typed(self) -> bool:
@@ -81,7 +75,13 @@ class Problem:
     def render(self) -> str:
         """Place and address, the source line, a caret with the message, which files led there; secrets are masked."""
         place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
-        line, caret = _excerpt(self.mark)
+        line, caret, lines_there = "", 0, self.mark.source.lines
+        if 1 <= self.mark.line <= len(lines_there):  # without its indentation, cut to a readable width
+            raw = lines_there[self.mark.line - 1].replace("\t", " ")
+            caret = max(self.mark.column - 1 - (len(raw) - len(raw.lstrip())), 0)
+            text = printable(raw.strip(), len(raw))
+            offset = max(caret - _WIDTH // 2, 0) if len(text) > _WIDTH else 0
+            line, caret = text[offset : offset + _WIDTH], caret - offset
         # A message in one line; where it shows a place inside a text with a caret of its own, these are two more.
         pointed = re.fullmatch(r"(.*)\n( {4}[^\n]{1,200})\n( {4,204}\^)", self.message, re.DOTALL)
         parts = pointed.groups() if pointed else (self.message,)
@@ -89,12 +89,7 @@ class Problem:
         lines = [f"{place}  {printable(self.path, _WIDTH)}".rstrip()]
         lines += [f"    {line}", f"    {' ' * caret}^ {message}"] if line else [f"    {message}"]
         lines += [f"    {' ' * caret}{inner}" for inner in within]
-        # Which file took this one, and which took that: an ingredient is often wrong for one recipe only.
-        source = self.mark.source
-        places = []
-        while source.taken_at is not None:
-            places.append(source.taken_at.place())
-            source = source.taken_at.source
+        places = [mark.place() for mark in self.mark.source.included_from()]
         return conceal("\n".join(lines + ([f"    (included from {', from '.join(places)})"] if places else [])))
 
 
@@ -140,15 +135,3 @@ def shown_path(name: str) -> str:
         return str(real(Path(name)).relative_to(Path.cwd()))
     except ValueError:
         return name
-
-
-def _excerpt(mark: Mark) -> tuple[str, int]:
-    """The source line without its indentation, cut to a readable width, and where the caret stands in it."""
-    if not 1 <= mark.line <= len(mark.source.lines):
-        return "", 0
-    raw = mark.source.lines[mark.line - 1].replace("\t", " ")
-    start = len(raw) - len(raw.lstrip())
-    caret = max(mark.column - 1 - start, 0)
-    text = printable(raw.strip(), len(raw))
-    offset = max(caret - _WIDTH // 2, 0) if len(text) > _WIDTH else 0
-    return text[offset : offset + _WIDTH], caret - offset

@@ -22,11 +22,7 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.storage.write_path import Written
 
 LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
-
-
 _KEY = "run_dir"
-
-
 _GIVE = "if you mean it, set it on the command line: run_dir="
 
 
@@ -43,12 +39,17 @@ class NamedPath:
     is_written: bool = False  #: whether the component writes it, see `WritePath`
 
 
-def named_paths(part: Part) -> list[NamedPath]:
-    """All of them, in the recipe's order; of what is taken only where another is not given, those that are taken."""
-    return list(_below(part, "", "", ""))
+def named_paths(
+    part: Part, key: str = "", owner: str = "", argument: str = "", *, is_written: bool = False
+) -> Iterator[NamedPath]:
+    """All of them, in the recipe's order; of what is taken only where another is not given, those that are taken.
 
-
-def _below(part: Part, key: str, owner: str, argument: str, *, is_written: bool = False) -> Iterator[NamedPath]:
+    Args:
+        key: the part's dotted address.
+        owner: dotted name of the component that takes the part.
+        argument: by which name.
+        is_written: whether that component writes it.
+    """
     if isinstance(part, Value):
         if isinstance(part.value, Place) and part.node is not None:
             yield NamedPath(key, part.node.mark, part.value, owner, argument, part.node.secret, is_written)
@@ -60,11 +61,11 @@ def _below(part: Part, key: str, owner: str, argument: str, *, is_written: bool 
             is_given = isinstance(given, Value) and isinstance(given.value, Path | str)
             if not (called == "otherwise" and is_given):
                 is_written = called in known and hints.says(known[called].hint, Written)
-                yield from _below(below, join(key, called), name, called, is_written=is_written)
+                yield from named_paths(below, join(key, called), name, called, is_written=is_written)
     elif isinstance(part, Group | Items):
         parts = part.parts.items() if isinstance(part, Group) else enumerate(part.parts)
         for one, below in parts:
-            yield from _below(below, join(key, str(one)), owner, argument, is_written=is_written)
+            yield from named_paths(below, join(key, str(one)), owner, argument, is_written=is_written)
 
 
 def run_dir_of(node: Scalar, recipe: Path) -> Path:
@@ -89,8 +90,15 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
     if (folder := _of_git(path)) is not None:
         raise fail(f"run_dir is inside {shown_path(str(folder))}, which belongs to git; choose another folder",
                    node.mark, _KEY)  # fmt: skip
-    if not node.mark.source.is_typed and real(path) != real(recipe).parent:
-        _refuse_outside(path, node)
+    if node.mark.source.is_typed or real(path) == real(recipe).parent:
+        return path
+    if path.is_absolute() or ".." in path.parts:
+        raise fail("a recipe's run_dir must be below the working directory; set another on the command line: "
+                   "run_dir=DIR", node.mark, _KEY)  # fmt: skip
+    for part in reversed((path, *path.parents)):
+        if part.is_symlink():
+            raise fail(f"run_dir goes through the link {part}, which points to {shown_path(str(part))}; {_GIVE}{path}",
+                       node.mark, _KEY)  # fmt: skip
     return path
 
 
@@ -140,13 +148,3 @@ def _of_git(path: Path) -> Path | None:
         if folder.name.lower() == ".git" or is_bare:
             return folder
     return None
-
-
-def _refuse_outside(path: Path, node: Scalar) -> None:
-    if path.is_absolute() or ".." in path.parts:
-        raise fail("a recipe's run_dir must be below the working directory; set another on the command line: "
-                   "run_dir=DIR", node.mark, _KEY)  # fmt: skip
-    for part in reversed((path, *path.parents)):
-        if part.is_symlink():
-            raise fail(f"run_dir goes through the link {part}, which points to {shown_path(str(part))}; {_GIVE}{path}",
-                       node.mark, _KEY)  # fmt: skip

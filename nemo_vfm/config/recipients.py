@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from nemo_vfm.config.build import Call, Group, Items, Part, Value, make
+from nemo_vfm.config.build import Call, Part, Value, make, walk_parts
 from nemo_vfm.config.recipe_errors import Problem, RecipeError
-from nemo_vfm.config.tree import Map, Scalar, join, walk
+from nemo_vfm.config.tree import Map, Scalar, walk
 from nemo_vfm.core.network.permission import Permissions, Recipient, Sends
 from nemo_vfm.core.storage.uri import Address
 
@@ -48,17 +49,29 @@ def not_allowed(part: Part, permissions: Permissions, known: Sequence[Problem]) 
                 make(call)
         except RecipeError as error:
             yield from error.problems
-    for path, node, address in _addresses(part, ""):
-        place = _bucket(address)
+    for path, node, address in _addresses(part):
+        place = f"{address.scheme}://{address.bucket}"
         if not (permissions.allows(place) or _is_users(node, place)):
             yield Problem(path, node.mark, permissions.refusal(place))
 
 
 def listed(part: Part, tree: Map, permissions: Permissions) -> list[Listed]:
     """Everybody who gets something, then the variables that are read."""
+    from nemo_vfm.core.storage.object_store import service
+
     found: dict[Recipient, list[str]] = {}
-    for path, recipient in (*_senders(part), *_stores(part, permissions)):
-        found.setdefault(recipient, []).append(path)
+    for path, call in _sending(part):
+        with suppress(RecipeError):  # a problem of its own
+            for recipient in make(call).recipients():
+                found.setdefault(recipient, []).append(path)
+    for path, node, address in _addresses(part):
+        place = f"{address.scheme}://{address.bucket}"
+        origin_text = next(origin for text, origin in node.origins() if text) if _is_users(node, place) else ""
+        source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
+        by = source.get(origin_text, origin_text.removeprefix("env:"))
+        host, signing = service(address.scheme)
+        gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"
+        found.setdefault(Recipient(place, f"{gets}, by way of {host}", signing, by), []).append(path)
     variables: dict[str, list[str]] = {}
     for path, _, origin in _of_environment(tree):
         variables.setdefault(origin.removeprefix("env:"), []).append(path)
@@ -76,23 +89,10 @@ def _of_environment(tree: Map) -> Iterator[tuple[str, str, str]]:
                 yield path, text, origin
 
 
-def _walk(part: Part, path: str) -> Iterator[tuple[str, Part]]:
-    yield path, part
-    below: Iterator[tuple[str, Part]] = iter(())
-    if isinstance(part, Call):
-        below = iter(part.arguments.items())
-    elif isinstance(part, Group):
-        below = ((str(key), one) for key, one in part.parts.items())
-    elif isinstance(part, Items):
-        below = ((str(number), one) for number, one in enumerate(part.parts))
-    for key, one in below:
-        yield from _walk(one, join(path, key))
-
-
-def _addresses(part: Part, path: str) -> Iterator[tuple[str, Scalar, Address]]:
-    for place, one in _walk(part, path):
+def _addresses(part: Part) -> Iterator[tuple[str, Scalar, Address]]:
+    for path, one in walk_parts(part):
         if isinstance(one, Value) and isinstance(one.value, Address) and one.node is not None:
-            yield place, one.node, one.value
+            yield path, one.node, one.value
 
 
 def _is_users(node: Scalar, place: str) -> bool:
@@ -101,37 +101,10 @@ def _is_users(node: Scalar, place: str) -> bool:
     return origin != "recipe" and (text == place or text.startswith(f"{place}/"))
 
 
-def _bucket(address: Address) -> str:
-    return f"{address.scheme}://{address.bucket}"
-
-
 def _sending(part: Part) -> Iterator[tuple[str, Call]]:
     """The components that reach the network by themselves; one that is made later says so then."""
-    for path, one in _walk(part, ""):
+    for path, one in walk_parts(part):
         if not isinstance(one, Call) or one.later or one.is_partial:
             continue
         if inspect.isclass(one.target) and issubclass(one.target, Sends):
             yield path, one
-
-
-def _senders(part: Part) -> Iterator[tuple[str, Recipient]]:
-    for path, call in _sending(part):
-        try:
-            found = make(call).recipients()
-        except RecipeError:  # a problem of its own
-            continue
-        for recipient in found:
-            yield path, recipient
-
-
-def _stores(part: Part, permissions: Permissions) -> Iterator[tuple[str, Recipient]]:
-    from nemo_vfm.core.storage.object_store import service
-
-    for path, node, address in _addresses(part, ""):
-        place = _bucket(address)
-        origin_text = next(origin for text, origin in node.origins() if text) if _is_users(node, place) else ""
-        source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
-        host, variables = service(address.scheme)
-        gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"
-        by = source.get(origin_text, origin_text.removeprefix("env:"))
-        yield path, Recipient(place, f"{gets}, by way of {host}", variables, by)

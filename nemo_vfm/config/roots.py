@@ -9,7 +9,8 @@ from typing import Literal
 
 from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail, nearest, some_of
 from nemo_vfm.core.sanitize import printable
-from nemo_vfm.core.storage.files import opened
+from nemo_vfm.core.storage.files import is_file, opened
+from nemo_vfm.core.types.job import RECIPE
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
@@ -55,7 +56,7 @@ class Roots:
         if not _CHOICE.fullmatch(choice) or not _FOLDER.fullmatch(folder):
             return None
         files = (root / folder / f"{choice}.yaml" for root in self.conf)
-        return next((file for file in files if _is_file(file)), None)
+        return next((file for file in files if is_file(file)), None)
 
     def whose(self, file: Path) -> str:
         """Whose an ingredient's file is, in words, and whether it stands in the place of one of ours."""
@@ -111,11 +112,11 @@ class Roots:
             raise fail(f"{name} is Python; a recipe is YAML and names Python classes, see docs/adding.md", mark)
         bases: tuple[Path, ...] = (Path(), *((beside,) if beside else ()), *self.recipes)
         wanted = (Path(name), Path(f"{name}.yaml"))
-        found = [file for file in (base / want for base in bases for want in wanted) if _is_file(file)]
+        found = [file for file in (base / want for base in bases for want in wanted) if is_file(file)]
         if found:
             others = [file for file in found if but is None or file.resolve() != but.resolve()]
             return (others or found)[0]
-        if _is_file(inside := Path(name) / "recipe.yaml"):
+        if is_file(inside := Path(name) / RECIPE):
             raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
         hint = _meant(name.removesuffix(".yaml").removeprefix("recipes/"), known)
@@ -164,15 +165,8 @@ def recipe_name(root: Path, file: Path) -> str:
     return str(file.relative_to(root).with_suffix(""))
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long, a folder that may not be read
-        return False
-
-
 def _yaml_files(folder: Path) -> list[Path]:
-    return sorted(filter(_is_file, folder.rglob("*.yaml"))) if folder.is_dir() else []
+    return sorted(filter(is_file, folder.rglob("*.yaml"))) if folder.is_dir() else []
 
 
 def _distinct(folders: Sequence[Path]) -> tuple[Path, ...]:
@@ -201,7 +195,12 @@ def header(file: Path) -> Header:
     except OSError as error:
         return Header(f"It cannot be read: {error.strerror}.", "", "", "")
     length = next((number for number, line in enumerate(text) if line and not line.startswith("#")), len(text))
-    paragraph = _prose([line.lstrip("#").strip() for line in text[:length] if "SPDX-" not in line])
+    prose, command = [], False  # commands are left out: those may go on behind a backslash
+    for line in (line.lstrip("#").strip() for line in text[:length] if "SPDX-" not in line):
+        command = line.startswith(("nemo-vfm ", "... ")) or command
+        prose += [] if command else [line]
+        command = command and line.endswith("\\")
+    paragraph = printable(" ".join(" ".join(prose).split()), _MOST_BYTES)
     title, *rest = _FIELD.split(paragraph)
     fields = {
         name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)
@@ -209,16 +208,6 @@ def header(file: Path) -> Header:
     extras = tuple(re.findall(r"\w+", fields.get("Extras", "")))
     return Header(_first_sentence(title), fields.get("Hardware", ""), fields.get("Time", ""),
                   fields.get("Expected", ""), extras)  # fmt: skip
-
-
-def _prose(lines: list[str]) -> str:
-    """The lines in one, without commands: those may go on behind a backslash."""
-    prose, command = [], False
-    for line in lines:
-        command = line.startswith(("nemo-vfm ", "... ")) or command
-        prose += [] if command else [line]
-        command = command and line.endswith("\\")
-    return printable(" ".join(" ".join(prose).split()), _MOST_BYTES)
 
 
 def _first_sentence(text: str) -> str:

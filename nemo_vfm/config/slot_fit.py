@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import starmap
 from typing import Any, Literal, get_args, get_origin, is_typeddict
@@ -42,8 +43,12 @@ def chosen(
         name, made = target.__qualname__, hints.returns(target)
         if hints.is_protocol(target) or inspect.isabstract(target):
             raise NotLocated(f"{name} is an interface; name a class that implements it")
-        if inspect.isfunction(target) and not hints.is_open(made) and not _makes_components(made):
-            # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
+        origin = get_origin(made) or made
+        is_class = hints.is_component(origin) and not hints.is_mapping(origin) and not hints.is_list(origin)
+        # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
+        others = {*sys.stdlib_module_names, "numpy"}
+        is_value = not is_class or str(origin.__module__).partition(".")[0] in others
+        if inspect.isfunction(target) and not hints.is_open(made) and is_value:
             raise NotLocated(f"{name} is a function that returns {hints.in_words(made)}, not a component")
         if hints.is_open(made) or not fits(made, hint):
             words = "a Job, as the root of a recipe must be" if is_root else hints.in_words(hint)
@@ -86,40 +91,37 @@ def lost_braces(address: str, word: str) -> str:
 def fitting(targets: Mapping[str, str], hint: Any, trust: Sequence[str]) -> list[str]:
     """Of ingredients, with the class of each, those that may stand in a slot."""
     kinds = [hints.factory_parts(one)[1] if hints.is_factory(one) else one for one in _alternatives(hint)]
-    return [choice for choice, name in targets.items() if not name or _may_stand(name, kinds, trust)]
-
-
-def _may_stand(name: str, kinds: Sequence[Any], trust: Sequence[str]) -> bool:
-    try:
-        made = hints.returns(locate(name, trust))
-        return hints.is_open(made) or any(fits(made, kind) for kind in kinds)
-    except (NotLocated, TypeError):  # whether it fits is seen when it is used
-        return True
+    found = []
+    for choice, name in targets.items():
+        made = hints.ANYTHING
+        with suppress(NotLocated, TypeError):  # whether it fits is seen when it is used
+            made = hints.returns(locate(name, trust)) if name else made
+            if not (hints.is_open(made) or any(fits(made, kind) for kind in kinds)):
+                continue
+        found.append(choice)
+    return found
 
 
 def _hint_at(root: Map, address: str, trust: Sequence[str]) -> Any:
     """The annotation of an address; None where no trusted class has one."""
     node: Node | None = root
     hint: Any = Job
-    for key in address.split("."):
+    for key in address.split("."):  # of what stands in a slot, or may stand there
+        options = _alternatives(hint)
+        group = next(filter(hints.is_mapping, options), None)
+        made = [hints.factory_parts(one)[1] if hints.is_factory(one) else one for one in options]
         try:
-            hint = _hint_below(node, hint, key, trust)
+            if name := node.target() if isinstance(node, Map) else None:
+                hint = hints.signature(locate(name, trust)).arguments[key].hint
+            elif group is not None:
+                hint = (*get_args(group), hints.ANYTHING, hints.ANYTHING)[1]
+            else:
+                kind = next(filter(hints.is_component, made), hints.ANYTHING)
+                hint = hints.signature(_own_class(kind, trust, is_root=False)).arguments[key].hint
         except (NotLocated, TypeError, KeyError):
             return None
         node = None if node is None else child(node, key)
     return hint
-
-
-def _hint_below(node: Node | None, hint: Any, key: str, trust: Sequence[str]) -> Any:
-    """The annotation of a key of what stands in a slot, or may stand there."""
-    options = _alternatives(hint)
-    if name := node.target() if isinstance(node, Map) else None:
-        return hints.signature(locate(name, trust)).arguments[key].hint
-    if group := next(filter(hints.is_mapping, options), None):
-        return (*get_args(group), hints.ANYTHING, hints.ANYTHING)[1]
-    made = [hints.factory_parts(one)[1] if hints.is_factory(one) else one for one in options]
-    kind = next(filter(hints.is_component, made), hints.ANYTHING)
-    return hints.signature(_own_class(kind, trust, is_root=False)).arguments[key].hint
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -138,13 +140,6 @@ def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:
         return kind
     words = "a job" if is_root else hints.in_words(hint)
     raise NotLocated(f"{TARGET} is missing: name the class that builds {words}")
-
-
-def _makes_components(made: Any) -> bool:
-    """Whether a function's result is an object of somebody's class rather than a value or a container of values."""
-    origin = get_origin(made) or made
-    is_class = hints.is_component(origin) and not hints.is_mapping(origin) and not hints.is_list(origin)
-    return is_class and str(origin.__module__).partition(".")[0] not in {*sys.stdlib_module_names, "numpy"}
 
 
 def fits(made: Any, hint: Any) -> bool:

@@ -1,6 +1,6 @@
 """Represents a recipe as a tree in which every value keeps its file and line. Trees are never changed in place."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -173,6 +173,15 @@ def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
     elif isinstance(node, Seq):
         for index, below in enumerate(node.items):
             yield from walk(below, join(path, str(index)))
+
+
+def rewritten(node: Node, change: Callable[[Scalar], Node], key: Callable[[str], str] = str) -> Node:
+    """The same tree with each single value, and each key, as these functions give it."""
+    if isinstance(node, Map):
+        return replace(node, items={key(name): rewritten(below, change, key) for name, below in node.items.items()})
+    if isinstance(node, Seq):
+        return replace(node, items=tuple(rewritten(below, change, key) for below in node.items))
+    return change(node)
 
 
 def plain(node: Node) -> object:

@@ -5,6 +5,8 @@ never becomes 1.
 """
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -21,6 +23,7 @@ from nemo_vfm.config.yaml_source import plain_value
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Address
 
+_ADAPTERS: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 _LONGEST_PATH = 4096  # what Linux takes
 
 
@@ -90,14 +93,9 @@ def require_limits(value: object, hint: Any) -> None:
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     try:
-        return _cached_adapter(hint)
+        return _ADAPTERS(hint)
     except TypeError:  # it says something that has no hash, such as Annotated[int, {"unit": "m"}]
         return TypeAdapter(hint)
-
-
-@cache
-def _cached_adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
 
 
 def _parsed(node: Scalar, kind: Any) -> object:
@@ -146,15 +144,10 @@ def _advice(node: Scalar, hint: Any) -> str:
         return "; write a change as key=value, with one = and no spaces"
     if hint is bool and isinstance(value, str) and value.lower() in ("yes", "no", "on", "off", "true", "false"):
         return "; write true or false"
-    if hint in (int, float) and isinstance(value, str) and _is_number(value):
-        return "; remove the quotes"
+    if hint in (int, float) and isinstance(value, str):
+        with suppress(BadValue):
+            if not isinstance(_plain(value, Mark(Source("", ()))), str):
+                return "; remove the quotes"
     if hint is int and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
     return "; add quotes" if hint is str and value is not None else ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return not isinstance(_plain(text, Mark(Source("", ()))), str)
-    except BadValue:
-        return False

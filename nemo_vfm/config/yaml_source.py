@@ -164,37 +164,41 @@ class _Reader:
             raise fail(f"the tag {event.tag} is not allowed: recipes hold plain values only", mark)
         before, outer = self._nodes, self._deepest
         self._deepest = depth
-        self._require_depth(mark)
         self._count(1, mark)
-        node = self._body(event, mark, depth)
+        node: Node
+        if isinstance(event, yaml.ScalarEvent):
+            # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
+            if re.search("[\x00\ud800-\udfff]", event.value):
+                raise fail("this text contains a NUL or half a surrogate pair", mark)
+            is_plain = event.implicit[0]
+            value = plain_value(event.value, mark) if is_plain else event.value
+            node = Scalar(value, mark, written=event.value if is_plain else "")
+        elif isinstance(event, yaml.SequenceStartEvent):
+            items = []
+            while not isinstance(inner := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._node(inner, depth + 1))
+            node = Seq(tuple(items), mark)
+        else:
+            node = self._mapping(mark, depth)
         if event.anchor:
             self._anchors[event.anchor] = (node, self._nodes - before, self._deepest - depth)
         self._deepest = max(outer, self._deepest)
         return node
 
-    def _require_depth(self, mark: Mark) -> None:
-        if self._deepest > MAX_DEPTH:
-            raise fail(f"values are nested more than {MAX_DEPTH} levels deep", mark)
-
-    def _body(self, event: Any, mark: Mark, depth: int) -> Node:
-        if isinstance(event, yaml.ScalarEvent):
-            # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
-            if re.search("[\x00\ud800-\udfff]", event.value):
-                raise fail("this text contains a NUL or half a surrogate pair", mark)
-            if not event.implicit[0]:
-                return Scalar(event.value, mark)
-            return Scalar(plain_value(event.value, mark), mark, written=event.value)
-        if isinstance(event, yaml.SequenceStartEvent):
-            items = []
-            while not isinstance(inner := next(self._events), yaml.SequenceEndEvent):
-                items.append(self._node(inner, depth + 1))
-            return Seq(tuple(items), mark)
-        return self._mapping(mark, depth)
-
     def _mapping(self, mark: Mark, depth: int) -> Map:
         result = Map({}, mark)
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key, key_mark = self._key(event, result)
+            key_mark = self._mark(event)
+            if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor:
+                raise fail("a key must be plain text", key_mark)
+            key = event.value
+            if key == "<<" and event.implicit[0]:
+                raise fail("merge keys (<<) are not supported; use `defaults` or ${...} to share values", key_mark)
+            if not key or not key.isascii() or not key.isprintable() or "${" in key:
+                why = "contains ${...}, which is allowed only in values" if "${" in key else "is not plain ASCII text"
+                raise fail(f"the key {key!a} {why}; keys are letters, digits, _ and -", key_mark)
+            if key in result.items:
+                raise fail(f"{key} appears twice; the first is on line {result.keys[key].line}", key_mark)
             value = next(self._events)
             is_empty = isinstance(value, yaml.ScalarEvent) and not value.value and value.implicit[0]
             if is_empty and (joined := re.fullmatch(r"([\w-]+)[:=](.+)", key)):  # `{a:1}`, `{a=1}`: a key of that name
@@ -204,20 +208,6 @@ class _Reader:
             result.keys[key] = key_mark
         return result
 
-    def _key(self, event: Any, seen: Map) -> tuple[str, Mark]:
-        mark = self._mark(event)
-        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor:
-            raise fail("a key must be plain text", mark)
-        key = event.value
-        if key == "<<" and event.implicit[0]:
-            raise fail("merge keys (<<) are not supported; use `defaults` or ${...} to share values", mark)
-        if not key or not key.isascii() or not key.isprintable() or "${" in key:
-            why = "contains ${...}, which is allowed only in values" if "${" in key else "is not plain ASCII text"
-            raise fail(f"the key {key!a} {why}; keys are letters, digits, _ and -", mark)
-        if key in seen.items:
-            raise fail(f"{key} appears twice; the first is on line {seen.keys[key].line}", mark)
-        return key, mark
-
     def _alias(self, name: str, mark: Mark, depth: int) -> Node:
         if name not in self._anchors:
             raise fail(f"*{name} has no anchor above it; put &{name} before a value first", mark)
@@ -225,12 +215,13 @@ class _Reader:
         if self._aliases > MAX_ALIASES:
             raise fail(f"more than {MAX_ALIASES} aliases in one file", mark)
         node, size, height = self._anchors[name]
-        self._count(size, mark)
         self._deepest = max(self._deepest, depth + height)
-        self._require_depth(mark)
+        self._count(size, mark)
         return node
 
     def _count(self, size: int, mark: Mark) -> None:
+        if self._deepest > MAX_DEPTH:
+            raise fail(f"values are nested more than {MAX_DEPTH} levels deep", mark)
         self._nodes += size
         if self._nodes > MAX_NODES:
             raise fail(f"this file expands to more than {MAX_NODES} values", mark)

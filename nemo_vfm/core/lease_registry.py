@@ -6,21 +6,21 @@ byte, not even that it failed. So it ends as if it had been killed, which every 
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 _OWNERS: dict[str, Callable[[], bool]] = {}
 EXIT_CODE = 1
 
 
-def hold(name: str, is_ours: Callable[[], bool]) -> None:
-    """From now on `is_ours` tells whether the folder of this name is still held."""
+@contextmanager
+def held(name: str, is_ours: Callable[[], bool]) -> Iterator[None]:
+    """While the block runs `is_ours` tells whether the folder of this name is still held."""
     _OWNERS[name] = is_ours
-
-
-def release(name: str) -> None:
-    """It need not be ours any more."""
-    _OWNERS.pop(name, None)
+    try:
+        yield
+    finally:
+        _OWNERS.pop(name, None)
 
 
 def stop_if_lost() -> None:

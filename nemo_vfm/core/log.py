@@ -65,22 +65,20 @@ class _Lines(logging.Handler):
         text = "\n".join(filter(None, [level + record.getMessage(), record.exc_text]))
         try:
             if console().is_terminal:
-                _print(stamped(text, console().width), record.levelno)
+                from rich.text import Text
+
+                # Above a bar that moves; a word longer than a line is left to the terminal, which copies it whole.
+                lines = stamped(text, console().width)
+                shown, stamp = Text(lines), lines.index(" ")
+                shown.stylize("dim", 0, stamp)
+                if level:
+                    style = "bold red" if record.levelno > logging.WARNING else "yellow"
+                    shown.stylize(style, stamp, lines.index(":", stamp))
+                console().print(shown, soft_wrap=True)
             else:
                 to(sys.stderr)(text)
         except (OSError, ValueError):  # a log that is full or closed must not end a training
             self.handleError(record)
-
-
-def _print(lines: str, level: int) -> None:
-    """Above a bar that moves; a word longer than a line is left to the terminal, which copies it whole."""
-    from rich.text import Text
-
-    text, stamp = Text(lines), lines.index(" ")
-    text.stylize("dim", 0, stamp)
-    if level != logging.INFO:
-        text.stylize("bold red" if level > logging.WARNING else "yellow", stamp, lines.index(":", stamp))
-    console().print(text, soft_wrap=True)
 
 
 def _clean(record: logging.LogRecord) -> bool:
@@ -152,27 +150,18 @@ def bar(title: str, total: int | None, completed: int = 0, unit: str = "") -> It
         completed: what was done before.
         unit: of `total`, such as steps.
     """
-    shown = _moving_bar if console().is_terminal else _lines
-    with shown(_line(title), total, completed, unit) as one:
-        yield one
-
-
-@contextmanager
-def _lines(title: str, total: int | None, completed: int, unit: str) -> Iterator[Bar]:
-    """For a log: only rank 0 says how far all are."""
-    is_first = os.environ.get("RANK", "0") == "0"
-    write = to(sys.stderr) if is_first else lambda line: None
-    seconds = every_s(os.environ.get("NEMO_VFM_PROGRESS_S"))
-    lines = ProgressLines(title, total, completed, unit=unit, write=lambda line: write(_line(line)), every_s=seconds)
-    try:
-        with ticking(lines) if is_first and seconds > 0 else nullcontext():
-            yield lines
-    finally:
-        lines.close()
-
-
-@contextmanager
-def _moving_bar(title: str, total: int | None, completed: int, unit: str) -> Iterator[Bar]:
+    if not console().is_terminal:  # a log, in which only rank 0 says how far all are
+        is_first = os.environ.get("RANK", "0") == "0"
+        write = to(sys.stderr) if is_first else lambda line: None
+        seconds = every_s(os.environ.get("NEMO_VFM_PROGRESS_S"))
+        lines = ProgressLines(_line(title), total, completed, unit=unit, write=lambda line: write(_line(line)),
+                              every_s=seconds)  # fmt: skip
+        try:
+            with ticking(lines) if is_first and seconds > 0 else nullcontext():
+                yield lines
+        finally:
+            lines.close()
+        return
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -188,7 +177,7 @@ def _moving_bar(title: str, total: int | None, completed: int, unit: str) -> Ite
         TextColumn("{task.fields[note]}", style="dim", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=console()) as progress:
-        yield _RichBar(progress, progress.add_task(title, total=total, completed=completed, note=""))
+        yield _RichBar(progress, progress.add_task(_line(title), total=total, completed=completed, note=""))
 
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ APART = {
 }
 _CHATTY = frozenset(("diffusers", "transformers"))
 GIVEN: Final = object()  #: any value but None
-_ATTRIBUTE, _IDLE = "__needed__", "__idle_parts__"
+_ATTRIBUTE, IDLE_PARTS = "__needed__", "__idle_parts__"
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -53,33 +54,23 @@ class Need:
 
 def needs_packages(*modules: str, where: Mapping[str, object] | None = None, on_gpu: bool = False) -> Callable[[C], C]:
     """Declare what a component imports by `require`, itself or in what it calls; see `Need`."""
-
-    def declare(component: C) -> C:
-        setattr(component, _ATTRIBUTE, (*declared(component), Need(modules, where or {}, on_gpu)))
-        return component
-
-    return declare
+    return partial(_declare, Need(modules, where or {}, on_gpu))
 
 
 def needs_gpu(where: Mapping[str, object] | None = None) -> Callable[[C], C]:
     """Declare that a component computes on a GPU; a launcher asks for none where no part does. See `Need`."""
+    return partial(_declare, Need((), where or {}, gpu=True))
 
-    def declare(component: C) -> C:
-        setattr(component, _ATTRIBUTE, (*declared(component), Need((), where or {}, gpu=True)))
-        return component
 
-    return declare
+def _declare(need: Need, component: C) -> C:
+    setattr(component, _ATTRIBUTE, (*declared(component), need))
+    return component
 
 
 def computes_nothing(component: C) -> C:
     """Declare a component that only reads what its parts have computed, so that it needs no GPU for them."""
-    setattr(component, _IDLE, True)
+    setattr(component, IDLE_PARTS, True)
     return component
-
-
-def has_idle_parts(component: Callable[..., Any]) -> bool:
-    """Whether it is declared by `computes_nothing`."""
-    return bool(getattr(component, _IDLE, False))
 
 
 def declared(component: Callable[..., Any]) -> tuple[Need, ...]:

@@ -7,7 +7,7 @@ the handler only raises a flag for it. The second signal does not wait.
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -113,7 +113,10 @@ def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
     try:
         yield
     except (PreemptedNow, Exception) as error:
-        if (came := _signal_behind(error)) is None:
+        came: BaseException = error  # or what it hides: what is imported may make an error of its own of any other
+        while not isinstance(came, PreemptedNow | KeyboardInterrupt | Preempted) and came.__context__ is not None:
+            came = came.__context__
+        if not isinstance(came, PreemptedNow | KeyboardInterrupt):
             raise
         raise idle(came) from error
     finally:
@@ -123,18 +126,23 @@ def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None], signals: Iterable[int]) -> Iterator[None]:
+    """Call the handler for each of these signals while the block runs; what is ignored stays ignored."""
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 def listen_again() -> None:
     """Take the signals back from a library that put handlers of its own over ours; nothing where we do not listen."""
     if threading.current_thread() is threading.main_thread():
         for number in _LISTENING:
             signal.signal(number, _hear)
-
-
-def _signal_behind(error: BaseException) -> BaseException | None:
-    """The signal that an error is, or that it hides: what is imported may make an error of its own of any other."""
-    while not isinstance(error, PreemptedNow | KeyboardInterrupt | Preempted) and error.__context__ is not None:
-        error = error.__context__
-    return error if isinstance(error, PreemptedNow | KeyboardInterrupt) else None
 
 
 def _hear(number: int, frame: FrameType | None) -> None:

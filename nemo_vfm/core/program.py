@@ -43,7 +43,9 @@ class Program:
         words = sys.argv[1:] if words is None else list(words)
         known = [file.stem for file in self._files()]
         if not words or words[0] in ("-h", "--help"):
-            sys.stdout.write(self._help(self.verbs()))
+            lines = "\n".join(f"  {name:<{max(map(len, known))}}  {line}" for name, line in self.verbs().items())
+            more = f"`{self.name} VERB --help` says more.\n{self.exits}"
+            sys.stdout.write(f"usage: {self.name} VERB ...\n\n{self.about}\n\n{lines}\n\n{more}\n")
             return 0 if words else 2
         if words[0] == "--version":
             sys.stdout.write(f"{self.version}\n")
@@ -70,12 +72,6 @@ class Program:
         files = sorted(file for file in self.folder.glob("*.py") if file.stem != "__init__")
         assert files, f"no verbs in {self.folder}"
         return files
-
-    def _help(self, known: dict[str, str]) -> str:
-        width = max(map(len, known))
-        lines = "\n".join(f"  {name:<{width}}  {line}" for name, line in known.items())
-        more = f"`{self.name} VERB --help` says more.\n{self.exits}"
-        return f"usage: {self.name} VERB ...\n\n{self.about}\n\n{lines}\n\n{more}\n"
 
     def verb_parser(self, verb: str) -> argparse.ArgumentParser:
         """What reads a verb's words; its help is the docstring of the verb's file, with its examples at the end."""

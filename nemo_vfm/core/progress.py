@@ -2,19 +2,14 @@
 
 import time
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _RECENT = 20  # steps whose mean time tells how long the rest will take
 _VALUES: dict[str, Any] = {}
 _ENDS: deque[float] = deque(maxlen=_RECENT + 1)
 _WAIT_REASON: list[str] = []
-_SOURCES: list["ProgressSource"] = []
-
-
-class ProgressSource(Protocol):
-    """Whoever knows more at the moment of a heartbeat."""
-
-    def facts(self) -> dict[str, Any]: ...
+_SOURCES: list[Callable[[], Mapping[str, Any]]] = []
 
 
 def step(number: int, total: int | None) -> None:
@@ -52,9 +47,9 @@ def forget() -> None:
     _WAIT_REASON.clear()
 
 
-def ask(whom: ProgressSource | None) -> None:
-    """Make this the only progress source; None removes it."""
-    _SOURCES[:] = [] if whom is None else [whom]
+def ask(source: Callable[[], Mapping[str, Any]] | None) -> None:
+    """Make this the only one that is asked for more at the moment of a heartbeat; None asks nobody."""
+    _SOURCES[:] = [] if source is None else [source]
 
 
 def current() -> dict[str, Any]:
@@ -67,6 +62,6 @@ def current() -> dict[str, Any]:
     found, ends = dict(_VALUES), tuple(_ENDS)  # the heartbeat asks from a thread of its own
     if len(ends) > 1:
         found["step_s"] = round((ends[-1] - ends[0]) / (len(ends) - 1), 6)
-    for one in _SOURCES:
-        found.update(one.facts())
+    for source in _SOURCES:
+        found.update(source())
     return found

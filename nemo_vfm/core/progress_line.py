@@ -65,13 +65,11 @@ class ProgressLines:
                 self._say(self._pace())
 
     def _say(self, pace: list[str]) -> None:
-        self._write(", ".join(filter(None, [self._amount(), self._note, *pace])))
+        of = "" if self._total is None else f"/{self._total:,}"
+        amount = f"{self._title}: {self._done:,.0f}{of} {self._unit}".rstrip()
+        self._write(", ".join(filter(None, [amount, self._note, *pace])))
         self._said_s, self._dirty = self._clock(), False
         self._since, self._before = self._moved_s, self._done
-
-    def _amount(self) -> str:
-        of = "" if self._total is None else f"/{self._total:,}"
-        return f"{self._title}: {self._done:,.0f}{of} {self._unit}".rstrip()
 
     def _pace(self) -> list[str]:
         """How quick, and how long it will take, from what was done since the last line."""
@@ -132,18 +130,17 @@ def every_s(text: str | None) -> float:
 
 
 def to(stream: TextIO) -> Callable[[str], None]:
-    """Writes texts as `stamped` lines, each at once, wrapped as NEMO_VFM_LOG_WIDTH says."""
+    """Writes texts as `stamped` lines, each at once.
+
+    NEMO_VFM_LOG_WIDTH says where they are wrapped, in columns; 0 wraps nothing, for logs that programs read.
+    """
 
     def write(text: str) -> None:
-        stream.write(f"{stamped(text, log_width(os.environ.get('NEMO_VFM_LOG_WIDTH')))}\n")
+        width = os.environ.get("NEMO_VFM_LOG_WIDTH", "")
+        stream.write(f"{stamped(text, int(width) if width.isdecimal() else LOG_WIDTH)}\n")
         stream.flush()
 
     return write
-
-
-def log_width(text: str | None) -> int:
-    """What NEMO_VFM_LOG_WIDTH says, in columns; 0 wraps nothing, for logs that programs read."""
-    return int(text) if text is not None and text.isdecimal() else LOG_WIDTH
 
 
 def stamped(text: str, width: int) -> str:
@@ -155,12 +152,10 @@ def stamped(text: str, width: int) -> str:
         text: of any number of lines.
         width: columns; 0 wraps nothing.
     """
-    stamp = time.strftime("[%H:%M:%S] ")
-    lines = [part for line in text.split("\n") for part in _parts(line, width - len(stamp))]
+    stamp, lines = time.strftime("[%H:%M:%S] "), list[str]()
+    for line in text.split("\n"):
+        if len(line) <= (room := width - len(stamp)) or room <= 0:
+            lines.append(line)
+        else:
+            lines += textwrap.wrap(line, room, replace_whitespace=False, break_long_words=False, break_on_hyphens=False)
     return stamp + f"\n{' ' * len(stamp)}".join(lines)
-
-
-def _parts(line: str, width: int) -> list[str]:
-    if width <= 0 or len(line) <= width:
-        return [line]
-    return textwrap.wrap(line, width, replace_whitespace=False, break_long_words=False, break_on_hyphens=False)

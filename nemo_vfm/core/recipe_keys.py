@@ -11,16 +11,11 @@ _INERT = re.compile(
 #: By class: an argument that it had -> where that stands now, below the class.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "nemo_vfm.train.job.Train": {
-        "duration": "loop.duration",
-        "phases": "loop.phases",
-        "checkpoint": "loop.checkpoint",
-        "validation": "loop.validation",
-        "start_from": "weights.start_from",
-        "adapters": "weights.adapters",
-        "ema": "callbacks.ema",
-        "skip": "callbacks.skip",
+        "duration": "loop.duration", "phases": "loop.phases", "checkpoint": "loop.checkpoint",
+        "validation": "loop.validation", "start_from": "weights.start_from", "adapters": "weights.adapters",
+        "ema": "callbacks.ema", "skip": "callbacks.skip",
     },
-}
+}  # fmt: skip
 #: What a component once meant by null and says today by its absence.
 _ABSENT_FOR_NULL = ("callbacks.ema", "callbacks.skip")
 

@@ -33,7 +33,14 @@ def clean(text: str, max_chars: int = MAX_CHARS) -> str:
     text = _INVISIBLE.sub("", text)
     spaced = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Zs") else char for char in text)
     line = unicodedata.normalize("NFC", " ".join(spaced.split()))
-    return _cut(line.lstrip(_FORMULA + " "), max_chars)
+    line = line.lstrip(_FORMULA + " ")
+    kept = line[:max_chars]
+    return kept if len(line) <= max_chars else kept.rpartition(" ")[0] or kept
+
+
+def beginning(said: object, longest: int = 200) -> str:
+    """The beginning of what a library says, such as its error, which may be a page: as one line."""
+    return " ".join(str(said).split())[:longest]
 
 
 def printable(text: str, longest: int) -> str:
@@ -46,10 +53,3 @@ def printable(text: str, longest: int) -> str:
 def harmless(text: str) -> str:
     """A text that keeps its lines and colours, and nothing else that steers a terminal: no link, title or move."""
     return _STEERS.sub("?", text)
-
-
-def _cut(line: str, max_chars: int) -> str:
-    if len(line) <= max_chars:
-        return line
-    kept = line[:max_chars]
-    return kept.rpartition(" ")[0] or kept

@@ -164,9 +164,16 @@ def _all_forms(values: frozenset[str]) -> tuple[str, ...]:
 
 def forms(value: str) -> Iterator[str]:
     """A secret and its disguises; of one with several lines each line, since indentation comes between them."""
+    import base64
+
     text = value.strip()
     yield from _spellings(text)
-    yield from _base64(text.encode(errors="surrogateescape"))
+    data = text.encode(errors="surrogateescape")
+    # base64 of the bytes wherever they stand in what was encoded, such as behind `user:`; ends that mix are cut.
+    for offset in range(3) if len(data) >= 8 else ():
+        encoded = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
+        stable = encoded[-(-offset * 8 // 6) : (offset + len(data)) * 8 // 6]
+        yield from (stable, stable.replace("+", "-").replace("/", "_"))
     for line in text.splitlines() if "\n" in text else ():
         if _is_worth_hiding(line):
             yield from _spellings(line.strip())
@@ -184,15 +191,3 @@ def _spellings(text: str) -> Iterator[str]:
     yield from (text, once, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(once)[1:-1], repr(text)[1:-1])
     yield from (*quoted, *(re.sub("%..", lambda match: match[0].lower(), form) for form in quoted))
     yield from (escape(text), escape(text, quote=False))
-
-
-def _base64(data: bytes) -> Iterator[str]:
-    """base64 of the bytes wherever they stand in what was encoded, such as behind `user:`; ends that mix are cut."""
-    import base64
-
-    if len(data) < 8:
-        return
-    for offset in range(3):
-        encoded = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
-        stable = encoded[-(-offset * 8 // 6) : (offset + len(data)) * 8 // 6]
-        yield from (stable, stable.replace("+", "-").replace("/", "_"))

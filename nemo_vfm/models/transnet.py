@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.sanitize import beginning
 
 HEIGHT_PX, WIDTH_PX = 27, 48
 WINDOW, STEP, EDGE = 100, 50, 25  # frames that are seen at once; of them the middle ones count
@@ -181,7 +182,7 @@ def load_transnet(path: Path) -> TransNetV2:
     except (SafetensorError, RuntimeError) as error:
         # Mostly another model's file: of the hundreds of names that torch lists the first are enough.
         raise UserError(
-            f"{file} does not hold the weights of TransNet V2 ({' '.join(str(error).split())[:160]} ...); "
+            f"{file} does not hold the weights of TransNet V2 ({beginning(error, 160)} ...); "
             f"`nemo-vfm convert transnetv2-pytorch-weights.pth DIR` makes them"
         ) from error
     return model.float().eval()

@@ -8,6 +8,8 @@ from nemo_vfm.config import read_values
 from nemo_vfm.config.tree import TARGET
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.secret import conceal_keys
+from nemo_vfm.core.storage.files import read_json_object
+from nemo_vfm.core.types.job import RECIPE, STATUS
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.report import comparison
 from nemo_vfm.report.comparison import Compared
@@ -20,7 +22,7 @@ _IGNORED = ("run_dir", "seed")  # where a run lies; and a seed stands in no reci
 def show_sweep(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     """Print a sweep's table, write its page and print where that is."""
     sweep_table.show(axes, rows, folder)
-    begun = {row["name"]: run for row in rows if ((run := folder / row["name"]) / "recipe.yaml").is_file()}
+    begun = {row["name"]: run for row in rows if ((run := folder / row["name"]) / RECIPE).is_file()}
     if begun:
         page = write_comparison(folder / "report.html", printable(folder.name, 200), begun)
         sys.stdout.write(f"{printable(str(page), 4096)}\n")
@@ -28,11 +30,13 @@ def show_sweep(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
 
 def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Path:
     """Write the page of runs, each under its name."""
-    recipes = {name: dict(_leaves(_recipe(folder))) for name, folder in folders.items()}
+    files = {name: folder / RECIPE for name, folder in folders.items()}
+    texts = {name: read_values(file.read_text(encoding="utf-8"), str(file)) for name, file in files.items()}
+    recipes = {name: dict(_leaves(values)) for name, values in texts.items()}
     keys = [key for key in dict.fromkeys(key for one in recipes.values() for key in one) if key not in _IGNORED]
     differing = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
     runs = [
-        Compared(name, folder, look(folder).state, shown, sweep_table.result_of(folder).get("figures", {}))
+        Compared(name, folder, look(folder).state, shown, read_json_object(folder / STATUS).get("figures", {}))
         for (name, folder), shown in zip(folders.items(), _with_short_classes(list(recipes.values()), differing),
                                          strict=True)
     ]  # fmt: skip
@@ -54,10 +58,6 @@ def _with_short_classes(recipes: Sequence[Mapping[str, str]], keys: Sequence[str
         for row, value in zip(shown, short if is_clear else values, strict=True):
             row[key] = value
     return shown
-
-
-def _recipe(folder: Path) -> Json:
-    return read_values((folder / "recipe.yaml").read_text(encoding="utf-8"), str(folder / "recipe.yaml"))
 
 
 def _leaves(node: Json, path: str = "") -> Iterator[tuple[str, str]]:

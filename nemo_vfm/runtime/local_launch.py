@@ -13,15 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from nemo_vfm.core.errors import LostRank, NextPhase, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preemption import INTERRUPTED, numbers
+from nemo_vfm.core.preemption import INTERRUPTED, handled_by, numbers
 from nemo_vfm.runtime import orphan_killer
 from nemo_vfm.runtime.command import own_command
 
@@ -57,10 +57,13 @@ def launch(
     store, port = serve()  # here, so that it outlives the ranks and nobody else takes its port
     signals_sent: list[int] = []
     for attempt in range(max_restarts + 1):
-        with _Ranks(words, count, _environment(port, count, attempt, max_restarts)) as ranks, \
-                _passed_on([signal.SIGINT, *numbers(signals)], ranks, signals_sent):  # fmt: skip
+        environment = _environment(port, count, attempt, max_restarts)
+        with (
+            _Ranks(words, count, environment, signals_sent) as ranks,
+            handled_by(ranks.hand_on, [signal.SIGINT, *numbers(signals)]),
+        ):
             ranks.wait()
-            ranks.judge(signals_sent)
+            ranks.judge()
         if ranks.status in _FINAL or signals_sent or attempt == max_restarts:
             break
         warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
@@ -77,10 +80,13 @@ class _Ranks:
         words: behind `nemo-vfm`.
         count: of processes.
         environment: of all; each is told its rank besides.
+        signals_sent: those that were handed on, to which others are added.
     """
 
-    def __init__(self, words: Sequence[str], count: int, environment: Mapping[str, str]) -> None:
-        self._words, self._count, self._environment = words, count, environment
+    def __init__(
+        self, words: Sequence[str], count: int, environment: Mapping[str, str], signals_sent: list[int]
+    ) -> None:
+        self._words, self._count, self._environment, self._signals_sent = words, count, environment, signals_sent
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._ended: dict[int, int] = {}  # in the order of their ends
         self._ended_by_us: set[int] = set()
@@ -120,10 +126,10 @@ class _Ranks:
                 self.kill()
             time.sleep(_POLL_S)
 
-    def judge(self, signals_sent: Sequence[int]) -> None:
+    def judge(self) -> None:
         """The status of all, from how each ended and which signals were handed on."""
         code = self._ended[self._culprit()]
-        if -code in signals_sent:  # it came before the rank could listen
+        if -code in self._signals_sent:  # it came before the rank could listen
             self.status = INTERRUPTED if -code == signal.SIGINT else PREEMPTED
         else:
             self.status = code if code in _OWN else LostRank.exit_code
@@ -132,8 +138,14 @@ class _Ranks:
         """Whether there is more to say than rank 0 has said itself."""
         return self._culprit() != 0 or self._ended[0] not in (*_OWN, LostRank.exit_code)
 
-    def pass_on(self, number: int) -> None:
-        """A signal to every rank; what they have started themselves does not get it."""
+    def hand_on(self, number: int, frame: FrameType | None) -> None:
+        """A signal to every rank, once each time that it comes; a third Ctrl-C ends them.
+
+        What they have started themselves does not get it.
+        """
+        self._signals_sent.append(number)
+        if self._signals_sent.count(signal.SIGINT) > 2:
+            self.kill()
         for process in self._running.values():
             with suppress(ProcessLookupError):
                 process.send_signal(number)
@@ -181,26 +193,6 @@ def _environment(port: int, count: int, attempt: int, max_restarts: int) -> dict
     }  # fmt: skip
     usual = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": str(threads)}
     return {**usual, **os.environ, **{name: str(value) for name, value in given.items()}}
-
-
-@contextmanager
-def _passed_on(signals: Sequence[signal.Signals], ranks: _Ranks, signals_sent: list[int]) -> Iterator[None]:
-    """Hand each signal on to the ranks, once each time that it comes; a third Ctrl-C ends them."""
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        signals_sent.append(number)
-        if signals_sent.count(signal.SIGINT) > 2:
-            ranks.kill()
-        ranks.pass_on(number)
-
-    # What a shell's background job ignores its ranks ignore, too.
-    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, hand_on) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _name(number: int) -> str:

@@ -5,7 +5,7 @@ All three say what is wrong as the command line does: every problem with its fil
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,8 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
 from nemo_vfm.core.network.permission import folder_word
 from nemo_vfm.core.preemption import listening
-from nemo_vfm.core.storage.files import read_json
-from nemo_vfm.core.types.job import Outcome
+from nemo_vfm.core.storage.files import read_json_object
+from nemo_vfm.core.types.job import STATUS, Outcome
 from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
 from nemo_vfm.runtime.user_permissions import permissions
 
@@ -110,11 +110,11 @@ def run(
             file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / f"{composed.path.stem}.yaml"
             file.write_text(composed.to_yaml())
             words = [str(file), *composed.typed_words()]
-        before = _status(composed.run_dir)
+        before = read_json_object(composed.run_dir / STATUS)
         with listening():
             status = RecipeRun(composed, words, given, endings.append).run()
     if not endings:
-        left = _status(composed.run_dir)  # by rank 0 of the processes that were started
+        left = read_json_object(composed.run_dir / STATUS)  # by rank 0 of the processes that were started
         if status:
             text = left.get("error") if left != before else ""
             text = text or (f"the processes of the run in {composed.run_dir} ended with status {status}; they gave "
@@ -130,11 +130,3 @@ def run(
 def _words(hosts: Sequence[str], folders: Sequence[str | Path]) -> list[str]:
     """What the user allows, as `permissions` reads it."""
     return [*hosts, *map(folder_word, folders)]
-
-
-def _status(folder: Path) -> Mapping[str, Any]:
-    try:
-        found = read_json(folder / "status.json")
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

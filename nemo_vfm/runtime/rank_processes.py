@@ -9,9 +9,10 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
@@ -19,36 +20,28 @@ from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
 from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interrupt
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types.job import Job, Run, heard_by
+from nemo_vfm.core.types.job import Job, heard_by
 from nemo_vfm.runtime.local_launch import PIPE
 from nemo_vfm.workflow import Workflow
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.ranks.process_group import World
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = {0: 20.0, LostRank.exit_code: 0.0}  # that rank 0 waits for the others to hear the end, by its status
 _LAUNCHED: list[bool] = []  # whether our launcher has started this process, and its output still goes to the terminal
 
 
-class First(Protocol):
-    """What rank 0 does: all of `nemo-vfm run`, which announces its steps."""
-
-    def __call__(self) -> int: ...
-
-
-class Lost(Protocol):
-    """What rank 0 writes down before it must end because of another."""
-
-    def __call__(self, sentence: str) -> None: ...
-
-
 def run_as_one_of_several(
-    job: Job, recipe: str, folder: Path, first: First, lost: Lost, *, timeout_s: float, silence_s: float
-) -> int:
+    job: Job, recipe: str, folder: Path, first: Callable[[], int], lost: Callable[[str], None], *,
+    timeout_s: float, silence_s: float,
+) -> int:  # fmt: skip
     """Meet the others, work, leave; the exit status.
 
     Args:
         recipe: the composed recipe's text, which must be the same on all ranks.
-        first: rank 0's work.
-        lost: is told on rank 0 whose signs of life ended.
+        first: what rank 0 does: all of `nemo-vfm run`, which announces its steps; gives the exit status.
+        lost: writes down on rank 0 whose signs of life ended, before it must end because of that.
         timeout_s: how long the others may take to come, and each collective.
         silence_s: how long a rank may give no sign of life.
     """
@@ -65,7 +58,7 @@ def run_as_one_of_several(
     with joined(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
         if ranks.is_first():
             try:
-                with heard_by(world):
+                with heard_by(world.tell):
                     status = first()
             except (NemoVfmError, PreemptedNow, KeyboardInterrupt) as error:
                 meant = error if isinstance(error, NemoVfmError) else idle(error)
@@ -98,22 +91,15 @@ def end_with_the_launcher() -> None:
     threading.Thread(target=wait, name="launcher", daemon=True).start()
 
 
-class Orders(Protocol):
-    """Where rank 0's word comes from."""
+def _follow(world: "World", job: Job, folder: Path) -> int:
+    """Do each job that rank 0 announces; the exit status.
 
-    def hear(self) -> Run | None:
-        """The next job; None at the end."""
-        ...
+    Where one fails, the traceback is left in this rank's own output, and the sentence with rank 0.
+    """
+    from nemo_vfm.parallel.ranks.process_group import lost_behind
 
-    def confess(self, error: BaseException) -> None:
-        """Why this rank ends."""
-        ...
-
-
-def _follow(orders: Orders, job: Job, folder: Path) -> int:
-    """Do each job that rank 0 announces; the exit status."""
     try:
-        while (run := orders.hear()) is not None:
+        while (run := world.hear()) is not None:
             names = run.folder.relative_to(folder).parts
             own = job.job_in(*names) if names and isinstance(job, Workflow) else job
             _turn_output(folder)
@@ -123,19 +109,14 @@ def _follow(orders: Orders, job: Job, folder: Path) -> int:
     except (Preempted, NextPhase) as error:
         return error.exit_code
     except BaseException as error:
-        return INTERRUPTED if is_interrupt(error) else _exit_status(error, orders)
+        if is_interrupt(error):
+            return INTERRUPTED
+        meant = lost_behind(error) or error
+        world.confess(meant)
+        sys.stderr.write(conceal("".join(traceback.format_exception(error))))
+        sys.stderr.write(f"{log.plain(str(meant))}\n")
+        return meant.exit_code if isinstance(meant, NemoVfmError) else 1
     return 0
-
-
-def _exit_status(error: BaseException, orders: Orders) -> int:
-    """Leave the traceback in this rank's own output and the sentence with rank 0; the exit status."""
-    from nemo_vfm.parallel.ranks.process_group import lost_behind
-
-    meant = lost_behind(error) or error
-    orders.confess(meant)
-    sys.stderr.write(conceal("".join(traceback.format_exception(error))))
-    sys.stderr.write(f"{log.plain(str(meant))}\n")
-    return meant.exit_code if isinstance(meant, NemoVfmError) else 1
 
 
 def _turn_output(folder: Path) -> None:

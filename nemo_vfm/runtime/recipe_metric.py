@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import Mode, natural_mode
+from nemo_vfm.core.types.job import RECIPE
 from nemo_vfm.core.types.json_value import Json
 
 
@@ -21,7 +22,7 @@ class RecipeMetric:
 def recipe_metric(run: Path) -> RecipeMetric | None:
     """That of a run's folder; None where its recipe names none."""
     try:
-        text = (run / "recipe.yaml").read_text()
+        text = (run / RECIPE).read_text()
         if "metric" not in text:  # most of hundreds of runs, which need not wait for YAML
             return None
         from nemo_vfm.config import read_values

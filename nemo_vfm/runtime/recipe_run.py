@@ -21,7 +21,6 @@ from nemo_vfm.runtime.command import run_folder
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
-    from nemo_vfm.core.errors import LostRank
     from nemo_vfm.core.types.job import Job, Outcome, Run
     from nemo_vfm.runtime.run_folder import Status
 
@@ -113,16 +112,25 @@ class RecipeRun:
                 return status
 
     def _built(self) -> "Job":
-        from nemo_vfm.config import trust_list, writes_outside
+        from nemo_vfm.config import recipients, trust_list, writes_outside
+        from nemo_vfm.core import ranks
+        from nemo_vfm.core.errors import UserError
+        from nemo_vfm.core.log import info
         from nemo_vfm.runtime.checks.meta_build import built
         from nemo_vfm.runtime.checks.missing_packages import missing_now, refuse_missing
-        from nemo_vfm.runtime.user_permissions import permissions, say_recipients
+        from nemo_vfm.runtime.user_permissions import permissions
+        from nemo_vfm.workflow import OneStep, Workflow
 
-        trust = trust_list(self.options.trust)
+        trust, step = trust_list(self.options.trust), self.options.only
         allowed = permissions(self.options.allow_host, self.composed.path)
-        job = _wanted(built(self.composed, trust, allowed), self.options.only)
+        job = built(self.composed, trust, allowed)
+        if step is not None:
+            if not isinstance(job, Workflow):
+                raise UserError(f"--only {step}: the recipe has no steps; drop --only")
+            job = OneStep(job, step)
         refuse_missing(missing_now(self.composed, job, self._folder, trust, allowed))
-        say_recipients(self.composed, trust, allowed)
+        for one in recipients(self.composed, trust, allowed) if ranks.is_first() else ():
+            info(str(one))  # who gets what from the run, before it begins
         self._writes = writes_outside(self.composed, trust, allowed)
         return job
 
@@ -178,6 +186,7 @@ class RecipeRun:
 
 def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     """Run the job and leave status, report and, where it failed, the traceback."""
+    from nemo_vfm.core import ranks
     from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
     from nemo_vfm.core.storage.files import is_full
     from nemo_vfm.workflow import perform
@@ -205,8 +214,11 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     except Exception as error:
         if is_full(error):
             return _failed(_no_room(error, run.folder), UserError.exit_code, run.folder, status)
-        if (lost := _lost_behind(error)) is not None:
-            return _failed(lost, lost.exit_code, run.folder, status)
+        if ranks.count() > 1:  # another rank may be to blame for what a collective raises
+            from nemo_vfm.parallel.ranks.process_group import lost_behind
+
+            if (lost := lost_behind(error)) is not None:
+                return _failed(lost, lost.exit_code, run.folder, status)
         return _failed(error, 1, run.folder, status)
     if outcome.did_nothing and finished is not None:
         status.put(finished)  # when it ran and how long it took, not when somebody looked
@@ -218,17 +230,6 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     page = run.folder / "report.html"
     report = page if outcome.did_nothing and page.is_file() else _report(run.folder)
     return Ending(run.folder, 0, outcome, report=report, seconds=time.monotonic() - began)
-
-
-def _wanted(job: "Job", step: str | None) -> "Job":
-    from nemo_vfm.core.errors import UserError
-    from nemo_vfm.workflow import OneStep, Workflow
-
-    if step is None:
-        return job
-    if not isinstance(job, Workflow):
-        raise UserError(f"--only {step}: the recipe has no steps; drop --only")
-    return OneStep(job, step)
 
 
 def _require_ranks(job: "Job") -> None:
@@ -246,17 +247,6 @@ def _require_ranks(job: "Job") -> None:
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _lost_behind(error: Exception) -> "LostRank | None":
-    """Another rank is to blame for what a collective raises."""
-    from nemo_vfm.core import ranks
-
-    if ranks.count() == 1:
-        return None
-    from nemo_vfm.parallel.ranks.process_group import lost_behind
-
-    return lost_behind(error)
 
 
 def _no_room(error: Exception, folder: Path) -> Exception:

@@ -1,6 +1,6 @@
 """Tells a scheduler what a recipe's job needs: its steps, the ranks of each, its phases."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nemo_vfm.core.types.job import Job, needs_of
@@ -22,22 +22,16 @@ def described(composed: "Composed", job: Job | None, missing: Sequence[str], on_
     """
     from nemo_vfm.config.roots import header
 
+    steps = job.steps if isinstance(job, Workflow) else {} if job is None else {"": job}
     return {
         "name": composed.path.stem, "run_dir": str(composed.run_dir), "header": header(composed.path).title,
-        "steps": [] if job is None else [_step(name, below, missing, on_gpu) for name, below in _steps(job)],
+        "steps": [_step(name, below, missing, on_gpu) for name, below in steps.items()],
         "missing": list(missing),
     }  # fmt: skip
 
 
-def _steps(job: Job) -> Iterator[tuple[str, Job]]:
-    """Those that `run --only` takes; a job by itself has no name."""
-    if isinstance(job, Workflow):
-        yield from job.steps.items()
-    else:
-        yield "", job
-
-
 def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
+    """What `run --only` takes; a job by itself has no name."""
     at = f"steps.{name}." if name else ""
     own = [path for path in missing if path.startswith(at)]
     needs = needs_of(job)

@@ -20,10 +20,17 @@ from nemo_vfm.core import __version__, lease_registry, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import info, warn, warn_once
 from nemo_vfm.core.secret import conceal_keys
-from nemo_vfm.core.storage.files import is_full, read_bytes, read_json, sha256_text, write_json, write_text
-from nemo_vfm.core.types.job import LAUNCH, PARTS, Run
+from nemo_vfm.core.storage.files import (
+    is_full,
+    read_bytes,
+    read_json,
+    read_json_object,
+    sha256_text,
+    write_json,
+    write_text,
+)
+from nemo_vfm.core.types.job import LAUNCH, LOCK, MANIFEST, PARTS, RECIPE, RECORDS, STATUS, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.runtime.run_lock import NAME as LOCK
 from nemo_vfm.runtime.run_lock import lock
 
 SCHEMA = "nemo_vfm.run/1"
@@ -60,7 +67,7 @@ def open_folder(
 
 def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | None:
     """How this run differs from the one already in the folder; None if the folder is new. Other content is refused."""
-    file = path / "recipe.yaml"
+    file = path / RECIPE
     if not file.is_file():
         # What a start that was killed may leave before the recipe is there, and what is no job's.
         names = sorted({other.name for other in path.iterdir()} - {LOCK, MANIFEST, LAUNCH, PARTS})
@@ -79,7 +86,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     except RunFolderError:
         if not difference.made_nothing(path):
             raise
-        for name in difference.RECORDS:
+        for name in RECORDS:
             (path / name).unlink(missing_ok=True)
         info(f"{path}: the run that was begun here made nothing, so this recipe takes its folder")
         return None
@@ -99,7 +106,7 @@ def _describe(
     path: Path, recipe: str, seed: int, source: Path | None, found: Differences, allowed: Sequence[str]
 ) -> None:
     """Write manifest and recipe; a folder that holds just this stays as it is."""
-    file = path / "recipe.yaml"
+    file = path / RECIPE
     if file.is_file() and _kept(file) == recipe and (path / MANIFEST).is_file():
         return
     steps = read_values(recipe, "this recipe").get("steps")
@@ -154,11 +161,8 @@ class Status:
 
     def finished(self) -> Json:
         """The whole file where it tells of a run that was finished, or None."""
-        try:
-            found = read_json(self.folder / "status.json")
-        except (OSError, ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) and found.get("state") == "done" else None
+        found = read_json_object(self.folder / STATUS)
+        return found if found.get("state") == "done" else None
 
     def write(self, state: str, **more: Json) -> bool:
         """Replace the file: running, done, failed, nothing_kept, preempted, between_phases or interrupted.
@@ -175,41 +179,28 @@ class Status:
         """Replace the file by what it holds from now on; see `write`."""
         lease_registry.stop_if_lost()
         try:
-            write_json(self.folder / "status.json", whole)
+            write_json(self.folder / STATUS, whole)
         except OSError as error:
-            if is_full(error) and whole["state"] != "running" and self._overwritten(whole):
-                return True
+            # The last word goes into the block that the file has: on a full disk there is no room for another file.
+            short = {"error": str(whole["error"])[:1000]} if "error" in whole else {}
+            text = json.dumps({**whole, **short}).encode()
+            if is_full(error) and whole["state"] != "running" and len(text) <= _BLOCK_BYTES:
+                with suppress(OSError), (self.folder / STATUS).open("r+b", buffering=0) as file:
+                    if file.write(text) == len(text):
+                        file.truncate()
+                        return True
             if self.folder.is_dir():
-                warn_once(f"{self.folder / 'status.json'} cannot be written: {error.strerror}")
+                warn_once(f"{self.folder / STATUS} cannot be written: {error.strerror}")
             return False
         return True
-
-    def _overwritten(self, whole: Json) -> bool:
-        """Write the last word in the block that the file has: on a full disk there is no room for another file."""
-        text = json.dumps({**whole, **({"error": str(whole["error"])[:1000]} if "error" in whole else {})}).encode()
-        with suppress(OSError), (self.folder / "status.json").open("r+b", buffering=0) as file:
-            if len(text) <= _BLOCK_BYTES and file.write(text) == len(text):
-                file.truncate()
-                return True
-        return False
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
             self.write("running")
 
 
-_PACKAGES = (
-    "torch",
-    "lightning",
-    "numpy",
-    "pydantic",
-    "PyYAML",
-    "webdataset",
-    "av",
-    "decord",
-    "safetensors",
-    "pyarrow",
-)
+_PACKAGES = ("torch", "lightning", "numpy", "pydantic", "PyYAML", "webdataset", "av", "decord", "safetensors",
+             "pyarrow")  # fmt: skip
 
 
 def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | None = None) -> Json:
@@ -227,26 +218,17 @@ def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | N
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
+    memory_gb = None
+    with suppress(ValueError, OSError):
+        memory_gb = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     return {
-        "schema": SCHEMA,
-        "recipe": source.stem if source else None,
+        "schema": SCHEMA, "recipe": source.stem if source else None,
         "purpose": conceal_keys(header(source).title) if source else None,
-        "created": now(),
-        "recipe_sha256": sha256_text(recipe),
-        "seed": seed,
-        "steps": list(steps),
-        "commit": _commit(),
-        "versions": versions,
-        "hardware": {"device": device.describe(), "cpus": os.cpu_count(), "memory_gb": _memory_gb(),
+        "created": now(), "recipe_sha256": sha256_text(recipe), "seed": seed, "steps": list(steps),
+        "commit": _commit(), "versions": versions,
+        "hardware": {"device": device.describe(), "cpus": os.cpu_count(), "memory_gb": memory_gb,
                      "system": f"{platform.system()} {platform.release()}"},
     }  # fmt: skip
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    except (ValueError, OSError):
-        return None
 
 
 def _commit() -> str | None:
@@ -255,18 +237,15 @@ def _commit() -> str | None:
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None
-    try:
-        commit = _git(git, root, "rev-parse", "HEAD")
-        return commit + ("+changes" if _git(git, root, "status", "--porcelain", "--untracked-files=no") else "")
+    asked = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+    try:  # an absolute program and fixed words: nothing of the recipe reaches this line
+        commit, changes = (
+            subprocess.check_output([git, "-C", str(root), *words], text=True, stderr=subprocess.PIPE, timeout=20)  # noqa: S603
+            for words in asked
+        )
     except (subprocess.SubprocessError, OSError):
         return None
-
-
-def _git(git: str, root: Path, *words: str) -> str:
-    # An absolute program and fixed words: nothing of the recipe reaches this line.
-    result = subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=True, timeout=20)  # noqa: S603
-    return result.stdout.strip()
+    return commit.strip() + ("+changes" if changes.strip() else "")
 
 
 HEARTBEAT_S = 10.0
-MANIFEST = "manifest.json"

@@ -26,8 +26,8 @@ from nemo_vfm.core.errors import FolderInUse, RunFolderError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.storage.files import opened
+from nemo_vfm.core.types.job import LOCK
 
-NAME = ".lock"
 BEAT_S = 10.0  # between two heartbeats
 LOOK_S = 25.0  # how long a lock that is old by the clock is watched all the same: clocks can be set
 _BUSY_S = 10.0  # for others who just look at the lock, too
@@ -63,7 +63,7 @@ class Owner:
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Hold a folder while the block runs."""
-    path, me = folder.absolute() / NAME, Owner.me()
+    path, me = folder.absolute() / LOCK, Owner.me()
     try:
         while True:  # write our name where there is none, or that of a dead owner
             with _exclusively(path) as (file, guarded):
@@ -85,14 +85,15 @@ def lock(folder: Path) -> Iterator[None]:
         raise RunFolderError(f"cannot hold {folder}: {error.strerror}; choose another run_dir") from error
     stop = threading.Event()
     beat = threading.Thread(target=_beat, args=(path, me, stop), name="lease", daemon=True)
-    lease_registry.hold(str(folder), lambda: _is_mine(path, me))
-    beat.start()
     try:
-        yield
+        with lease_registry.held(str(folder), lambda: _is_mine(path, me)):
+            beat.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                beat.join()
     finally:
-        stop.set()
-        beat.join()
-        lease_registry.release(str(folder))
         if folder.is_dir() and _is_mine(path, me):
             with suppress(OSError, RunFolderError), _exclusively(path) as (file, _):
                 if _owner(file.read(_MOST)) == me:
@@ -102,13 +103,13 @@ def lock(folder: Path) -> Iterator[None]:
 def holder(folder: Path) -> tuple[Owner | None, bool]:
     """Who holds a folder (None: nobody, or nobody that can be read), and whether it seems alive. Nothing is changed."""
     try:
-        text = _read(folder / NAME)
+        text = _read(folder / LOCK)
         owner = _owner(text)
         if not text or (owner is not None and owner.is_dead()):
             return owner, False
         if owner is not None and owner.is_dead() is False:
             return owner, True
-        return owner, time.time() - (folder / NAME).stat().st_mtime < SILENCE_S
+        return owner, time.time() - (folder / LOCK).stat().st_mtime < SILENCE_S
     except OSError:
         return None, False
 
@@ -155,24 +156,20 @@ def _exclusively(path: Path) -> Iterator[tuple[TextIO, bool]]:
         why = "its lock is a link" if error.errno == errno.ELOOP else error.strerror
         raise RunFolderError(f"cannot write in {_name(path)}: {why}; choose another run_dir") from error
     with os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace") as file:
-        yield file, _guard(descriptor, path)
-
-
-def _guard(descriptor: int, path: Path) -> bool:
-    until = time.monotonic() + _BUSY_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise _in_use(path, "a process that is checking its lock and does not finish") from None
-            time.sleep(0.02)
-        except OSError as error:
-            if error.errno not in _NO_FLOCK:
+        until, guarded = time.monotonic() + _BUSY_S, False
+        while not guarded:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                guarded = True
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise _in_use(path, "a process that is checking its lock and does not finish") from None
+                time.sleep(0.02)
+            except OSError as error:
+                if error.errno in _NO_FLOCK:
+                    break
                 raise RunFolderError(f"cannot lock {_name(path)}: {error.strerror}; choose another run_dir") from error
-            return False
-        else:
-            return True
+        yield file, guarded
 
 
 def _overwrite(file: TextIO, owner: Owner | None) -> None:
@@ -225,7 +222,7 @@ def _mtime(path: Path) -> int:
 
 def _age_s(path: Path) -> float:
     """How old a file is by the clock of the file system that it lies on."""
-    probe = path.with_name(f"{NAME}.{os.getpid()}.tmp")
+    probe = path.with_name(f"{LOCK}.{os.getpid()}.tmp")
     try:
         probe.write_text("now")
         return (_mtime(probe) - _mtime(path)) / 1e9
@@ -247,16 +244,11 @@ def _born(process: int) -> str:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
-        return "never" if Path("/proc/self/stat").exists() or not _exists(process) else "unknown"
+        try:
+            os.kill(process, 0)
+            is_gone = Path("/proc/self/stat").exists()
+        except OSError as error:  # of a process of somebody else's, it is there
+            is_gone = isinstance(error, ProcessLookupError) or Path("/proc/self/stat").exists()
+        return "never" if is_gone else "unknown"
     fields = stat.rpartition(")")[2].split()
     return "dead" if fields[0] in ("Z", "X") else fields[19]
-
-
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

@@ -63,28 +63,26 @@ class Share:
         return self._run_dir / PARTS / f"{self._part.round}-{self._part.number:05d}-of-{self._part.count:05d}"
 
     def run(self, run: Run) -> Outcome:
-        self._claim(run)
-        turn = self._turn(replace(run, folder=self._run_dir))
-        if turn.is_done():
-            return Outcome("the whole run is already done", did_nothing=True)
-        begin(turn, may_differ=bool(self._allowed))
-        return self._inner.run_part(turn.run, self._part)
-
-    def _claim(self, run: Run) -> None:
-        """See that the run folder is this recipe's; parts do it at the same time, so each may wait for another."""
-        until = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < until:
+        # See that the run folder is this recipe's; parts do it at the same time, so each may wait for another.
+        until, is_claimed = time.monotonic() + _PATIENCE_S, False
+        while not is_claimed:
+            if time.monotonic() >= until:
+                raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run "
+                                f"cannot run at the same time")  # fmt: skip
             if not holder(self._run_dir)[1]:
                 with (
                     suppress(FolderInUse),
                     open_folder(self._run_dir, self._recipe, run.seed, self._allowed, source=self._source),
                 ):
-                    return
-            time.sleep(_POLL_S)
-        raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run cannot run "
-                        f"at the same time")  # fmt: skip
-
-    def _turn(self, run: Run) -> PlannedStep:
+                    is_claimed = True
+            if not is_claimed:
+                time.sleep(_POLL_S)
+        whole = replace(run, folder=self._run_dir)
         if isinstance(self._job, OneStep):
-            return self._job.planned_step(run)
-        return PlannedStep("", self._job, run, StepFingerprint.of(run), "", ends_run=True)
+            step = self._job.planned_step(whole)
+        else:
+            step = PlannedStep("", self._job, whole, StepFingerprint.of(whole), "", ends_run=True)
+        if step.is_done():
+            return Outcome("the whole run is already done", did_nothing=True)
+        begin(step, may_differ=bool(self._allowed))
+        return self._inner.run_part(step.run, self._part)

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +12,7 @@ from pathlib import Path
 from nemo_vfm.core.metric_names import NOT_FINITE, not_finite_since, validation_loss
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.storage.files import last_records, read_json
-from nemo_vfm.core.types.job import LAUNCH, SWEEP
+from nemo_vfm.core.types.job import DONE, LAUNCH, MANIFEST, RECIPE, STARTED, STATUS, SWEEP
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.recipe_metric import recipe_metric
 from nemo_vfm.runtime.run_lock import holder
@@ -65,12 +65,12 @@ def _below(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "recipe.yaml").is_file() or _is_submitted(folder)
+    return (folder / RECIPE).is_file() or _is_submitted(folder)
 
 
 def _is_submitted(folder: Path) -> bool:
     """A launcher has put it into a queue, and nothing of it has run yet. A sweep's runs lie below it."""
-    if any((folder / name).is_file() for name in ("recipe.yaml", SWEEP)):
+    if any((folder / name).is_file() for name in (RECIPE, SWEEP)):
         return False
     return (folder / LAUNCH / "launch.json").is_file()
 
@@ -80,35 +80,31 @@ def look(folder: Path) -> Line:
     line = Line(folder, "not a run", num_bytes=_size(folder), last=_mtime(folder))
     if not _is_run(folder):
         return line
-    manifest, status = (_object(folder / name, line.notes) for name in ("manifest.json", "status.json"))
-    line.state = "submitted" if _is_submitted(folder) else _state(folder, status)
+    manifest, status = (_object(folder / name, line.notes) for name in (MANIFEST, STATUS))
+    state = _text(status.get("state"), _LONGEST_STATE)
+    if state is None and (folder / STATUS).exists():
+        state = "damaged"
+    elif state is None:
+        state = "running" if holder(folder)[1] else "prepared"
+    elif state == "running" and not holder(folder)[1]:
+        state = "stalled"
+    line.state = "submitted" if _is_submitted(folder) else state
     line.recipe, line.error = _text(manifest.get("recipe")), _text(status.get("error"))
     line.seed = _whole(manifest.get("seed"))
     line.started = _text(status.get("started")) or _text(manifest.get("created"))
     began, beat = _time(status.get("started")), _time(status.get("heartbeat"))
     line.seconds = max(0.0, beat - began) if began is not None and beat is not None else None
     line.last = beat or line.last
-    steps = _names(manifest.get("steps"))
+    # Somebody may have changed the manifest: no name leads out of the run folder.
+    given = manifest.get("steps")
+    steps = [name for name in (given if isinstance(given, list) else ())
+             if isinstance(name, str) and _STEP.fullmatch(name)]  # fmt: skip
     if steps:
-        done = [step for step in steps if (folder / step / "done.json").is_file()]
-        unfinished = [step for step in steps if (folder / step / "started.json").is_file() and step not in done]
+        done = [step for step in steps if (folder / step / DONE).is_file()]
+        unfinished = [step for step in steps if (folder / step / STARTED).is_file() and step not in done]
         line.steps_done, line.at = (len(done), len(steps)), unfinished[0] if unfinished else None
     _metrics([folder, *(folder / step for step in steps)], line)
     return line
-
-
-def _state(folder: Path, status: Mapping[str, Json]) -> str:
-    state = _text(status.get("state"), _LONGEST_STATE)
-    if state is None:
-        broken = (folder / "status.json").exists()
-        return "damaged" if broken else ("running" if holder(folder)[1] else "prepared")
-    return "stalled" if state == "running" and not holder(folder)[1] else state
-
-
-def _names(steps: Json) -> list[str]:
-    """Of a workflow's steps. Somebody may have changed the manifest: no name leads out of the run folder."""
-    given = steps if isinstance(steps, list) else []
-    return [name for name in given if isinstance(name, str) and _STEP.fullmatch(name)]
 
 
 def _metrics(folders: list[Path], line: Line) -> None:

@@ -11,14 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, numbers
+from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, handled_by, numbers
+from nemo_vfm.core.storage.files import read_json_object
+from nemo_vfm.core.types.job import STATUS
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.command import composed_recipe, own_command, run_folder
@@ -31,7 +32,10 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     sweep_table.read(sweep.folder)  # a damaged table is told before anything runs
     _check_all(sweep)
     rows: list[Json] = []
-    with _handed_on(arguments.preempt or DEFAULT) as heard:
+    heard = _Heard()
+    # A terminal that closes, too.
+    wanted = [signal.SIGINT, signal.SIGHUP, *numbers(arguments.preempt or DEFAULT)]
+    with handled_by(heard.hand_on, wanted):
         for number, point in enumerate(sweep.points, 1):
             info(f"[{number}/{len(sweep.points)}] {point.name}")
             rows.append(_run(sweep, point, heard))
@@ -72,19 +76,6 @@ class _Heard:
             self.child = None
 
 
-@contextmanager
-def _handed_on(names: Sequence[str]) -> Iterator[_Heard]:
-    """Listen to Ctrl-C, to a terminal that closes, and to these signals; what is ignored stays ignored."""
-    heard, wanted = _Heard(), [signal.SIGINT, signal.SIGHUP, *numbers(names)]
-    before = {number: signal.signal(number, heard.hand_on)
-              for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}  # fmt: skip
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _check_all(sweep: SweepPlan) -> None:
     """Raises UserError with the problems of the first combination that is wrong: before hours of others have run."""
     from nemo_vfm.config import RecipeError, trust_list
@@ -110,19 +101,13 @@ def _run(sweep: SweepPlan, point: Point, heard: _Heard) -> Json:
     status = heard.wait(own_command("run", *sweep.words(point)))
     if -status in heard.signals:  # it came before the run could listen
         status = INTERRUPTED if -status == signal.SIGINT else EXIT_CODE
-    result = sweep_table.result_of(sweep.folder / point.name)
+    result = read_json_object(sweep.folder / point.name / STATUS)
+    stopped = {EXIT_CODE: "preempted", INTERRUPTED: "interrupted"}.get(status, "failed")
+    state = "done" if status == 0 else str(result.get("state", stopped))  # its own word where it could still say one
     return {
         **sweep_table.waiting(sweep, point),
         "exit_status": status if status >= 0 else 128 - status,
-        "state": _state(status, result),
+        "state": state if status >= 0 else f"killed by signal {-status}",
         "seconds": round(time.monotonic() - began, 1),
         "figures": result.get("figures", {}) if status == 0 else {},
     }
-
-
-def _state(status: int, result: Json) -> str:
-    """How it ended: its own word where it could still say one."""
-    if status < 0:
-        return f"killed by signal {-status}"
-    stopped = {EXIT_CODE: "preempted", INTERRUPTED: "interrupted"}.get(status, "failed")
-    return "done" if status == 0 else str(result.get("state", stopped))

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.overrides import alternatives, parse_override, swept
 from nemo_vfm.config.tree import plain
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.job import RECIPE
 from nemo_vfm.runtime.command import composed_recipe, run_folder
 
 MAX_POINTS = 1000
@@ -151,23 +153,15 @@ def sweep_plan(arguments: argparse.Namespace) -> SweepPlan:
     changes = [word for word in arguments.sweep if word not in words]
     own = argparse.Namespace(**{**vars(arguments), "overrides": [*arguments.overrides, *changes]})
     found = axes(words)
-    folder, place = _folder(own, found)
-    return SweepPlan(arguments=own, axes=found, points=points(found), folder=folder, place=place)
-
-
-def _folder(arguments: argparse.Namespace, found: Sequence[Axis]) -> tuple[Path, Path]:
-    """What `run_dir` says, else beside the recipe's own folder; and the same with names of variables kept."""
-    from nemo_vfm.config.interpolate import resolve
-    from nemo_vfm.config.tree import plain
-
-    given = [word.partition("=")[0] for word in arguments.overrides]
+    given = [word.partition("=")[0] for word in own.overrides]
     if both := [axis.path for axis in found if axis.path in given]:
         raise UserError(f"{both[0]} is set both by a change and by --sweep; drop one of them")
-    composed = composed_recipe(arguments, [f"{axis.path}={axis.choices[0]}" for axis in found])
+    # What `run_dir` says, else beside the recipe's own folder; and the same with names of variables kept.
+    composed = composed_recipe(own, [f"{axis.path}={axis.choices[0]}" for axis in found])
     folder = run_folder(composed)
     place = Path(str(plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
     if "run_dir" not in given:
         folder, place = (path.parent / f"{path.name}-sweep" for path in (folder, place))
-    if (folder / "recipe.yaml").is_file():
+    if (folder / RECIPE).is_file():
         raise RunFolderError(f"{folder} holds a run, not a sweep; choose another run_dir")
-    return folder, place
+    return SweepPlan(arguments=own, axes=found, points=points(found), folder=folder, place=place)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.metric_names import Mode, validation_loss
 from nemo_vfm.core.secret import conceal_keys
-from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types.job import SWEEP
+from nemo_vfm.core.storage.files import read_json, read_json_object, write_json
+from nemo_vfm.core.types.job import RECIPE, STATUS, SWEEP
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.recipe_metric import recipe_metric
 from nemo_vfm.runtime.sweep_points import Point, SweepPlan
@@ -70,31 +70,20 @@ def gathered(folder: Path) -> Json:
     found = read(folder)
     if found is None:
         raise RunFolderError(f"{folder} holds no sweep: it has no {SWEEP}")
-    found["points"] = [{**row, **_now(folder / row["name"])} for row in found["points"]]
-    write_json(folder / SWEEP, found)
-    return found
-
-
-def _now(run: Path) -> Json:
-    """What a run's folder says; nothing where it has none."""
     from nemo_vfm.runtime.run_status import look
 
-    if not (run / "recipe.yaml").is_file():
-        return {}
-    line = look(run)
-    status = 0 if line.state == "done" else None
-    seconds = None if line.seconds is None else round(line.seconds, 1)
-    figures = result_of(run).get("figures", {}) if status == 0 else {}
-    return {"state": line.state, "exit_status": status, "seconds": seconds, "figures": figures}
-
-
-def result_of(run: Path) -> Json:
-    """`status.json`; empty where it was refused before it had a folder."""
-    try:
-        found = read_json(run / "status.json")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    for row in found["points"]:
+        run = folder / row["name"]
+        if (run / RECIPE).is_file():
+            line = look(run)
+            is_done = line.state == "done"
+            row |= {
+                "state": line.state, "exit_status": 0 if is_done else None,
+                "seconds": None if line.seconds is None else round(line.seconds, 1),
+                "figures": read_json_object(run / STATUS).get("figures", {}) if is_done else {},
+            }  # fmt: skip
+    write_json(folder / SWEEP, found)
+    return found
 
 
 def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
@@ -141,10 +130,12 @@ def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], be
     for name in (*figures, "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        numbers = [_number(row["figures"].get(name)) for name in figures]
+        given = [row["figures"].get(name) for name in figures]
+        numbers = ["" if value is None else f"{value:.5g}" for value in given]
+        seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f}"
         star = " *" if best == row else ""
         values = [row["choices"].get(path, "") for path in axes]
-        table.add_row(*values, f"{row['state']}{star}", *numbers, _whole(row["seconds"]))
+        table.add_row(*values, f"{row['state']}{star}", *numbers, seconds)
     return table
 
 
@@ -168,11 +159,3 @@ def best_of(rows: Sequence[Json], measure: str, mode: Mode) -> Json:
     ranked = [row for row in rows if measure in row["figures"]]
     choose = max if mode == "max" else min
     return choose(ranked, key=lambda row: float(row["figures"][measure])) if len(ranked) > 1 else None
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.5g}"
-
-
-def _whole(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.0f}"

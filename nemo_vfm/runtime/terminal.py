@@ -52,22 +52,20 @@ class Terminal:
         """
         columns = list(zip(*(row for row in rows if len(row) > 1), strict=True))
         widths = [max(map(len, column)) for column in columns[:-1]]
-        for lone, group in groupby(rows, key=lambda row: len(row) == 1):
-            if lone:
-                for (heading,) in group:
-                    self.line(heading, "bold")
-            else:
-                self._fit(list(group), widths, styles)
-
-    def _fit(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         room = self.width - sum(width + 2 for width in widths)
-        longest_word = max((len(word) for row in rows for word in row[-1].split()), default=0)
-        if room >= max(longest_word, min(NARROW, max(len(row[-1]) for row in rows))):
-            self._draw(rows, widths, styles)
-            return
-        for *others, last in rows:
-            self._draw([tuple(others)], widths, styles)
-            self.prose(last, 4)
+        for lone, grouped in groupby(rows, key=lambda row: len(row) == 1):
+            group = list(grouped)
+            last_cells = [row[-1] for row in group]
+            longest_word = max((len(word) for cell in last_cells for word in cell.split()), default=0)
+            if lone:
+                for heading in last_cells:
+                    self.line(heading, "bold")
+            elif room >= max(longest_word, min(NARROW, max(map(len, last_cells)))):
+                self._draw(group, widths, styles)
+            else:
+                for *others, last in group:
+                    self._draw([tuple(others)], widths, styles)
+                    self.prose(last, 4)
 
     def _draw(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         from rich.table import Table

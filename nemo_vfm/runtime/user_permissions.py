@@ -10,12 +10,11 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nemo_vfm.config import Composed, RecipeError, recipients
+from nemo_vfm.config import RecipeError
 from nemo_vfm.config.tree import Map, Scalar, Seq
 from nemo_vfm.config.yaml_source import MAX_BYTES, parse
-from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.permission import (
     Allowed,
     Permissions,
@@ -46,29 +45,17 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
         together(typed)
     except ValueError as error:
         raise UserError(f"--allow-host: {error}") from error
-    file = endpoints_file()
+    # The user's file: where NEMO_VFM_ENDPOINTS says, else in the user's folder of settings.
+    settings = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(settings) if settings.startswith("/") else _home() / ".config"
+    named = os.environ.get(VARIABLE)
+    file = Path(named).expanduser() if named else folder / "nemo_vfm" / "endpoints.yaml"
     try:
         found, trouble = _read(file, recipe), ""
     except (UserError, OSError) as error:
         found, trouble = [], str(error)
     before = [] if recipe is None else [allowed_folder(str(path), "before") for path in remembered(recipe)]
     return Permissions((*typed, *found, *before), _shown(file), trouble)
-
-
-def say_recipients(composed: Composed, trust: Sequence[str], allowed: Permissions) -> None:
-    """Say before a run begins who gets what from it; rank 0 says it for all."""
-    if ranks.is_first():
-        for one in recipients(composed, trust, allowed):
-            info(str(one))
-
-
-def endpoints_file() -> Path:
-    """The user's file: where NEMO_VFM_ENDPOINTS says, else in the user's folder of settings."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
-    settings = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(settings) if settings.startswith("/") else _home() / ".config"
-    return folder / "nemo_vfm" / "endpoints.yaml"
 
 
 def _shown(file: Path) -> str:
@@ -88,7 +75,8 @@ def _read(file: Path, recipe: Path | None) -> list[Allowed]:
         return []
     real = file.resolve()
     for folder in (Path.cwd(), *((recipe.parent,) if recipe is not None else ())):
-        if _is_below(real, folder.resolve()):
+        # Whoever works at home, or above it, has everything below.
+        if real.is_relative_to(folder.resolve()) and not _home().is_relative_to(folder.resolve()):
             raise UserError(f"it is in {folder.resolve()}, where recipes come from; keep it in your own folder")
     with real.open("rb") as opened:
         found = os.fstat(opened.fileno())
@@ -108,32 +96,22 @@ def _read(file: Path, recipe: Path | None) -> list[Allowed]:
         raise UserError(str(error)) from error
 
 
-def _is_below(file: Path, folder: Path) -> bool:
-    """Whether a file came with a folder; whoever works at home, or above it, has everything below."""
-    return file.is_relative_to(folder) and not _home().is_relative_to(folder)
-
-
 def _entries(node: object, file: Path) -> Iterator[Allowed]:
     if not isinstance(node, Map):
         raise UserError("it must hold a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
     for name, entry in node.items.items():
         try:
-            if name == _WRITE:
-                yield from _folders(entry, f"{name} in {_shown(file)}")
+            source = f"{name} in {_shown(file)}"
+            if name != _WRITE:
+                yield _entry(name, entry, source)
                 continue
-            yield _entry(name, entry, f"{name} in {_shown(file)}")
+            for one in entry.items if isinstance(entry, Seq) else [entry]:
+                if not isinstance(entry, Seq) or not isinstance(one, Scalar):
+                    raise ValueError("write must be a list of folders that runs may write in")
+                yield allowed_folder(str(Path(str(one.value)).expanduser()), source)
         except ValueError as error:
             mark = node.key_mark(name)
             raise UserError(f"line {mark.line}, {name}: {error}") from error
-
-
-def _folders(node: object, source: str) -> Iterator[Allowed]:
-    """The folders of `write: [DIR, ...]`."""
-    if not isinstance(node, Seq) or not all(isinstance(one, Scalar) for one in node.items):
-        raise ValueError("write must be a list of folders that runs may write in")
-    for one in node.items:
-        assert isinstance(one, Scalar)
-        yield allowed_folder(str(Path(str(one.value)).expanduser()), source)
 
 
 def _entry(name: str, node: object, source: str) -> Allowed:

@@ -15,9 +15,21 @@ from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.core.types.job import LAUNCH, PARTS, Job, MultiRankJob, Needs, Outcome, Run, announce, needs_of
+from nemo_vfm.core.types.job import (
+    DONE,
+    LAUNCH,
+    PARTS,
+    STARTED,
+    Job,
+    MultiRankJob,
+    Needs,
+    Outcome,
+    Run,
+    announce,
+    needs_of,
+)  # fmt: skip
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.workflow.step_folder import DONE, STARTED, StepFingerprint, finished, marker_of, prepare, start_record
+from nemo_vfm.workflow.step_folder import StepFingerprint, finished, marker_of, prepare, start_record
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
@@ -149,6 +161,15 @@ class PlannedStep:
         if isinstance(self.job, Workflow):
             return all(step.is_done() for step in self.job._planned_steps(self.run))
         return finished(self.run.folder, self.fingerprint) is not None
+
+
+def jobs_in(job: Job) -> Iterator[tuple[tuple[str, ...], Job]]:
+    """(address, job) of each step, and of each step of a step; a job by itself has an empty address."""
+    if not isinstance(job, Workflow):
+        yield (), job
+        return
+    for name, below in job.steps.items():
+        yield from ((("steps", name, *at), one) for at, one in jobs_in(below))
 
 
 def unfinished(job: Job, run: Run) -> list[str]:

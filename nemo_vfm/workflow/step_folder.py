@@ -14,10 +14,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.recipe_keys import is_inert
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import DONE, STARTED, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 
-STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
 _MARKER_BYTES = 64 << 20
 _MARKER_HELP = "delete it to run the step again, or choose another run_dir"

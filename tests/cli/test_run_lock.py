@@ -316,7 +316,7 @@ def test_a_signal_while_a_run_waits_for_a_lock_ends_it_in_a_sentence_and_leaves_
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
 @pytest.mark.parametrize("where", [
     "nemo_vfm.cli.verbs.run.composed_recipe", "nemo_vfm.core.ranks.adopt_slurm",
-    "nemo_vfm.runtime.checks.meta_build.built", "nemo_vfm.runtime.user_permissions.say_recipients",
+    "nemo_vfm.runtime.checks.meta_build.built", "nemo_vfm.config.writes_outside",
     "nemo_vfm.runtime.run_folder.open_folder", "nemo_vfm.runtime.run_folder.manifest",
 ])  # fmt: skip
 @pytest.mark.parametrize("hidden", [False, True], ids=["", "behind an error of an import"])

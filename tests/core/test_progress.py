@@ -49,7 +49,7 @@ def test_another_job_begins_with_nothing(clock):
 
 def test_who_is_asked_adds_what_it_knows_until_nobody_is(clock):
     progress.step(3, None)
-    progress.ask(Friend())
+    progress.ask(Friend().facts)
     assert progress.current() == {"step": 3, "total_steps": None, "ranks": 2}
     progress.ask(None)
     assert "ranks" not in progress.current()

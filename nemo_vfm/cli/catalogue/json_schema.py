@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from nemo_vfm.cli.catalogue.components import READ_BY_VERBS, Catalogue, Slot, slots_in
 from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary
@@ -151,7 +151,7 @@ class Schemas:
             return [self._slot(slot, complete=complete) for slot in slots_in(hint) if self._fits(slot)]
         if hints.is_open(hint):
             return []
-        if hints.is_literal(hint):
+        if get_origin(hint) is Literal:
             return [{"enum": list(get_args(hint))}]
         if hints.is_mapping(hint):
             return [self._mapping(hint, complete=complete)]

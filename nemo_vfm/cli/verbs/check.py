@@ -91,8 +91,8 @@ def _one(arguments: argparse.Namespace) -> int:
         from nemo_vfm.runtime.user_permissions import permissions
 
         named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
-        seen = paths_seen(composed, named, mounts_of(arguments.mount))
-        problems, notes = [*problems, *seen.problems], [*notes, *seen.unseen]
+        absent, unseen = paths_seen(composed, named, mounts_of(arguments.mount))
+        problems, notes = [*problems, *absent], [*notes, *unseen]
     if job is not None:
         from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
         from nemo_vfm.runtime.checks.shareable_batches import unknown_until_begun

@@ -11,13 +11,15 @@ from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, Se
 from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
 
-_ENDS = {"length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked"}
 #: Where services put thoughts that they have split off themselves.
 _THOUGHTS = ("reasoning_content", "reasoning")
 #: Of a request; `n` would give answers that nobody reads.
 _OWN_FIELDS = frozenset({"model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature",
                          "top_p", "seed", "response_format"})  # fmt: skip
 Ending = Literal["success", "truncated", "blocked"]
+_ENDS: Mapping[str, Ending] = {
+    "length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,25 @@ class Said:
     thought: str = ""  #: of a reasoning model, which nobody is shown but whoever reads rows or the journal
 
 
-class Chat:
+class EndpointModel:
+    """What every model behind an endpoint has."""
+
+    endpoint: Endpoint
+    model: str  #: as the endpoint calls it
+
+    def ready(self) -> None:
+        self.endpoint.ready()
+
+    def place(self) -> str:
+        """Service and model, for whoever counts what is under way at both."""
+        return f"{self.endpoint.url} {self.model}"
+
+    def model_name(self) -> str:
+        """As the endpoint calls it."""
+        return self.model
+
+
+class Chat(EndpointModel):
     """A model behind any endpoint that speaks OpenAI's `chat/completions`: vLLM, SGLang, NIM, llama.cpp, a provider.
 
     Args:
@@ -67,13 +87,15 @@ class Chat:
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
         given = {"top_p": top_p, "seed": seed, "response_format": response_format}
-        self._further = {name: value for name, value in given.items() if value is not None} | _own_further(extra or {})
-        self.endpoint, self.model = endpoint, model
+        if own := sorted(_OWN_FIELDS & (extra or {}).keys()):
+            raise ValueError(f"extra must not hold {own[0]}: Chat sends it, or has an argument of this name")
+        try:
+            json.dumps(extra, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"extra cannot be sent as JSON: {error}") from None
+        self._further = {name: value for name, value in given.items() if value is not None} | dict(extra or {})
+        self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
         self.max_tokens, self.max_completion_tokens, self.temperature = max_tokens, max_completion_tokens, temperature
-        self.require_echo = require_echo
-
-    def ready(self) -> None:
-        self.endpoint.ready()
 
     def say(self, messages: Sequence[Json]) -> Said:
         """What the model says.
@@ -95,14 +117,6 @@ class Chat:
             "model": self.model, "messages": list(messages), name: self.longest_answer_tokens(), **temperature,
             "stream": False, **self._further,
         }  # fmt: skip
-
-    def place(self) -> str:
-        """Service and model, for whoever counts what is under way at both."""
-        return f"{self.endpoint.url} {self.model}"
-
-    def model_name(self) -> str:
-        """As the endpoint calls it."""
-        return self.model
 
     def longest_answer_tokens(self) -> int:
         """The limit on an answer."""
@@ -150,21 +164,6 @@ class EndpointChat(Chat):
         return self.endpoint.recipients()
 
 
-def _own_further(extra: Mapping[str, Json]) -> dict[str, Json]:
-    """Fields that a recipe adds to requests.
-
-    Raises:
-        ValueError: one has an argument of its own, or cannot be JSON.
-    """
-    if own := sorted(_OWN_FIELDS & extra.keys()):
-        raise ValueError(f"extra must not hold {own[0]}: Chat sends it, or has an argument of this name")
-    try:
-        json.dumps(extra, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"extra cannot be sent as JSON: {error}") from None
-    return dict(extra)
-
-
 def require_own(answer: Answer, *, echoed: bool) -> None:
     """Refuse an answer that names another question than ours: servers that batch have mixed them up.
 
@@ -195,28 +194,19 @@ def said_in(body: Json, seconds: float) -> Said:
         EndpointError: it has another schema, or a limit of tokens has cut it before it said anything.
     """
     try:
-        return _said(body, seconds)
+        choice = body["choices"][0]
+        message = choice["message"]
+        ending = "blocked" if message.get("refusal") else _ENDS.get(str(choice.get("finish_reason")), "success")
+        given = next((found for name in _THOUGHTS if isinstance(found := message.get(name), str) and found), "")
+        silent = ending == "blocked" or (given and message.get("content") is None)
+        content = "" if silent else message["content"]
+        if isinstance(content, list):  # newer servers give parts
+            content = " ".join(part["text"] for part in content if part.get("type") == "text")
+        thought, text = split_thought(content)
+        require_said(text, thought or given, ending)
+        return said_by(body, text, ending, seconds, thought or given)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise EndpointError(f"the answer has no choices[0].message.content: {one_line(str(body)[:200])}") from None
-
-
-def _said(body: Json, seconds: float) -> Said:
-    choice = body["choices"][0]
-    message = choice["message"]
-    refusal = message.get("refusal")
-    ending: Ending = "success"
-    match _ENDS.get(str(choice.get("finish_reason"))):
-        case "truncated":
-            ending = "truncated"
-        case "blocked":
-            ending = "blocked"
-    if refusal:
-        ending = "blocked"
-    given = next((found for name in _THOUGHTS if isinstance(found := message.get(name), str) and found), "")
-    silent = ending == "blocked" or (given and message.get("content") is None)
-    thought, text = split_thought("" if silent else _text(message["content"]))
-    require_said(text, thought or given, ending)
-    return said_by(body, text, ending, seconds, thought or given)
 
 
 def require_said(text: str, thought: str, ending: Ending) -> None:
@@ -240,15 +230,6 @@ def said_by(body: Json, text: str, ending: Ending, seconds: float, thought: str 
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
         _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds, thought,
     )  # fmt: skip
-
-
-def _text(content: Json) -> str:
-    """The content as text; newer servers give a list of parts."""
-    if isinstance(content, list):
-        return " ".join(part["text"] for part in content if part.get("type") == "text")
-    if not isinstance(content, str):
-        raise TypeError
-    return content
 
 
 def _count(value: Json) -> int:

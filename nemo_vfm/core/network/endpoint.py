@@ -7,12 +7,12 @@ environment is not sent: the last line of defence after `check`.
 """
 
 import base64
-import binascii
 import http.client
 import json
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -127,8 +127,14 @@ class Endpoint:
             UserError: the address may not be connected to, or the key is absent.
         """
         body, began_s, request_id = self.encoded(question), time.monotonic(), f"{REQUEST_PREFIX}{uuid4().hex}"
-        found, echo = self._once(operation, body, request_id)
-        return Answer(found, request_id, echo, time.monotonic() - began_s)
+        response, data = self._once(operation, body, request_id)
+        self._judge(response, data)
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            text = repr(one_line(data[:200].decode(errors="replace")))
+            raise EndpointFault(f"the response is not JSON: {text}") from None
+        return Answer(found, request_id, response.headers.get("X-Request-Id"), time.monotonic() - began_s)
 
     def encoded(self, question: Json) -> bytes:
         """A request's body as it is sent, in ASCII.
@@ -142,7 +148,7 @@ class Endpoint:
                                 "environment")  # fmt: skip
         return json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
 
-    def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
+    def _once(self, operation: str, body: bytes, request_id: str) -> tuple[http.client.HTTPResponse, bytes]:
         url = self.url
         path = f"{url.path}/{operation}" + (f"?{url.query}" if url.query else "")
         try:
@@ -156,7 +162,7 @@ class Endpoint:
                     headers["Authorization"] = f"Bearer {self._key()}"
                 link.request("POST", path, body, headers)
                 response = link.getresponse()
-                data = _body(response, int(self.max_response_mb * 1e6))
+                return response, _body(response, int(self.max_response_mb * 1e6))
         except UserError:
             raise
         except TimeoutError:
@@ -165,15 +171,18 @@ class Endpoint:
             raise EndpointUnreachable(one_line(f"{self._name()} cannot be reached: {error}")) from None
         except (OSError, http.client.HTTPException) as error:
             raise EndpointFault(one_line(f"{self._name()} failed midway: {type(error).__name__}: {error}")) from None
-        self._judge(response, data)
-        return _json(data), response.headers.get("X-Request-Id")
 
     def _judge(self, response: http.client.HTTPResponse, data: bytes) -> None:
         status = response.status
         if status == 200:
             return
-        excerpt = _reason(data)
-        text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
+        excerpt, body = data[:2000].decode(errors="replace"), None
+        with suppress(ValueError, RecursionError):
+            body = json.loads(data)
+        match body:  # the message of OpenAI's form of an error, else all of it
+            case {"error": {"message": str(message)}} | {"message": str(message)} if message.strip():
+                excerpt = message[:2000]
+        text = f"{self._name()} answered {status} {response.reason[:40]}: {one_line(excerpt) or 'nothing more'}"
         if status in _BUSY:
             raise EndpointBusy(one_line(text), retry_after(response.headers.get("Retry-After")))
         if status in RETRIED:
@@ -183,11 +192,8 @@ class Endpoint:
                 f"{self._name()} redirects ({status}), and the key must not be sent there: correct the URL"
             )
         if status in _ABOUT_ALL:
-            hint = {
-                401: "is the key correct?",
-                403: "is the key correct?",
-                404: "are the URL and the model correct?",
-            }.get(status, "")
+            known = {**dict.fromkeys((401, 403), "is the key correct?"), 404: "are the URL and the model correct?"}
+            hint = known.get(status, "")
             raise EndpointDenied(one_line(f"{text}. {hint}".strip()))
         raise EndpointError(one_line(text))
 
@@ -230,25 +236,6 @@ def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
     return bytes(data)
 
 
-def _reason(data: bytes) -> str:
-    """What a service says of a request that it refuses: the message of OpenAI's form of an error, else all of it."""
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        body = None
-    match body:
-        case {"error": {"message": str(message)}} | {"message": str(message)} if message.strip():
-            return one_line(message[:2000])
-    return one_line(data[:2000].decode(errors="replace"))
-
-
-def _json(data: bytes) -> Json:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise EndpointFault(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None
-
-
 MIN_LENGTH = 4  # a request that may hold no `1` and no `en` cannot be asked
 _WHOLE_WORDS = 8  # shorter values are looked for as whole words: `cat` stands in `location`
 #: Words of the protocol, which a user or a machine may be called, too.
@@ -266,7 +253,9 @@ def leaked(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
     patterns = [(name, _pattern(value)) for name, value in values]
     for text in _texts(question):
         if head := _DATA.match(text):
-            data = _decoded(text[head.end() :])
+            data = text[head.end() :].encode(errors="replace")
+            with suppress(ValueError):  # the bytes of a picture or a video
+                data = base64.b64decode(data, validate=True)
             found = (name for name, value in values if len(value) >= _WHOLE_WORDS and value.encode() in data)
         else:
             found = (name for name, pattern in patterns if text not in _PROTOCOL and pattern.search(text))
@@ -293,14 +282,6 @@ def _texts(question: Json) -> Iterator[str]:
             yield from _texts(value)
     elif isinstance(question, str):
         yield question
-
-
-def _decoded(data: str) -> bytes:
-    """The bytes of a picture or a video."""
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return data.encode(errors="replace")
 
 
 #: Every request's own name begins so; it is how an answer to somebody else's question is recognised.

@@ -71,10 +71,10 @@ def connection(
     plain, link = None, http.client.HTTPConnection(url.host, url.port)
     try:
         if proxy is None:
-            ips = addresses(url, allow_private=allow_private)
-            plain = socket.create_connection((str(ips[0]), url.port), timeout=deadline.remaining_s)
+            where = str(addresses(url, allow_private=allow_private)[0]), url.port
         else:
-            plain = proxy.connect(deadline.remaining_s)
+            where = proxy.host, proxy.port  # the user chose it, so any address is allowed
+        plain = socket.create_connection(where, timeout=deadline.remaining_s)
         deadline.watch(plain)
         if proxy is not None:
             proxy.tunnel(plain, url)

@@ -4,7 +4,7 @@ import socket
 from base64 import b64encode
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, why_not
@@ -22,10 +22,6 @@ class Proxy:
     #: value of the Proxy-Authorization header; empty sends no header.
     authorization: str = field(default="", repr=False)
 
-    def connect(self, timeout_s: float) -> socket.socket:
-        """Connect to the proxy. The user chose it, so any address is allowed."""
-        return socket.create_connection((self.host, self.port), timeout=timeout_s)
-
     def tunnel(self, plain: socket.socket, url: ServiceUrl) -> None:
         """Ask the proxy for a tunnel to the host of the URL.
 
@@ -33,7 +29,12 @@ class Proxy:
             UserError: the URL has a forbidden IP address, or the proxy requires credentials.
             ConnectionError: the proxy opened no tunnel.
         """
-        _require_public(url)
+        try:
+            reason = why_not(ip_address(url.host), allow_private=False)
+        except ValueError:  # names cannot be checked here because the proxy resolves them
+            reason = ""
+        if reason:
+            raise UserError(f"{url.host} is {reason}")
         host = f"[{url.host}]" if ":" in url.host else url.host
         lines = [f"CONNECT {host}:{url.port} HTTP/1.1", f"Host: {host}:{url.port}"]
         lines += [f"Proxy-Authorization: {self.authorization}"] * bool(self.authorization)
@@ -61,27 +62,14 @@ def proxy_for(url: ServiceUrl) -> Proxy | None:
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme != "http" or not parts.hostname:
         raise UserError("HTTPS_PROXY or ALL_PROXY names a proxy that is not supported; expected http://HOST:PORT")
-    return Proxy(parts.hostname, parts.port or 80, _basic_authorization(parts))
-
-
-def _basic_authorization(parts: SplitResult) -> str:
-    if parts.username is None:
-        return ""
-    user, password = unquote(parts.username), unquote(parts.password or "")
-    register(password)
-    encoded = b64encode(f"{user}:{password}".encode()).decode()
-    register(encoded)
-    return f"Basic {encoded}"
-
-
-def _require_public(url: ServiceUrl) -> None:
-    """Refuse forbidden IP addresses; names cannot be checked here because the proxy resolves them."""
-    try:
-        reason = why_not(ip_address(url.host), allow_private=False)
-    except ValueError:
-        return
-    if reason:
-        raise UserError(f"{url.host} is {reason}")
+    authorization = ""
+    if parts.username is not None:
+        user, password = unquote(parts.username), unquote(parts.password or "")
+        encoded = b64encode(f"{user}:{password}".encode()).decode()
+        register(password)
+        register(encoded)
+        authorization = f"Basic {encoded}"
+    return Proxy(parts.hostname, parts.port or 80, authorization)
 
 
 def _status(plain: socket.socket) -> int:

@@ -63,19 +63,15 @@ def looks_like_a_key(text: str) -> str:
     if found := shape(text):
         return found
     rest = _DIGEST.sub(" ", _UUID.sub(" ", text))
-    runs = [run for word in _BREAKS.split(rest) for run in (word.split("/") if _is_path(word) else [word])]
-    return "a random text" if any(_is_random(run) for run in runs) else ""
-
-
-def _is_path(word: str) -> bool:
-    return "/" in word and "+" not in word and (word.startswith("/") or max(map(len, word.split("/"))) < _LEAST)
-
-
-def _is_random(run: str) -> bool:
-    run = run.rpartition("=")[2] if "=" in run.rstrip("=") else run.rstrip("=")
-    if _HEX.search(run):
-        return not run.isdigit()
-    return any(map(_is_mixed, (run, *re.split("[_-]", run))))
+    for word in _BREAKS.split(rest):
+        parts = word.split("/")
+        is_path = len(parts) > 1 and "+" not in word and (not parts[0] or max(map(len, parts)) < _LEAST)
+        for run in parts if is_path else [word]:
+            run = run.rpartition("=")[2] if "=" in run.rstrip("=") else run.rstrip("=")
+            is_mixed = any(map(_is_mixed, (run, *re.split("[_-]", run))))
+            if (_HEX.search(run) and not run.isdigit()) or (is_mixed and not _HEX.search(run)):
+                return "a random text"
+    return ""
 
 
 def _is_mixed(run: str) -> bool:

@@ -6,6 +6,7 @@ can hold one. It travels with the component to worker processes and other machin
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -200,13 +201,20 @@ def allowed_place(text: str, variable: str | None, *, private: bool | None = Non
     if scheme in (*SCHEMES, "ray"):
         if variable is not None:
             raise ValueError(f"{scheme}:// takes no key here; its credentials come from your environment")
-        return Allowed(_bucket(text) if scheme in SCHEMES else ray_place(text))
+        if scheme == "ray":
+            return Allowed(ray_place(text))
+        address = Address(text)
+        if address.path != address.bucket:
+            raise ValueError(f"only a whole bucket can be allowed: {address.scheme}://{address.bucket}")
+        return Allowed(str(address))
     if not scheme and not _BARE.fullmatch(text):
         raise ValueError(f"{text[:100]!r} is not a host; write HOST, HOST:PORT, http://HOST:PORT or s3://BUCKET")
     url = service_url(text if scheme else f"https://{text}")
     if url.path or url.query:
         raise ValueError(f"a host can only be allowed as a whole, so drop {url.path or url.query}")
-    inside = _is_inside(url.host)
+    inside = url.host == "localhost"
+    with suppress(ValueError):  # of a name
+        inside = inside or is_private(ip_address(url.host))
     if not scheme and inside:
         url = service_url(f"http://{text}")
     return Allowed(url.origin, variable, (inside or url.scheme == "http") if private is None else private)
@@ -231,19 +239,3 @@ def ray_place(text: str) -> str:
         raise ValueError(f"{text[:100]!r} is not an address of a Ray cluster; write ray://HOST:PORT")
     url = service_url(f"http://{bare}")
     return f"ray://{url.origin.removeprefix('http://')}"
-
-
-def _bucket(text: str) -> str:
-    address = Address(text)
-    if address.path != address.bucket:
-        raise ValueError(f"only a whole bucket can be allowed: {address.scheme}://{address.bucket}")
-    return str(address)
-
-
-def _is_inside(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return is_private(ip_address(host))
-    except ValueError:
-        return False

@@ -40,13 +40,10 @@ def retry_after(text: str | None) -> float | None:
     if not text:
         return None
     try:
-        seconds = float(text) if text.strip()[:12].replace(".", "", 1).isdigit() else _until(text)
+        is_number = text.strip()[:12].replace(".", "", 1).isdigit()
+        seconds = float(text) if is_number else parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):
         return None
     if seconds > 600:
         warn_once(f"a server requests a wait of {seconds:.3g} s; waiting max_wait_s instead")
     return seconds
-
-
-def _until(text: str) -> float:
-    return parsedate_to_datetime(text).timestamp() - time.time()

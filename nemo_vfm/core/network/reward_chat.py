@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from nemo_vfm.core.network.chat import Said, require_own, said_by
+from nemo_vfm.core.network.chat import EndpointModel, Said, require_own, said_by
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointError, EndpointFault
 from nemo_vfm.core.network.http_connection import one_line
 from nemo_vfm.core.network.permission import SentText
@@ -13,7 +13,7 @@ from nemo_vfm.core.types.json_value import Json
 _LONGEST_ANSWER_TOKENS = 256
 
 
-class RewardChat:
+class RewardChat(EndpointModel):
     """A reward model whose endpoint answers as Nemotron's: `nemo-vfm serve REWARD_MODEL`, or a NIM.
 
     What it says is JSON, {"attribute": number} in alphabetical order.
@@ -29,9 +29,6 @@ class RewardChat:
             raise ValueError("model must be its name at the endpoint")
         self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
 
-    def ready(self) -> None:
-        self.endpoint.ready()
-
     def say(self, messages: Sequence[Json]) -> Said:
         """The scores of the assistant's message at the end.
 
@@ -44,14 +41,6 @@ class RewardChat:
         answer = self.endpoint.ask("chat/completions", question)
         require_own(answer, echoed=self.require_echo)
         return scored_in(answer.body, answer.seconds)
-
-    def place(self) -> str:
-        """Service and model, for whoever counts what is under way at both."""
-        return f"{self.endpoint.url} {self.model}"
-
-    def model_name(self) -> str:
-        """As the endpoint calls it."""
-        return self.model
 
     def longest_answer_tokens(self) -> int:
         """More than any service counts for the scores."""

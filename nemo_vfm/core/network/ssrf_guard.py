@@ -60,7 +60,10 @@ def service_url(text: str) -> ServiceUrl:
     """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or _CONTROL.search(text) or "\\" in text:
-        raise ValueError(f"{_shown(text)} is not the URL of a service, expected https://host/v1 or http://host:port/v1")
+        # As much of a wrong address as is safe to repeat: its scheme and host.
+        cut = repr(text.split("?")[0].split("#")[0][:100])
+        shown = "an address with a user or password in it" if "@" in text else cut
+        raise ValueError(f"{shown} is not the URL of a service, expected https://host/v1 or http://host:port/v1")
     if "@" in parts.netloc or parts.fragment or not re.fullmatch(r"(api-version=[\w.-]+)?", parts.query):
         raise ValueError(
             f"the address of the service at {parts.hostname} holds a user, a password, a query or a fragment; "
@@ -93,7 +96,14 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
             and inward at once is a trick.
         ConnectionError: the name has none.
     """
-    ips = _looked_up(url)
+    try:
+        ips = [ip_address(url.host)]
+    except ValueError:  # a name: all its addresses, in the order in which the system would try them
+        try:
+            found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise ConnectionError(f"the name {url.host} could not be looked up: {error}") from error
+        ips = list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
     for ip in ips:
         reason = why_not(ip, allow_private=allow_private)
         if reason:
@@ -102,19 +112,6 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
     if url.scheme == "http" and not all(is_private(ip) for ip in ips):
         raise UserError(f"{url.host} is outside this network: use https, otherwise anyone on the path can read the key")
     return ips
-
-
-def _looked_up(url: ServiceUrl) -> list[Ip]:
-    """All addresses of the host, in the order in which the system would try them."""
-    try:
-        return [ip_address(url.host)]
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ConnectionError(f"the name {url.host} could not be looked up: {error}") from error
-    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
 
 
 def why_not(ip: Ip, *, allow_private: bool) -> str:
@@ -126,9 +123,7 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
         return "which hides an IPv4 address that cannot be checked"
     if bare.is_multicast or bare.is_unspecified or (bare.is_reserved and not bare.is_loopback):
         return "which is not the address of one machine"
-    if not is_private(bare):
-        return ""
-    if allow_private:
+    if allow_private or not is_private(bare):
         return ""
     return ("an address inside this network; if that is intended, add --allow-host http://HOST:PORT, or "
             "allow_private: true in your endpoints file")  # fmt: skip
@@ -152,9 +147,3 @@ def _unwrapped(ip: Ip) -> Ip:
     if inside is None and isinstance(_COMPATIBLE, IPv6Network) and ip in _COMPATIBLE and int(ip) > 0xFFFF:
         inside = IPv4Address(int(ip))
     return inside or ip
-
-
-def _shown(text: str) -> str:
-    """As much of a wrong address as is safe to repeat: its scheme and host."""
-    cut = text.split("@")[-1].split("?")[0].split("#")[0]
-    return repr(cut[:100]) if "@" not in text else "an address with a user or password in it"

@@ -123,8 +123,14 @@ def read_json_or_none(path: Path) -> Any:
     """The JSON in a file; None where it is missing or not whole."""
     try:
         return read_json(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The same where only a mapping is of use; empty where there is none."""
+    found = read_json_or_none(path)
+    return found if isinstance(found, dict) else {}
 
 
 def sha256_file(path: Path) -> str:

@@ -16,21 +16,15 @@ from typing import Any
 from nemo_vfm.core.errors import DataError, StoreDenied, StoreError, StoreUnreachable, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.storage.uri import BACKENDS, Address
 from nemo_vfm.core.types.component import no_component
 
 _CHUNK = 8 << 20
 _TRUE = ("1", "true", "yes")
-_DENIED = (
-    "ACCESS_DENIED",
-    "INVALID_ACCESS_KEY",
-    "SIGNATURE",
-    "EXPIRED",
-    "FORBIDDEN",
-    "HTTP status 403",
-    "INVALID_CLIENT",
-)
+_DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "EXPIRED", "FORBIDDEN", "HTTP STATUS 403",
+           "INVALID_CLIENT")  # fmt: skip
 _systems: dict[tuple[object, ...], Any] = {}
 
 
@@ -89,11 +83,22 @@ def items(address: Address) -> list[Item]:
     Raises:
         StoreError: there is no such bucket, the store does not answer, or refuses us.
     """
+    begin = len(address.path) + 1
     try:
         with _store_errors(address):
-            found = sorted(_listed(address), key=lambda item: item.name)
+            system = _system(address.scheme)
+            if address.scheme == "s3":
+                arrow = _arrow()
+                objects = system.fs.get_file_info(arrow.FileSelector(address.path, recursive=True))
+                found = [Item(one.path[begin:], one.size, str(one.mtime_ns))
+                         for one in objects if one.type == arrow.FileType.File]  # fmt: skip
+            else:
+                objects = system.find(address.path, detail=True).values()
+                found = [Item(one["name"][begin:], int(one["size"]), str(one.get("etag") or one.get("mtime") or ""))
+                         for one in objects]  # fmt: skip
     except _NotThere:
         return []
+    found.sort(key=lambda item: item.name)
     for item in found:
         if not _is_plain(item.name):
             warn_once(f"{address} holds {item.name[:80]!r}, which is not a plain name; it is left alone")
@@ -187,25 +192,21 @@ def _store_errors(address: Address) -> Iterator[None]:
     except FileNotFoundError as error:
         raise _NotThere(f"there is no {address}") from error
     except (OSError, TimeoutError) as error:
-        raise _error(address, str(error)) from error
-
-
-def _error(address: Address, text: str) -> StoreError:
-    if "NO_SUCH_BUCKET" in text or "does not exist" in text:
-        return StoreError(f"there is no bucket {address.bucket}, or you cannot access it; check the URL {address}")
-    if any(word in text.upper() for word in map(str.upper, _DENIED)):
-        return StoreDenied(
-            f"{address.scheme}://{address.bucket} denies access to {address.name}: check the credentials in the "
-            f"environment or profile and their permissions (docs/how-to/clusters/object-stores.md)"
-        )
-    return StoreUnreachable(
-        f"{address} cannot be reached: {_short(text)}. Check the network and the endpoint, and run again"
-    )
-
-
-def _short(text: str) -> str:
-    """The client's words without the part that names the request."""
-    return " ".join(text.rpartition("AWS Error ")[2].partition(" (Request ID")[0].split())[:200].rstrip(".")
+        text = str(error)
+        if "NO_SUCH_BUCKET" in text or "does not exist" in text:
+            raise StoreError(
+                f"there is no bucket {address.bucket}, or you cannot access it; check the URL {address}"
+            ) from error
+        if any(word in text.upper() for word in _DENIED):
+            raise StoreDenied(
+                f"{address.scheme}://{address.bucket} denies access to {address.name}: check the credentials in the "
+                f"environment or profile and their permissions (docs/how-to/clusters/object-stores.md)"
+            ) from error
+        words = text.rpartition("AWS Error ")[2].partition(" (Request ID")[0]  # without what names the request
+        raise StoreUnreachable(
+            f"{address} cannot be reached: {beginning(words).rstrip('.')}. Check the network and the endpoint, "
+            f"and run again"
+        ) from error
 
 
 def _is_plain(name: str) -> bool:
@@ -214,40 +215,28 @@ def _is_plain(name: str) -> bool:
     return all(part not in ("", ".", "..") and part.isprintable() and "\\" not in part for part in parts)
 
 
-def _listed(address: Address) -> list[Item]:
-    system, begin = _system(address.scheme), len(address.path) + 1
-    if address.scheme == "s3":
-        arrow = _arrow()
-        found = system.fs.get_file_info(arrow.FileSelector(address.path, recursive=True))
-        return [Item(o.path[begin:], o.size, str(o.mtime_ns)) for o in found if o.type == arrow.FileType.File]
-    objects = system.find(address.path, detail=True).values()
-    return [Item(o["name"][begin:], int(o["size"]), str(o.get("etag") or o.get("mtime") or "")) for o in objects]
-
-
 def service(scheme: str) -> tuple[str, tuple[str, ...]]:
     """Which service answers for a scheme, and the variables that are set and sign requests to it."""
     named = {"s3": "AWS_", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "abfs": "AZURE_STORAGE_"}[scheme]
     where = {"s3": "AWS", "gs": "Google Cloud Storage", "abfs": "Azure"}[scheme]
     if scheme == "s3" and (endpoint := _endpoint()):
         where = f"{endpoint} (AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL)"
-    set_ones = sorted(
-        name
-        for name in os.environ
-        if name.startswith(named)
-        and name.endswith(("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME"))
-    )
+    ends = ("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME")
+    set_ones = sorted(name for name in os.environ if name.startswith(named) and name.endswith(ends))
     return where, () if _anonymous() else tuple(set_ones)
 
 
 def _system(scheme: str) -> Any:
     """fsspec's file system of a scheme, one a process and configuration: a client is never shared over a fork."""
     key = (os.getpid(), scheme, _endpoint(), _anonymous(), timeout_s())
-    if key not in _systems:
-        _systems[key] = _s3() if scheme == "s3" else _other(scheme)
-    return _systems[key]
+    if key in _systems:
+        return _systems[key]
+    if scheme != "s3":
+        import fsspec
 
-
-def _s3() -> Any:
+        require(BACKENDS[scheme], purpose=f"an address with {scheme}://")
+        given = {"token": "anon"} if scheme == "gs" and _anonymous() else {}
+        return _systems.setdefault(key, fsspec.filesystem(scheme, **given))
     from fsspec.implementations.arrow import ArrowFSWrapper
 
     arrow, endpoint = _arrow(), _endpoint()
@@ -263,15 +252,7 @@ def _s3() -> Any:
         # Small files in one request instead of three, where this pyarrow can; only its docstring has its signature.
         **{"allow_delayed_open": True} if "allow_delayed_open" in (arrow.S3FileSystem.__doc__ or "") else {},
     )
-    return ArrowFSWrapper(client, skip_instance_cache=True)
-
-
-def _other(scheme: str) -> Any:
-    import fsspec
-
-    name = BACKENDS[scheme]
-    require(name, purpose=f"an address with {scheme}://")
-    return fsspec.filesystem(scheme, **({"token": "anon"} if scheme == "gs" and _anonymous() else {}))
+    return _systems.setdefault(key, ArrowFSWrapper(client, skip_instance_cache=True))
 
 
 def _arrow() -> Any:

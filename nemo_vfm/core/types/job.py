@@ -1,6 +1,6 @@
 """Declares jobs, the roots of recipes: one method, `run`; and what they need; tells other ranks which begins."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -11,8 +11,12 @@ from nemo_vfm.core.types.json_value import Json
 
 #: Folders in a run folder that no job writes to: a launcher's scripts, copy of the code and logs; how parts went.
 LAUNCH, PARTS = "launch", "parts"
-
-
+#: Records in a run folder: who holds it, how the run goes, what it was begun from.
+LOCK, STATUS, MANIFEST, RECIPE = ".lock", "status.json", "manifest.json", "recipe.yaml"
+#: Records in the folder of a step, or of a run without steps: what it was asked for; what came of it.
+STARTED, DONE = "started.json", "done.json"
+#: All that a run writes of itself but the lock; the recipe last, without which a folder is no run's.
+RECORDS = (STATUS, MANIFEST, STARTED, "traceback.txt", "report.html", RECIPE)
 #: The table beside the runs of a sweep.
 SWEEP = "sweep.json"
 
@@ -141,28 +145,20 @@ def needs_of(job: Job, *, num_gpus: int | None = None, folder: Path | None = Non
     return job.needs(num_gpus=num_gpus, folder=folder) if isinstance(job, HasNeeds) else Needs()
 
 
-_TELLERS: list["Teller"] = []
-
-
-class Teller(Protocol):
-    """Whoever can reach the other ranks."""
-
-    def tell(self, run: Run) -> None:
-        """All ranks now do the job of this run's folder."""
-        ...
+_TELLERS: list[Callable[[Run], None]] = []
 
 
 def announce(run: Run) -> None:
     """Tell the other ranks, where there are any, that the job of this folder begins."""
-    for teller in _TELLERS:
-        teller.tell(run)
+    for tell in _TELLERS:
+        tell(run)
 
 
 @contextmanager
-def heard_by(teller: Teller) -> Iterator[None]:
-    """What is announced inside the block reaches this one."""
-    _TELLERS.append(teller)
+def heard_by(tell: Callable[[Run], None]) -> Iterator[None]:
+    """What is announced inside the block is told, so that all ranks do the job of that run's folder."""
+    _TELLERS.append(tell)
     try:
         yield
     finally:
-        _TELLERS.remove(teller)
+        _TELLERS.remove(tell)

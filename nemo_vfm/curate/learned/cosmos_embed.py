@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
+from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.learned.model_stage import evenly
@@ -130,6 +131,6 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     except Exception as error:  # it is anybody's code
         raise UserError(
             f"the code in {folder} does not run here with transformers {transformers.__version__} "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); install a version that it supports"
+            f"({type(error).__name__}: {beginning(error, 300)}); install a version that it supports"
         ) from error
     return processor, model

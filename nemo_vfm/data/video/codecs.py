@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.data.video import realtime_guard
 
 # Else SVT-AV1 prints its settings, past our log, for every film.
@@ -86,7 +87,7 @@ def why_not(name: EncoderName) -> str | None:
     try:
         _four_frames(name)
     except (av.error.FFmpegError, ValueError, OSError) as error:
-        return " ".join(str(error).split())[:200] or type(error).__name__
+        return beginning(error) or type(error).__name__
     return None
 
 
@@ -149,5 +150,5 @@ def nvdec_why_not() -> str | None:
         with av.open(_four_frames("x264"), "r", hwaccel=acceleration) as container:
             next(container.decode(video=0))
     except (av.error.FFmpegError, RuntimeError, OSError, StopIteration) as error:
-        return " ".join(str(error).split())[:200] or type(error).__name__
+        return beginning(error) or type(error).__name__
     return None

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup, Work
 
 from nemo_vfm.core.errors import LostRank
+from nemo_vfm.core.sanitize import beginning
 
 
 @dataclass
@@ -142,6 +143,6 @@ def _named(team: Team, peer: str) -> Iterator[None]:
         raise LostRank(
             f"{team.name(team.index)} timed out waiting for {peer}, with which it shares a sequence over "
             f"{team.size} "
-            f"ranks: {' '.join(str(error).split())[:200]}. {peer[0].upper()}{peer[1:]} has stopped, hangs, or is "
+            f"ranks: {beginning(error)}. {peer[0].upper()}{peer[1:]} has stopped, hangs, or is "
             f"waiting itself; the log of the rank that ended first has the reason"
         ) from error

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nemo_vfm.core.device import has_fast_bf16
+from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Looped, Plain, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import tiles
 from nemo_vfm.parallel.context.varlen_batching import Lengths, VarlenBatch
@@ -139,7 +140,7 @@ def _proven(kernel: Kernel, like: Tensor) -> Kernel:
         reason = f"its results differ from the formula's by {worst:.1e}"
         good = worst < _TOLERANCE.get(like.dtype, 1e-4)
     except (RuntimeError, TypeError, ValueError) as error:
-        good, reason = False, f"it failed with: {' '.join(str(error).split())[:200]}"
+        good, reason = False, f"it failed with: {beginning(error)}"
     if good:
         return kernel
     logging.getLogger("nemo_vfm").warning(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 
 from nemo_vfm.core.errors import LostRank
+from nemo_vfm.core.sanitize import beginning
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -76,7 +77,7 @@ class GroupGather:
         except RuntimeError as error:
             raise LostRank(
                 f"rank {self.rank()} of {self.num_ranks()} that share their data timed out waiting for the others: "
-                f"{' '.join(str(error).split())[:200]}. Another rank stopped or hangs; see the end of its log"
+                f"{beginning(error)}. Another rank stopped or hangs; see the end of its log"
             ) from error
 
     def _gathered(self, data: bytes, longest: int) -> list[memoryview]:

@@ -19,10 +19,11 @@ import torch.distributed as dist
 
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
+from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.ranks.gather import GroupGather
 from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Pulse, Watch
-from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect, one_line
+from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect
 
 _POLL_S = 0.05
 _TRACE_S = 4.0  # three signs of life that do not come; what there is to hear is heard in twice that time
@@ -70,7 +71,7 @@ class World:
                 self._store.set(f"left/{ranks.rank()}", "1")
                 return None
         except RuntimeError as error:
-            raise LostRank(f"rank {ranks.rank()} can no longer reach rank 0 ({one_line(error)})") from error
+            raise LostRank(f"rank {ranks.rank()} can no longer reach rank 0 ({beginning(error)})") from error
         found = json.loads(value)
         return Run(**{**found, "folder": Path(found["folder"])})
 
@@ -150,7 +151,7 @@ def joined(
                             timeout=timedelta(seconds=timeout_s))  # fmt: skip
     world = World(PrefixStore("orders", store), watch)
     _CURRENT[:] = [world]
-    progress.ask(watch if ranks.is_first() else None)
+    progress.ask(watch.facts if ranks.is_first() else None)
     yield world
     # Only at a good end: to take a group down whose members are gone may wait for ever.
     _CURRENT.clear()
@@ -181,7 +182,7 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
             )
     except RuntimeError as error:
         raise UserError(f"rank {ranks.rank()} reached rank 0 at {address()}, which ended before all ranks had "
-                        f"joined; see its output ({one_line(error)})") from error  # fmt: skip
+                        f"joined; see its output ({beginning(error)})") from error  # fmt: skip
     return store
 
 

@@ -18,6 +18,7 @@ import torch
 
 from nemo_vfm.core.device import device, synchronize
 from nemo_vfm.core.ranks import SILENCE_S
+from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.rendezvous_store import Store
 
@@ -116,7 +117,7 @@ class Watch:
                     return
         except RuntimeError as error:
             if not self._stop.is_set():
-                message = " ".join(str(error).split())[:200]
+                message = beginning(error)
                 self._on_lost(f"rank {self._rank} lost the rendezvous store, which rank 0 or torchrun "
                               f"runs ({message})")  # fmt: skip
 

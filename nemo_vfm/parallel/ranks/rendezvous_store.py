@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.sanitize import beginning
 
 if TYPE_CHECKING:  # torch gives them out under the other name, but does not say so to a checker
     from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 else:
     from torch.distributed import PrefixStore, Store, TCPStore
 
-__all__ = ["PrefixStore", "Store", "TCPStore", "address", "connect", "one_line", "serve"]
+__all__ = ["PrefixStore", "Store", "TCPStore", "address", "connect", "serve"]
 
 
 def serve() -> tuple[Store, int]:
@@ -42,7 +43,7 @@ def connect(timeout_s: float, *, is_second: bool = False) -> Store:
         if "EADDRINUSE" in str(error) or "already in use" in str(error):
             why = f"the port of {address()} is in use by another program; set MASTER_PORT to a free one"
         else:
-            why = f"rank {ranks.rank()} cannot reach rank 0 at {address()} ({one_line(error)})"
+            why = f"rank {ranks.rank()} cannot reach rank 0 at {address()} ({beginning(error)})"
         raise UserError(why) from error
     return PrefixStore(f"nemo_vfm/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
@@ -58,8 +59,3 @@ def address() -> str:
         raise UserError(f"this process is rank {ranks.rank()} of {ranks.count()}, but {missing[0]} is not set; start "
                         f"it through `nemo-vfm run`, torchrun or srun")  # fmt: skip
     return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-
-
-def one_line(error: BaseException) -> str:
-    """The beginning of what torch says, which may be a page."""
-    return " ".join(str(error).split())[:200]

@@ -10,13 +10,18 @@ if TYPE_CHECKING:
     from nemo_vfm.train.job import Train
 
 
+def is_a(job: object, module: str, kind: str) -> bool:
+    """Whether it is of a class; where nobody has imported its module yet, nothing is, and torch need not be waited
+    for."""
+    there = sys.modules.get(module)
+    return there is not None and isinstance(job, getattr(there, kind))
+
+
 def trains(job: Job) -> "TypeGuard[Train]":
-    """Whether it is a training; where nobody has imported that room yet, none is, and torch need not be waited for."""
-    room = sys.modules.get("nemo_vfm.train.job")
-    return room is not None and isinstance(job, room.Train)
+    """Whether it is a training."""
+    return is_a(job, "nemo_vfm.train.job", "Train")
 
 
 def samples(job: Job) -> "TypeGuard[Sample]":
-    """Whether it draws videos; see `trains`."""
-    room = sys.modules.get("nemo_vfm.synth.sample_videos")
-    return room is not None and isinstance(job, room.Sample)
+    """Whether it draws videos."""
+    return is_a(job, "nemo_vfm.synth.sample_videos", "Sample")

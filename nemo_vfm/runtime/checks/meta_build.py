@@ -5,13 +5,18 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories, hints
+from nemo_vfm.config.recipe_errors import did_you_mean
+from nemo_vfm.config.roots import shipped
+from nemo_vfm.config.tree import find, walk
+from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.job import Job, needs_of
 from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
+from nemo_vfm.workflow import jobs_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nemo_vfm.config import Composed
     from nemo_vfm.core.network.permission import Permissions
@@ -42,13 +47,30 @@ def unfit(
     if tried or job is None:
         return tried
     from nemo_vfm.runtime.checks.part_compatibility import misfits
-    from nemo_vfm.runtime.checks.unread_names import unread_names
     from nemo_vfm.runtime.checks.vocabularies import vocabularies
 
     made = vocabularies(job, composed.run_dir)
     first = {text: at for at, text in reversed(list(misfits(job, made)))}  # one node may serve several steps
     unlike = [Problem(".".join(at), composed.written(at), text) for text, at in reversed(first.items())]
     return [*unlike, *unread_names(composed, job)]
+
+
+def unread_names(composed: "Composed", whole: Job) -> "Iterator[Problem]":
+    """Names in a job's mappings that nothing reads, such as a misspelt prompt: what stands there would be lost.
+
+    Each that no ingredient of ours has, since those serve several jobs, and each of which something was typed.
+    """
+    for step, job in jobs_in(whole):
+        for argument, names in needs_of(job).names_read.items():
+            for name in sorted(getattr(job, argument).keys() - names):
+                address = (*step, argument, name)
+                node = find(composed.root, path := ".".join(address))
+                typed = [] if node is None else [one.mark for _, one in walk(node) if one.mark.source.is_typed]
+                files = (shipped("conf") / argument).rglob("*.yaml")
+                if typed or all(name not in read(file).items for file in files):
+                    text = f"nothing reads {path}: this job reads {', '.join(sorted(names)) or 'none'}"
+                    mark = typed[0] if typed else composed.written(address)
+                    yield Problem(path, mark, text + did_you_mean(name, names))
 
 
 def _refused(factory: BoundFactory) -> "Sequence[Problem]":
@@ -82,21 +104,16 @@ def _try(factory: BoundFactory) -> None:
     kind = hints.returns(target)
     if torch is None or not isinstance(kind, type):
         return
-    if issubclass(kind, torch.nn.Module) and kind is target and not _takes_more(factory):
+    if issubclass(kind, torch.nn.Module) and kind is target:
         from nemo_vfm.parallel.plan.static_memory import on_meta
 
+        try:
+            signature(target).bind(**factory.call.arguments)
+        except TypeError:  # the job gives it arguments when it makes one; what the recipe lacks was reported before
+            return
         on_meta(factory)
     elif issubclass(kind, torch.optim.Optimizer):
         from nemo_vfm.core.without_compiler import without_compiler
 
         with without_compiler():  # fused ones refuse meta tensors, and ask for a matrix
             factory([("weight", torch.nn.Parameter(torch.zeros(2, 3)))])
-
-
-def _takes_more(factory: BoundFactory) -> bool:
-    """Whether the job gives it arguments when it makes one; what the recipe lacks was reported before."""
-    try:
-        signature(factory.call.target).bind(**factory.call.arguments)
-    except TypeError:
-        return True
-    return False

@@ -1,6 +1,6 @@
 """Finds the optional packages that a recipe needs and that are not installed here, before it runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.config import Composed, needs, read_values
@@ -49,13 +49,10 @@ def sentence(found: Missing) -> str:
     places: dict[str, dict[str, None]] = {}
     for module, path in found:
         places.setdefault(module, {})[path or "the recipe"] = None
-    named = ", ".join(f"{module} ({_some(paths)})" for module, paths in places.items())
+    some = {module: next(iter(paths)) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+            for module, paths in places.items()}  # fmt: skip
+    named = ", ".join(f"{module} ({paths})" for module, paths in some.items())
     return f"not installed here: {named}. Install: {install_line(places)}"
-
-
-def _some(paths: Iterable[str]) -> str:
-    first, *rest = paths
-    return f"{first} and {len(rest)} more" if rest else first
 
 
 def _has_gpu() -> bool:

@@ -1,8 +1,8 @@
 """Lists the paths that a recipe reads and that do not exist, except those that the run itself will make."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -19,14 +19,6 @@ WRITTEN_BY = frozenset((("nemo_vfm.data.shards.shard_cache.ShardCache", "folder"
 _NEIGHBOURS = 1000  # names of a folder among which the one that was meant is looked for
 
 
-@dataclass(frozen=True, slots=True)
-class PathsSeen:
-    """What became of a recipe's paths."""
-
-    problems: list[Problem] = field(default_factory=list)  #: a path that is not there, or cannot be read
-    unseen: list[str] = field(default_factory=list)  #: a sentence for each that was not looked at
-
-
 def mounts_of(words: Sequence[str]) -> dict[PurePosixPath, Path] | None:
     """Folders of a container -> folders here, of `OUTSIDE:INSIDE`; None where the recipe runs in none."""
     found = {}
@@ -40,33 +32,33 @@ def mounts_of(words: Sequence[str]) -> dict[PurePosixPath, Path] | None:
 
 def paths_seen(
     composed: Composed, named: Sequence[NamedPath], mounts: Mapping[PurePosixPath, Path] | None = None
-) -> PathsSeen:
+) -> tuple[list[Problem], list[str]]:
     """Look at every path that a recipe reads.
 
     Args:
         named: those of the recipe.
         mounts: see `mounts_of`.
+
+    Returns:
+        Those that are not there, or cannot be read, and a sentence for each that was not looked at.
     """
-    found, reported = PathsSeen(), set[str]()
+    problems, unseen, reported = list[Problem](), list[str](), set[str]()
     for one in named:
         if one.argument in WRITTEN or (one.owner, one.argument) in WRITTEN_BY or str(one.place) in reported:
             continue
         reported.add(str(one.place))
-        if why := _why_not(one, mounts):
-            found.unseen.append(f"not looked at: {_shown(one)} ({one.key}), {why}")
-        elif text := _wrong(composed, one, _here(Path(one.place), mounts)):
-            found.problems.append(Problem(one.key, one.mark, text))
-    return found
-
-
-def _why_not(one: NamedPath, mounts: Mapping[PurePosixPath, Path] | None) -> str:
-    if isinstance(one.place, Address):
-        return "which is in an object store"
-    if not one.owner.startswith("nemo_vfm."):
-        return f"since {one.owner} may read or create it"
-    if mounts is not None and _here(Path(one.place), mounts) is None:
-        return "which only the container has"
-    return ""
+        if isinstance(one.place, Address):
+            why = "which is in an object store"
+        elif not one.owner.startswith("nemo_vfm."):
+            why = f"since {one.owner} may read or create it"
+        elif (path := _here(one.place, mounts)) is None:
+            why = "which only the container has"
+        else:
+            text = _wrong(composed, one, path)
+            problems += [Problem(one.key, one.mark, text)] if text else []
+            continue
+        unseen.append(f"not looked at: {_shown(one)} ({one.key}), {why}")
+    return problems, unseen
 
 
 def _here(path: Path, mounts: Mapping[PurePosixPath, Path] | None) -> Path | None:
@@ -83,9 +75,8 @@ def _shown(one: NamedPath) -> str:
     return "a path from the environment" if one.secret else str(one.place)
 
 
-def _wrong(composed: Composed, one: NamedPath, path: Path | None) -> str:
+def _wrong(composed: Composed, one: NamedPath, path: Path) -> str:
     """What is wrong with it; empty where it is there, or will be once it is read."""
-    assert path is not None
     if "{" in path.name:  # tars by number
         path = path.parent
     try:
@@ -130,13 +121,8 @@ def _steps(composed: Composed) -> list[str]:
 def _meant(path: Path) -> str:
     """Which part of it is not there, and which name is nearly the same."""
     first = next(one for one in (*reversed(path.parents), path) if not one.exists())
-    instead = did_you_mean(first.name, _names(first.parent))
+    names: list[str] = []
+    with suppress(OSError), os.scandir(first.parent) as entries:
+        names += [entry.name for entry in islice(entries, _NEIGHBOURS)]
+    instead = did_you_mean(first.name, names)
     return instead if first == path else f": {first.parent} holds no {first.name}{instead}"
-
-
-def _names(folder: Path) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from [entry.name for entry in islice(entries, _NEIGHBOURS)]
-    except OSError:
-        return

@@ -1,7 +1,7 @@
 """Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, weights."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,10 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
         yield from without_weights(job)
         yield from without_image(job, ())
         networks = built_networks(job)
-        yield from _of_adapters(job, networks)
+        # Adapter files whose network is not said, or that are for a model of two networks where there is one.
+        for name, file in getattr(job, "adapters", {}).items() if networks[0].module is not None else ():
+            if (objection := file.objection(to_two=len(networks) > 1)) is not None:
+                yield ("adapters", name), objection
         for network in networks:
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
@@ -60,7 +63,12 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
 
 
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
-    yield from _of_phases(job)
+    if isinstance(job.data, ResumablePhases):
+        for one in job.phases:
+            try:
+                job.data.in_phase(batch_size=one.phase.batch_size, blend=one.phase.blend, read={})
+            except ValueError as error:
+                yield ("loop", "phases", one.name, "blend"), str(error)
     yield from without_weights(job)
     network, *others = built_networks(job)
     if others:
@@ -75,8 +83,9 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
         yield from _channels(network, codec)
         yield from _buckets(job, network, codec)
     yield from _text(network, getattr(job.task, "text_encoder", None))
-    yield from _words(network, getattr(job.data, "tokenizer", None), made)
-    yield from _tokens(network, getattr(job.data, "folders", None), made)
+    folders = getattr(job.data, "folders", None)
+    folders = folders.values() if isinstance(folders, Mapping) else ()
+    yield from _vocabulary(network, getattr(job.data, "tokenizer", None), made, folders)
     for name, callback in job.callbacks.items():
         yield from _of_user(callback, network, ("callbacks", name), made)
         yield from without_image(callback, ("callbacks", name))
@@ -85,7 +94,7 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
 
 def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
-    yield from _words(network, getattr(user, "tokenizer", None), made)
+    yield from _vocabulary(network, getattr(user, "tokenizer", None), made)
     pipeline = getattr(user, "pipeline", None)
     if pipeline is None or not hasattr(user, "num_frames"):
         return
@@ -93,14 +102,6 @@ def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, V
     yield from _text(network, pipeline.text_encoder)
     sizes = user.num_frames, user.height_px, user.width_px
     yield from _video(network, pipeline.codec, sizes, at, ("num_frames", "height_px", "width_px"))
-
-
-def _of_adapters(job: Any, networks: Sequence[BuiltNetwork]) -> Iterator[Misfit]:
-    """Adapter files whose network is not said, or that are for a model of two networks where there is one."""
-    files = getattr(job, "adapters", {})
-    for name, file in files.items() if networks[0].module is not None else ():
-        if (objection := file.objection(to_two=len(networks) > 1)) is not None:
-            yield ("adapters", name), objection
 
 
 def _channels(network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
@@ -131,33 +132,24 @@ def _text(network: BuiltNetwork, encoder: Any) -> Iterator[Misfit]:
         yield at, f"{text}; give {instead}, or another text encoder"
 
 
-def _words(network: BuiltNetwork, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
-    """Of tokenizers that come with no files, or whose files a step makes."""
+def _vocabulary(
+    network: BuiltNetwork, tokenizer: Any, made: Mapping[str, Vocabulary], folders: Iterable[Path] = ()
+) -> Iterator[Misfit]:
+    """Of tokenizers that come with no files, or whose files a step makes, and of texts that a step makes tokens of."""
     rows = getattr(network.module, "vocab", None)
-    if tokenizer is None or not isinstance(rows, int):
+    if not isinstance(rows, int):
         return
+    known = [made.get(whole(folder)) for folder in folders]
     if hasattr(tokenizer, "folder"):
-        yield from _of_step(network, rows, of_tokenizer(tokenizer, made))
-        return
-    if rows < (words := tokenizer.vocab_size()):
+        known.insert(0, of_tokenizer(tokenizer, made))
+    elif tokenizer is not None and rows < (words := tokenizer.vocab_size()):
         at, instead = network.instead("vocab", words, "or more")
         yield at, f"the tokenizer has {words:,} tokens, but the model has a vocabulary of {rows:,}; give {instead}"
-
-
-def _tokens(network: BuiltNetwork, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
-    """Of texts that a step makes tokens of."""
-    rows = getattr(network.module, "vocab", None)
-    if not isinstance(folders, Mapping) or not isinstance(rows, int):
-        return
-    for folder in folders.values():
-        yield from _of_step(network, rows, made.get(whole(folder)))
-
-
-def _of_step(network: BuiltNetwork, rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
-    if made is not None and rows < made.size:
-        at, instead = network.instead("vocab", made.size, "or more")
-        yield at, (f"the tokenizer from step {made.step} has up to {made.size:,} tokens, but the model has a "
-                   f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
+    for one in known:
+        if one is not None and rows < one.size:
+            at, instead = network.instead("vocab", one.size, "or more")
+            yield at, (f"the tokenizer from step {one.step} has up to {one.size:,} tokens, but the model has a "
+                       f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
 
 
 def _buckets(job: "Train", network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
@@ -185,7 +177,9 @@ def _video(network: BuiltNetwork, codec: Any, sizes: Sizes, at: Address, names: 
     except (UserError, DataError, OSError):  # its folder is given later, or an earlier step makes it
         return
     except ValueError as error:
-        yield (*at, _blamed(str(error), names)), str(error)
+        # The size that the codec's sentence begins with.
+        begins = (name for name in reversed(names) if str(error).startswith(f"{name.partition('_')[0]} "))
+        yield (*at, next(begins, names[0])), str(error)
         return
     if not hasattr(network.module, "patch"):
         return
@@ -212,11 +206,6 @@ def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[st
     if beyond:
         text = f"{video} are {grid} tokens (frames, rows, columns)"
         yield "learned_positions", beyond[0], f"{text}, but there are learned positions for {tuple(most)}"
-
-
-def _blamed(text: str, names: Address) -> str:
-    """The size that a codec's sentence begins with."""
-    return next((name for name in reversed(names) if text.startswith(name.partition("_")[0] + " ")), names[0])
 
 
 def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
@@ -271,16 +260,6 @@ def _fp8(spec: "Fp8 | None", model: "nn.Module | None", tensor: int, at: Address
         large_linears(model, spec, tensor)
     except UserError as error:
         yield at, str(error)
-
-
-def _of_phases(job: "Train") -> Iterator[Misfit]:
-    if not isinstance(job.data, ResumablePhases):
-        return
-    for one in job.phases:
-        try:
-            job.data.in_phase(batch_size=one.phase.batch_size, blend=one.phase.blend, read={})
-        except ValueError as error:
-            yield ("loop", "phases", one.name, "blend"), str(error)
 
 
 def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iterator[Misfit]:

@@ -11,7 +11,7 @@ from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.checks.built_networks import Address
 from nemo_vfm.runtime.checks.job_kinds import trains
-from nemo_vfm.workflow import Workflow
+from nemo_vfm.workflow import jobs_in
 
 if TYPE_CHECKING:
     from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
@@ -24,9 +24,8 @@ _KARRAS = ("EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler", "UniPCMultist
 def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
     """Yield each pipeline that is for another family than the folder's, or whose folder names none."""
     for at, pipeline in _pipelines(job):
-        from nemo_vfm.models.convert.video.pretrained_video import (
-            TWO_NETWORKS,  # after the others, since it needs torch
-        )
+        # After the others, since it needs torch.
+        from nemo_vfm.models.convert.video.pretrained_video import TWO_NETWORKS, pretrained_video_model
 
         base = _base(job, pipeline)
         try:
@@ -38,8 +37,13 @@ def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
         if theirs is not None and pipeline.is_for_another(theirs):
             yield at, (f"this pipeline is for {ours}, but {base} holds a {theirs}; choose auto, which takes the "
                        f"folder's, or {theirs}")  # fmt: skip
+        elif theirs in TWO_NETWORKS and trains(job):
+            yield from _of_training(job, at, pipeline)
         elif theirs in TWO_NETWORKS:
-            yield from _of_training(job, at, pipeline) if trains(job) else _of_sampling(job)
+            model = getattr(job, "model", None)
+            if isinstance(model, BoundFactory) and model.call.target is pretrained_video_model:
+                yield ("model",), ("the folder has two networks, for high and for low noise levels, but this is only "
+                                   "one; use model=pretrained_experts")  # fmt: skip
 
 
 def are_known(job: Job) -> bool:
@@ -50,23 +54,22 @@ def are_known(job: Job) -> bool:
         return False
 
 
-def schedulers_that_differ(job: Job) -> list[str]:
-    """Return a sentence for each pipeline or objective that is another than the folder's own."""
-    if isinstance(job, Workflow):
-        return [text for below in job.steps.values() for text in schedulers_that_differ(below)]
-    found = dict.fromkeys(_other_objective(job))
-    for at, pipeline in _pipelines(job):
-        base = _base(job, pipeline)
-        try:
-            if (theirs := _family(base)) is None or pipeline.is_for_another(theirs):
-                continue  # not there, or refused already
-            from nemo_vfm.models.convert.video.pretrained_video import scheduler_in
+def schedulers_that_differ(whole: Job) -> Iterator[str]:
+    """Yield a sentence for each pipeline or objective that is another than the folder's own."""
+    for _, job in jobs_in(whole):
+        found = dict.fromkeys(_other_objective(job))
+        for at, pipeline in _pipelines(job):
+            base = _base(job, pipeline)
+            try:
+                if (theirs := _family(base)) is None or pipeline.is_for_another(theirs):
+                    continue  # not there, or refused already
+                from nemo_vfm.models.convert.video.pretrained_video import scheduler_in
 
-            texts = _differences(pipeline.noise_schedule, {} if base is None else scheduler_in(base))
-            found |= {f"{'.'.join(at)}: {text}": None for text in texts}
-        except (UserError, DataError, OSError):
-            continue
-    return list(found)
+                texts = _differences(pipeline.noise_schedule, {} if base is None else scheduler_in(base))
+                found |= {f"{'.'.join(at)}: {text}": None for text in texts}
+            except (UserError, DataError, OSError):
+                continue
+        yield from found
 
 
 def _other_objective(job: Job) -> Iterator[str]:
@@ -112,15 +115,6 @@ def _family(base: Path | None) -> str | None:
     from nemo_vfm.models.convert.video.pretrained_video import family_in
 
     return None if base is None else family_in(base)
-
-
-def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:
-    from nemo_vfm.models.convert.video.pretrained_video import pretrained_video_model
-
-    model = getattr(job, "model", None)
-    if isinstance(model, BoundFactory) and model.call.target is pretrained_video_model:
-        yield ("model",), ("the folder has two networks, for high and for low noise levels, but this is only one; use "
-                           "model=pretrained_experts")  # fmt: skip
 
 
 def _of_training(job: "Train", at: Address, pipeline: "TextToVideo") -> Iterator[tuple[Address, str]]:

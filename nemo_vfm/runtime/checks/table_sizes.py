@@ -1,6 +1,5 @@
 """Builds rankers whose tables are as large as their data says, where the data are written already."""
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,8 @@ from nemo_vfm.config import RecipeError
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.runtime.checks.built_networks import Address
-from nemo_vfm.workflow import Workflow
+from nemo_vfm.runtime.checks.job_kinds import is_a
+from nemo_vfm.workflow import jobs_in
 
 
 def wrong_tables(job: Any) -> Iterator[tuple[Address, str]]:
@@ -21,19 +21,17 @@ def wrong_tables(job: Any) -> Iterator[tuple[Address, str]]:
         yield ("data",), str(error)
 
 
-def unknown_until_written(job: Job, step: str = "") -> Iterator[str]:
+def unknown_until_written(whole: Job) -> Iterator[str]:
     """A sentence on each model whose tables are as large as a step will say that is not done yet."""
-    if isinstance(job, Workflow):
-        for name, below in job.steps.items():
-            yield from unknown_until_written(below, f"{step}steps.{name}.")
-    elif isinstance(error := _refusal(job), RecipeError) and _waits(job, error):
-        yield f"{step}model is not checked: {error.problems[0].message}"
+    for at, job in jobs_in(whole):
+        if isinstance(error := _refusal(job), RecipeError) and _waits(job, error):
+            yield f"{'.'.join((*at, 'model'))} is not checked: {error.problems[0].message}"
 
 
 def _refusal(job: Any) -> RecipeError | DataError | None:
     """Of a model that may ask its data; nothing does where nobody has imported rankers."""
-    there, model = sys.modules.get("nemo_vfm.models.recommenders.table_choice"), getattr(job, "model", None)
-    if there is None or not isinstance(model, there.SizedModel):
+    model: Any = getattr(job, "model", None)
+    if not is_a(model, "nemo_vfm.models.recommenders.table_choice", "SizedModel"):
         return None
     from nemo_vfm.parallel.plan.static_memory import on_meta
 

@@ -1,13 +1,13 @@
 """Counts the tokens of the tokenizers that a workflow trains, by the folders that its steps will make."""
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nemo_vfm.core.types.job import Job
+from nemo_vfm.runtime.checks.job_kinds import is_a
 from nemo_vfm.workflow import Workflow
 
 
@@ -24,11 +24,11 @@ def vocabularies(job: Job, run_dir: Path) -> dict[str, Vocabulary]:
     found: dict[str, Vocabulary] = {}
     steps: dict[str, Any] = dict(job.steps) if isinstance(job, Workflow) else {}
     for name, step in steps.items():
-        if _is(step, "nemo_vfm.text.train_tokenizer", "TrainTokenizer"):
+        if is_a(step, "nemo_vfm.text.train_tokenizer", "TrainTokenizer"):
             size = getattr(step.learner, "vocab_size", None)
             if isinstance(size, int):
                 found[whole(run_dir / name / "tokenizer")] = Vocabulary(name, size)
-        elif _is(step, "nemo_vfm.text.tokenize", "TokenizeText") and (known := of_tokenizer(step.tokenizer, found)):
+        elif is_a(step, "nemo_vfm.text.tokenize", "TokenizeText") and (known := of_tokenizer(step.tokenizer, found)):
             found[whole(run_dir / name / "tokens")] = known
     return found
 
@@ -42,9 +42,3 @@ def of_tokenizer(tokenizer: object, found: Mapping[str, Vocabulary]) -> Vocabula
 def whole(folder: Path) -> str:
     """A path by which folders are compared, whether they are there or not."""
     return os.path.normpath(Path.cwd() / folder)
-
-
-def _is(step: Any, room: str, kind: str) -> bool:
-    """Whether it is of a class; where nobody has imported that room yet, nothing is."""
-    there = sys.modules.get(room)
-    return there is not None and isinstance(step, getattr(there, kind))
