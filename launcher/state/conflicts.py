@@ -8,9 +8,9 @@ from launcher.slurm.job_status import queued
 from launcher.state.launch_folder import KeptLaunch, existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless, made_nothing
-from nemo_vfm.core.types.job import LAUNCH, PARTS
+from nemo_vfm.core.types.job import LAUNCH, LOCK, MANIFEST, PARTS, RECIPE
 
-_OURS = (LAUNCH, PARTS, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
+_OURS = (LAUNCH, PARTS, LOCK, MANIFEST)  # what a run folder may hold before its recipe is there
 _SHOWN = 6
 
 
@@ -18,7 +18,7 @@ def objections(launch: Launch) -> list[str]:
     """Sentences; none where the folder is free, or where the same run goes on there."""
     said = []
     for folder, recipe in ({run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}).items():
-        file = folder / "recipe.yaml"
+        file = folder / RECIPE
         if not file.is_file():
             others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
             if others := [name for name in others if not name.endswith(".tmp")]:

@@ -37,12 +37,7 @@ T = TypeVar("T")
 def check(
     composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[Problem]:
-    """Everything that is wrong or missing, file by file from top to bottom; no job is built.
-
-    Args:
-        trust: names that may stand behind `_target_`; see `locate`.
-        permissions: the hosts and buckets that the user allows.
-    """
+    """Everything that is wrong or missing, file by file from top to bottom; no job is built. `trust`: see `locate`."""
     return _examine(composed, trust, permissions)[0]
 
 
@@ -61,11 +56,7 @@ def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions:
 def build_part(
     composed: Composed, address: str, given: Mapping[str, Any], trust: Sequence[str], permissions: Permissions
 ) -> Any:
-    """What one part of a recipe describes; the rest of the recipe may be wrong.
-
-    Args:
-        address: of the part, dotted; empty for the whole.
-        given: arguments that a job would give.
+    """What the part at a dotted address describes (empty: the whole); the rest of the recipe may be wrong.
 
     Raises:
         RecipeError: something in this part is wrong or missing, or a constructor refused its arguments.
@@ -125,10 +116,7 @@ def writes_outside(
 def ingredient(
     slot: str, choice: str, kind: type[T], conf: Sequence[Path] = (), trust: Sequence[str] = DEFAULT_TRUST
 ) -> T:
-    """What `conf/<slot>/<choice>.yaml` describes, by itself.
-
-    Args:
-        conf: folders of ingredients that are searched before the others.
+    """What `conf/<slot>/<choice>.yaml` describes, by itself; the folders of `conf` are searched before the others.
 
     Raises:
         RecipeError: there is no such file, or something is wrong in it.

@@ -96,12 +96,9 @@ class Composed:
         return problems
 
     def to_yaml(self, clean: Callable[[str], str] = str) -> str:
-        """The composed recipe as text, for the run folder.
+        """The composed recipe as text, for the run folder; every key and text goes through `clean`.
 
         `${env:...}` stays as it is, so that no secret is written, and `${run_dir}`, so that a folder can be moved.
-
-        Args:
-            clean: what every key and text goes through, such as one that conceals secrets.
         """
         tree, problems = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
         if problems:

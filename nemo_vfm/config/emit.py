@@ -20,12 +20,9 @@ def to_yaml(root: Map) -> str:
 
 
 def with_places(root: Map, width: int | None = None) -> str:
-    """The same with each value's place as a comment: all in one column, or all below where that has no room.
+    """The same with each value's place as a comment: all in one column, or all below where a terminal has no room.
 
     A line that reaches beyond the column has its place in the column of the next line.
-
-    Args:
-        width: columns of the terminal; None is as many as it takes.
     """
     lines = list(_lines(root, 0))
     room = _WIDE if width is None else width - max((len(origin) for _, origin in lines), default=0) - 4

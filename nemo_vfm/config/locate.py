@@ -28,34 +28,18 @@ _DEFINITION = re.compile(r"^(?:class|def) ([A-Za-z]\w*)", re.MULTILINE)
 #: OnExceptionCheckpoint, SpikeDetection and the loggers write where their arguments say; LambdaCallback runs functions.
 DEFAULT_TRUST: tuple[str, ...] = (
     "nemo_vfm.",
-    "lightning.pytorch.callbacks.BackboneFinetuning",
-    "lightning.pytorch.callbacks.BatchSizeFinder",
-    "lightning.pytorch.callbacks.DeviceStatsMonitor",
-    "lightning.pytorch.callbacks.EMAWeightAveraging",
-    "lightning.pytorch.callbacks.EarlyStopping",
-    "lightning.pytorch.callbacks.GradientAccumulationScheduler",
-    "lightning.pytorch.callbacks.LearningRateFinder",
-    "lightning.pytorch.callbacks.LearningRateMonitor",
-    "lightning.pytorch.callbacks.ModelPruning",
-    "lightning.pytorch.callbacks.ModelSummary",
-    "lightning.pytorch.callbacks.RichModelSummary",
-    "lightning.pytorch.callbacks.RichProgressBar",
-    "lightning.pytorch.callbacks.StochasticWeightAveraging",
-    "lightning.pytorch.callbacks.TQDMProgressBar",
-    "lightning.pytorch.callbacks.ThroughputMonitor",
-    "lightning.pytorch.callbacks.Timer",
-    "lightning.pytorch.callbacks.WeightAveraging",
-    "lightning.pytorch.demos.boring_classes.BoringDataModule",
-    "lightning.pytorch.demos.boring_classes.BoringModel",
-    "torch.optim.AdamW",
-    "torch.optim.Adam",
-    "torch.optim.SGD",
-    "torch.optim.lr_scheduler.ConstantLR",
-    "torch.optim.lr_scheduler.CosineAnnealingLR",
-    "torch.optim.lr_scheduler.LinearLR",
-    "torch.optim.lr_scheduler.OneCycleLR",
-    "torch.optim.lr_scheduler.StepLR",
-)
+    *(f"lightning.pytorch.callbacks.{name}" for name in (
+        "BackboneFinetuning", "BatchSizeFinder", "DeviceStatsMonitor", "EMAWeightAveraging", "EarlyStopping",
+        "GradientAccumulationScheduler", "LearningRateFinder", "LearningRateMonitor", "ModelPruning", "ModelSummary",
+        "RichModelSummary", "RichProgressBar", "StochasticWeightAveraging", "TQDMProgressBar", "ThroughputMonitor",
+        "Timer", "WeightAveraging",
+    )),
+    "lightning.pytorch.demos.boring_classes.BoringDataModule", "lightning.pytorch.demos.boring_classes.BoringModel",
+    "torch.optim.AdamW", "torch.optim.Adam", "torch.optim.SGD",
+    *(f"torch.optim.lr_scheduler.{name}" for name in (
+        "ConstantLR", "CosineAnnealingLR", "LinearLR", "OneCycleLR", "StepLR",
+    )),
+)  # fmt: skip
 
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
 GUARDED: dict[str, str] = {

@@ -44,11 +44,7 @@ def named_paths(
 ) -> Iterator[NamedPath]:
     """All of them, in the recipe's order; of what is taken only where another is not given, those that are taken.
 
-    Args:
-        key: the part's dotted address.
-        owner: dotted name of the component that takes the part.
-        argument: by which name.
-        is_written: whether that component writes it.
+    The part stands at an address `key`, as the `argument` of the component `owner`.
     """
     if isinstance(part, Value):
         if isinstance(part.value, Place) and part.node is not None:
@@ -69,11 +65,7 @@ def named_paths(
 
 
 def run_dir_of(node: Scalar, recipe: Path) -> Path:
-    """The path that `run_dir` says.
-
-    Args:
-        recipe: the recipe's file; a run folder's own recipe may name that folder wherever it lies.
-    """
+    """The path that `run_dir` says; a run folder's own recipe may name that folder wherever it lies."""
     try:
         path = Path(str(node.value)).expanduser()
     except RuntimeError as error:
@@ -103,13 +95,9 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
 
 
 def write_refusal(node: Scalar, key: str, run_dir: Path | None, permissions: Permissions) -> str:
-    """Why a component may not write the file or folder that a recipe names; empty where it may.
+    """Why a component may not write the path that a recipe has at `key`; empty where it may.
 
-    Args:
-        node: the path; what came from the environment is not repeated.
-        key: its dotted address.
-        run_dir: the run folder; None where the recipe's own is refused.
-        permissions: the folders that the user allows.
+    `run_dir` is None where the recipe's own is refused.
     """
     path = Path(str(node.value))
     if _of_git(path) is not None:

@@ -40,8 +40,7 @@ def withheld(tree: Map) -> tuple[tuple[str, str], ...]:
 def not_allowed(part: Part, permissions: Permissions, known: Sequence[Problem]) -> Iterator[Problem]:
     """A problem for each recipient whom neither the command line, nor the environment, nor the user's file names.
 
-    Args:
-        known: what is wrong with the recipe besides; a component that has such a problem is not asked.
+    A component that has one of the `known` problems is not asked.
     """
     for path, call in _sending(part):
         try:

@@ -103,8 +103,7 @@ class Roots:
     def recipe(self, name: str, mark: Mark, beside: Path | None = None, but: Path | None = None) -> Path:
         """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders.
 
-        Args:
-            but: a file that may itself be called so and is taken only where there is no other.
+        The file `but` may itself be called so and is taken only where there is no other.
         """
         if "://" in name or "\0" in name or len(name) > 1000:
             raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)

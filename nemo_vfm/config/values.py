@@ -37,7 +37,13 @@ def convert(node: Scalar, hint: Any) -> object:
         return node.value
     inner = bare(hint)
     if inner in PARSED:
-        return _parsed(node, inner)
+        if not isinstance(node.value, str):
+            raise BadValue(f"expected {in_words(inner)}, got {got(node)}; add the unit")
+        try:
+            return inner.parse(node.value)
+        except UserError as error:
+            text = f"expected {in_words(inner)}, got {got(node)}" if node.secret else str(error)
+            raise BadValue(text) from error
     if isinstance(inner, type) and issubclass(inner, PurePath):
         text = str(node.value)
         if len(text) > _LONGEST_PATH:
@@ -96,16 +102,6 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
         return _ADAPTERS(hint)
     except TypeError:  # it says something that has no hash, such as Annotated[int, {"unit": "m"}]
         return TypeAdapter(hint)
-
-
-def _parsed(node: Scalar, kind: Any) -> object:
-    if not isinstance(node.value, str):
-        raise BadValue(f"expected {in_words(kind)}, got {got(node)}; add the unit")
-    try:
-        return kind.parse(node.value)
-    except UserError as error:
-        text = f"expected {in_words(kind)}, got {got(node)}" if node.secret else str(error)
-        raise BadValue(text) from error
 
 
 def got(node: Scalar) -> str:

@@ -31,10 +31,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: 20 time
 
 
 def read(path: Path, taken_at: Mark | None = None) -> Map:
-    """The mapping that a recipe or ingredient file holds.
-
-    Args:
-        taken_at: where another file names this one.
+    """The mapping that a recipe or ingredient file holds; another file names it at `taken_at`.
 
     Raises:
         RecipeError: it cannot be read, is too large, or is not the YAML described above.
@@ -43,12 +40,9 @@ def read(path: Path, taken_at: Mark | None = None) -> Map:
 
 
 def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
-    """The same for a file that may be anything: what is no recipe is named, and no word of it is shown.
+    """The same for a file that may be anything: what has none of the keys is no recipe, and no word of it is shown.
 
     A recipe from a stranger may name any file of the user's by `recipe:`, or bring a link to it.
-
-    Args:
-        keys: one of these is at the root of what is a recipe.
     """
     name = shown_path(str(path))
     if real(path).suffix not in SUFFIXES:

@@ -103,11 +103,7 @@ def most_memory(run: Callable[[], object]) -> int:
 
 
 def memory_history(max_events: int) -> bool:
-    """Keep so many of the last requests for the GPU's memory, with their stacks (0: none any more); False without one.
-
-    Args:
-        max_events: the older ones are forgotten.
-    """
+    """Keep so many of the last requests for the GPU's memory, with their stacks, 0 none any more; False without one."""
     if device().type != "cuda":
         return False
     if max_events:

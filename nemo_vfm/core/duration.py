@@ -49,9 +49,7 @@ class Duration:
     def steps(self, *, samples: float = math.nan, tokens: float = math.nan) -> int | None:
         """Whole optimizer steps, rounded up; None where only the clock or the data know.
 
-        Args:
-            samples: of a global batch.
-            tokens: of a sample.
+        `samples` of a global batch, `tokens` of a sample.
         """
         per_step = {"steps": 1.0, "samples": samples, "tokens": samples * tokens}.get(self.unit)
         return None if per_step is None else max(1, math.ceil(self.amount / per_step - 1e-9))

@@ -67,11 +67,7 @@ class Fp8:
             raise ValueError("the scales of mxfp8 are powers of two; leave pow2 out")
 
     def unsupported(self, capability: tuple[int, int]) -> str | None:
-        """Why a GPU cannot compute so, and what it can; None where it can.
-
-        Args:
-            capability: compute capability, (major, minor).
-        """
+        """Why a GPU of this compute capability (major, minor) cannot compute so, and what it can; None where it can."""
         here = f"this GPU's compute capability is {capability[0]}.{capability[1]}"
         if capability < (8, 9):
             return f"FP8 needs compute capability 8.9 or newer (Ada, Hopper), but {here}; use precision=bf16"

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.progress_line import ProgressLines, every_s, stamped, ticking, to
+from nemo_vfm.core.progress_line import ProgressLines, every_s, stamped, ticking, write_stamped
 from nemo_vfm.core.secret import conceal
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Lines(logging.Handler):
                     shown.stylize(style, stamp, lines.index(":", stamp))
                 console().print(shown, soft_wrap=True)
             else:
-                to(sys.stderr)(text)
+                write_stamped(sys.stderr, text)
         except (OSError, ValueError):  # a log that is full or closed must not end a training
             self.handleError(record)
 
@@ -123,12 +123,7 @@ class Bar(Protocol):
 
 
 class _RichBar:
-    """A bar that moves.
-
-    Args:
-        progress: Rich's, which has the terminal.
-        task: its line.
-    """
+    """A bar that moves: a task's line of Rich's progress, which has the terminal."""
 
     def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress, self._task = progress, task
@@ -151,11 +146,10 @@ def bar(title: str, total: int | None, completed: int = 0, unit: str = "") -> It
         unit: of `total`, such as steps.
     """
     if not console().is_terminal:  # a log, in which only rank 0 says how far all are
-        is_first = os.environ.get("RANK", "0") == "0"
-        write = to(sys.stderr) if is_first else lambda line: None
+        stream, is_first = sys.stderr, os.environ.get("RANK", "0") == "0"
         seconds = every_s(os.environ.get("NEMO_VFM_PROGRESS_S"))
-        lines = ProgressLines(_line(title), total, completed, unit=unit, write=lambda line: write(_line(line)),
-                              every_s=seconds)  # fmt: skip
+        lines = ProgressLines(_line(title), total, completed, unit=unit, every_s=seconds,
+                              write=lambda line: write_stamped(stream, _line(line)) if is_first else None)  # fmt: skip
         try:
             with ticking(lines) if is_first and seconds > 0 else nullcontext():
                 yield lines

@@ -102,10 +102,7 @@ def available(module: str) -> bool:
 
 
 def require(module: str, *, purpose: str) -> ModuleType:
-    """Import `module`, or say how to get it.
-
-    Args:
-        purpose: what needs it, as the beginning of a sentence.
+    """Import `module`, or say how to get it; `purpose` is what needs it, as the beginning of a sentence.
 
     Raises:
         MissingPackage: it is not installed.

@@ -38,12 +38,7 @@ def urgency() -> float:
 
 
 def stopped(urgency: float, what: str) -> Preempted:
-    """The error that ends a job at a good moment.
-
-    Args:
-        urgency: on which all ranks have agreed.
-        what: was reached, such as "at step 5; its checkpoint is in FOLDER".
-    """
+    """The error that ends a job at a good moment; `what` is such as "at step 5; its checkpoint is in FOLDER"."""
     return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal stopped the run {what}")
 
 
@@ -56,11 +51,7 @@ def idle(error: BaseException) -> Preempted:
 
 @contextmanager
 def heeded(promise: str = "") -> Iterator[None]:
-    """The block asks `asked()` again and again, and ends soon after it says yes.
-
-    Args:
-        promise: is shown at the first Ctrl-C: what is done before the end.
-    """
+    """The block asks `asked()` again and again, and ends soon after it says yes; a first Ctrl-C is told the promise."""
     _HEEDED.append(promise)
     try:
         yield

@@ -35,11 +35,7 @@ class Program:
     parser: type[argparse.ArgumentParser] = argparse.ArgumentParser  #: reads the words behind a verb
 
     def main(self, words: Sequence[str] | None = None) -> int:
-        """Run one verb.
-
-        Args:
-            words: what the user typed behind the name; taken from the process if None.
-        """
+        """Run one verb of the words that the user typed behind the name; None takes the process's."""
         words = sys.argv[1:] if words is None else list(words)
         known = [file.stem for file in self._files()]
         if not words or words[0] in ("-h", "--help"):

@@ -129,28 +129,20 @@ def every_s(text: str | None) -> float:
     return seconds
 
 
-def to(stream: TextIO) -> Callable[[str], None]:
-    """Writes texts as `stamped` lines, each at once.
+def write_stamped(stream: TextIO, text: str) -> None:
+    """Write a text as `stamped` lines, at once.
 
     NEMO_VFM_LOG_WIDTH says where they are wrapped, in columns; 0 wraps nothing, for logs that programs read.
     """
-
-    def write(text: str) -> None:
-        width = os.environ.get("NEMO_VFM_LOG_WIDTH", "")
-        stream.write(f"{stamped(text, int(width) if width.isdecimal() else LOG_WIDTH)}\n")
-        stream.flush()
-
-    return write
+    width = os.environ.get("NEMO_VFM_LOG_WIDTH", "")
+    stream.write(f"{stamped(text, int(width) if width.isdecimal() else LOG_WIDTH)}\n")
+    stream.flush()
 
 
 def stamped(text: str, width: int) -> str:
     """A text behind the time of day; its lines stand below each other, so that none can pass for a line of its own.
 
-    Lines are wrapped between words only: the name of a file can be searched and copied.
-
-    Args:
-        text: of any number of lines.
-        width: columns; 0 wraps nothing.
+    Lines are wrapped at so many columns (0: nowhere), between words only: names of files can be searched and copied.
     """
     stamp, lines = time.strftime("[%H:%M:%S] "), list[str]()
     for line in text.split("\n"):

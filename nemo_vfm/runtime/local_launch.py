@@ -74,14 +74,7 @@ def launch(
 
 
 class _Ranks:
-    """The processes of one attempt.
-
-    Args:
-        words: behind `nemo-vfm`.
-        count: of processes.
-        environment: of all; each is told its rank besides.
-        signals_sent: those that were handed on, to which others are added.
-    """
+    """The processes of one attempt, each told its rank besides; signals that are handed on are added to those sent."""
 
     def __init__(
         self, words: Sequence[str], count: int, environment: Mapping[str, str], signals_sent: list[int]

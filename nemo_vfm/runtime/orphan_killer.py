@@ -12,7 +12,8 @@ from contextlib import suppress
 
 def main(pipe: int, groups: list[int]) -> None:
     """Wait, and end the groups."""
-    os.read(pipe, 1)
+    with suppress(OSError):
+        os.read(pipe, 1)
     for group in groups:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -21,6 +21,7 @@ from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interru
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.job import Job, heard_by
+from nemo_vfm.runtime import orphan_killer
 from nemo_vfm.runtime.local_launch import PIPE
 from nemo_vfm.workflow import Workflow
 
@@ -33,7 +34,7 @@ _LAUNCHED: list[bool] = []  # whether our launcher has started this process, and
 
 
 def run_as_one_of_several(
-    job: Job, recipe: str, folder: Path, first: Callable[[], int], lost: Callable[[str], None], *,
+    job: Job, recipe: str, folder: Path, first: Callable[[], int], lost: Callable[[str], object], *,
     timeout_s: float, silence_s: float,
 ) -> int:  # fmt: skip
     """Meet the others, work, leave; the exit status.
@@ -82,13 +83,8 @@ def end_with_the_launcher() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def wait() -> None:
-        with suppress(OSError):
-            os.read(int(number), 1)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    threading.Thread(target=wait, name="launcher", daemon=True).start()
+    ours = [os.getpgrp()]
+    threading.Thread(target=orphan_killer.main, args=(int(number), ours), name="launcher", daemon=True).start()
 
 
 def _follow(world: "World", job: Job, folder: Path) -> int:

@@ -159,13 +159,12 @@ class RecipeRun:
             job.run(Run(self._folder, read_values(text, "this recipe"), self.composed.seed))
             return 0
         _require_ranks(job)
-
-        def lost(sentence: str) -> None:
-            Status(self._folder).write("failed", error=sentence)
-
         options = self.options
-        return run_as_one_of_several(job, text, self._folder, lambda: self._in_folder(job), lost,
-                                     timeout_s=options.rank_timeout, silence_s=options.rank_silence)  # fmt: skip
+        return run_as_one_of_several(
+            job, text, self._folder, lambda: self._in_folder(job),
+            lambda sentence: Status(self._folder).write("failed", error=sentence),
+            timeout_s=options.rank_timeout, silence_s=options.rank_silence,
+        )  # fmt: skip
 
     def _in_folder(self, job: "Job") -> int:
         """Hold the folder, run, and show how it ended."""

@@ -12,13 +12,9 @@ if TYPE_CHECKING:
 
 
 def described(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
-    """Everything as one JSON object.
+    """Everything as one JSON object; the job is None where too much of the recipe is still to be given.
 
-    Args:
-        composed: the recipe.
-        job: what it builds; None where too much of it is still to be given.
-        missing: addresses of values that the user has yet to give.
-        on_gpu: addresses of the components that compute on a GPU.
+    Addresses: `missing` of values that the user has yet to give, `on_gpu` of components that compute on a GPU.
     """
     from nemo_vfm.config.roots import header
 

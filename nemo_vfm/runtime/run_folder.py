@@ -45,12 +45,9 @@ Differences = dict[str, tuple[str, str]]
 def open_folder(
     path: Path, recipe: str, seed: int, allowed: Sequence[str] = (), *, source: Path | None = None
 ) -> Iterator[Run]:
-    """Prepare a run folder and hold it.
+    """Prepare a run folder and hold it; its recipe may differ from this one's text in the allowed keys.
 
-    Args:
-        recipe: the composed recipe's text.
-        allowed: keys in which the recipe may differ from the one that the folder holds.
-        source: the recipe's file, whose name and first line the manifest keeps for people.
+    The manifest keeps name and first line of the recipe's file, `source`, for people.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -204,13 +201,7 @@ _PACKAGES = ("torch", "lightning", "numpy", "pydantic", "PyYAML", "webdataset", 
 
 
 def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | None = None) -> Json:
-    """The content of `manifest.json`.
-
-    Args:
-        recipe: the composed recipe's text.
-        steps: of a workflow, their names in order.
-        source: the recipe's file.
-    """
+    """The content of `manifest.json`: of the recipe's composed text, the names of its steps, and its file."""
     from nemo_vfm.config.roots import header
     from nemo_vfm.core import device
 

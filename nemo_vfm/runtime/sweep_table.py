@@ -1,7 +1,7 @@
 """Writes and reads the state of a sweep's runs: `sweep.json`, and a table for people."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,23 +32,20 @@ def waiting(sweep: SweepPlan, point: Point) -> Json:
 
 def before(sweep: SweepPlan) -> Json:
     """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays."""
-    known = _listed(sweep.folder)
-    return _file(sweep, known | {one.name: waiting(sweep, one) for one in sweep.points if one.name not in known})
+    return _file(sweep, [waiting(sweep, one) for one in sweep.points], is_news=False)
 
 
 def keep(sweep: SweepPlan, rows: Sequence[Json]) -> None:
     """Write what is known so far; runs of an earlier, smaller sweep in the same folder stay listed."""
-    write_json(sweep.folder / SWEEP, _file(sweep, _listed(sweep.folder) | {row["name"]: row for row in rows}))
+    write_json(sweep.folder / SWEEP, _file(sweep, rows, is_news=True))
 
 
-def _listed(folder: Path) -> dict[str, Json]:
-    there = read(folder)
-    return {row["name"]: row for row in there["points"]} if there else {}
-
-
-def _file(sweep: SweepPlan, rows: Mapping[str, Json]) -> Json:
+def _file(sweep: SweepPlan, rows: Sequence[Json], *, is_news: bool) -> Json:
+    there = read(sweep.folder)
+    known = {row["name"]: row for row in there["points"]} if there else {}
+    known |= {row["name"]: row for row in rows if is_news or row["name"] not in known}
     choices = {axis.path: [conceal_keys(choice) for choice in axis.choices] for axis in sweep.axes}
-    return {"schema": _SCHEMA, "recipe": sweep.arguments.recipe, "axes": choices, "points": list(rows.values())}
+    return {"schema": _SCHEMA, "recipe": sweep.arguments.recipe, "axes": choices, "points": list(known.values())}
 
 
 def read(folder: Path) -> Json:

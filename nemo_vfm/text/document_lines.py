@@ -143,12 +143,9 @@ class Line:
 
 
 def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[Line]:
-    """The documents of a span, in its order.
+    """The documents of a span of a file below the folder, in its order; a longer one than `max_bytes` is not read.
 
-    Args:
-        folder: that the span's file is below.
-        column: where the text is, in JSON and Parquet.
-        max_bytes: a longer document is not read.
+    Their texts are in `column` of JSON and Parquet.
     """
     path = folder / span.file
     size = path.stat().st_size if path.is_file() else -1

@@ -30,11 +30,7 @@ def require_tokens(vocab_size: int, names: Sequence[str], least: int) -> None:
 
 
 def write_config(folder: Path, special: Mapping[str, str], more: Sequence[str]) -> None:
-    """tokenizer_config.json, as transformers 4 and 5 read it.
-
-    Args:
-        special: role such as eos_token -> its text.
-    """
+    """tokenizer_config.json, as transformers 4 and 5 read it; `special` maps roles such as eos_token to texts."""
     write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", **special, "additional_special_tokens": list(more),
         "clean_up_tokenization_spaces": False, "model_max_length": int(1e30),

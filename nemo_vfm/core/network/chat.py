@@ -167,12 +167,8 @@ class EndpointChat(Chat):
 def require_own(answer: Answer, *, echoed: bool) -> None:
     """Refuse an answer that names another question than ours: servers that batch have mixed them up.
 
-    Args:
-        answer: to our question.
-        echoed: whether it must name one.
-
     Raises:
-        EndpointError: it is another's, or names none.
+        EndpointError: it is another's, or names none although it must (`echoed`).
     """
     own = str(answer.body.get("id", "")) if isinstance(answer.body, dict) else ""
     named = [text for text in (answer.echo or "", own) if REQUEST_PREFIX in text]
@@ -183,11 +179,7 @@ def require_own(answer: Answer, *, echoed: bool) -> None:
 
 
 def said_in(body: Json, seconds: float) -> Said:
-    """What the body of an answer says.
-
-    Args:
-        body: as `chat/completions` gives it.
-        seconds: until it was there.
+    """What the body of an answer of `chat/completions` says, which took so many seconds.
 
     Raises:
         EndpointFault: it says nothing.

@@ -244,11 +244,7 @@ _DATA = re.compile(r"data:[\w/+.-]+;base64,")
 
 
 def leaked(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
-    """The name of the first variable whose value a request holds; empty where it holds none.
-
-    Args:
-        withheld: (variable, value) of what the recipe takes from the environment.
-    """
+    """The name of the first variable, of (variable, value), whose value a request holds; empty where it holds none."""
     values = [(name, value.strip()) for name, value in withheld if len(value.strip()) >= MIN_LENGTH]
     patterns = [(name, _pattern(value)) for name, value in values]
     for text in _texts(question):

@@ -17,11 +17,7 @@ from nemo_vfm.core.secret import conceal
 
 
 class Deadline:
-    """Shuts a connection down after a fixed time, even while bytes still arrive slowly.
-
-    Args:
-        seconds: time limit, counted from construction.
-    """
+    """Shuts a connection down so many seconds from now on, even while bytes still arrive slowly."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self._end = seconds, time.monotonic() + seconds

@@ -189,10 +189,7 @@ def allowed_folder(text: str, source: str = "--allow-write") -> Allowed:
 
 
 def allowed_place(text: str, variable: str | None, *, private: bool | None = None) -> Allowed:
-    """One host or bucket.
-
-    Args:
-        private: whether it may be inside the network; None is as `allowed_host` says.
+    """One host or bucket; it may be inside the network as `private` says, None is as for `allowed_host`.
 
     Raises:
         ValueError: it is no host, or names more than one.

@@ -24,13 +24,7 @@ class RetryableError(Exception):
 
 
 def wait_s(number: int, requested_s: float | None, max_wait_s: float) -> float:
-    """Return the wait before the next attempt: the server's request, else exponential backoff with jitter.
-
-    Args:
-        number: index of the failed attempt, from 0.
-        requested_s: the wait that the server requests.
-        max_wait_s: upper limit of the wait.
-    """
+    """The wait after failed attempt `number`, from 0: the server's request, else exponential backoff with jitter."""
     backoff = random.uniform(0.5, 1.0) * 2.0**number
     return min(max_wait_s, backoff if requested_s is None else max(requested_s, 0.0))
 

@@ -57,11 +57,7 @@ def scores_text(scores: Mapping[str, float]) -> str:
 
 
 def scored_in(body: Json, seconds: float) -> Said:
-    """What an answer says: the scores in the place of log-probabilities, else those that the message lists.
-
-    Args:
-        body: as `chat/completions` gives it.
-        seconds: until it was there.
+    """What the body of an answer says: the scores in the place of log-probabilities, else those that the message lists.
 
     Raises:
         EndpointFault: it holds no score.

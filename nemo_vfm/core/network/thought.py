@@ -26,11 +26,7 @@ def opens_thought(prompt_end: str) -> bool:
 
 
 class ThoughtSplit:
-    """A text that comes in pieces.
-
-    Args:
-        is_open: whether it begins inside of a thought, since the prompt ends with <think>.
-    """
+    """A text that comes in pieces; it is open where it begins inside of a thought, behind a prompt's <think>."""
 
     def __init__(self, *, is_open: bool) -> None:
         self._place: Literal["before", "inside", "behind"] = "inside" if is_open else "before"

@@ -123,11 +123,8 @@ def read(address: Address, *, max_bytes: int = 1 << 30) -> bytes | None:
 def download(address: Address, path: Path, *, sha256: str | None = None) -> None:
     """Fetch an object into a file that is whole or absent.
 
-    Args:
-        sha256: what its bytes must hash to.
-
     Raises:
-        DataError: there is no such object, or it has other bytes.
+        DataError: there is no such object, or its bytes do not hash to `sha256`.
     """
     ranges, digest = Ranges(address), hashlib.sha256()
     with atomic_path(path) as temporary:

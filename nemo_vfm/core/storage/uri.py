@@ -125,10 +125,7 @@ def places(values: str | PurePath | Sequence[str | PurePath]) -> tuple[Place, ..
 
 
 def local(value: str | PurePath, what: str) -> Path:
-    """A local path, where nothing else will do.
-
-    Args:
-        what: what needs it, as the beginning of a sentence.
+    """A local path, where nothing else will do; `what` needs it, as the beginning of a sentence.
 
     Raises:
         ValueError: it is an address.

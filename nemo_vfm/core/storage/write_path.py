@@ -16,14 +16,10 @@ WritePath = Annotated[Path, Written()]
 
 
 def require_own(path: Path, beginning: bytes, what: str) -> None:
-    """Refuse to change a file that did not begin as ours; a missing or an empty one is nobody's.
-
-    Args:
-        beginning: with what each file of this kind begins.
-        what: such a file in words, with its article.
+    """Refuse to change a file that does not have the beginning of ours; a missing or an empty one is nobody's.
 
     Raises:
-        UserError: it begins with something else, or it is no regular file.
+        UserError: it is not `what` (words with their article), or it is no regular file.
     """
     if not path.exists():
         return

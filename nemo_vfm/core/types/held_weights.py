@@ -63,11 +63,7 @@ class Held:
 
 
 def held_below(parts: Mapping[str, object]) -> Held:
-    """Everything that these parts hold, at whatever depth.
-
-    Args:
-        parts: by address.
-    """
+    """Everything that these parts, by address, hold at whatever depth."""
     from torch import nn  # `check --work` imports this module, and runs on login nodes
 
     weights, unknown, seen = dict[str, int](), dict[str, str](), set[int]()

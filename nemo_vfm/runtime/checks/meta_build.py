@@ -40,8 +40,7 @@ def unfit(
 ) -> list[Problem]:  # fmt: skip
     """What constructors refuse of all that is built later; where they refuse nothing, what does not fit together.
 
-    Args:
-        job: of the recipe; None where too much of it is still to be given.
+    The job is None where too much of the recipe is still to be given.
     """
     tried = [problem for factory in factories(composed, trust, permissions) for problem in _refused(factory)]
     if tried or job is None:

@@ -23,12 +23,7 @@ def missing_packages(composed: Composed, trust: Sequence[str], permissions: Perm
 def missing_now(
     composed: Composed, job: Job, folder: Path, trust: Sequence[str], permissions: Permissions
 ) -> Missing:  # fmt: skip
-    """Those without which a run on this machine would stop in the middle; what is done already needs nothing.
-
-    Args:
-        job: what runs: all of the recipe, or one step.
-        folder: the run folder.
-    """
+    """Those without which a run of the job here would stop in the middle; what is done in its folder needs nothing."""
     found = [(module, path) for path, need in needs(composed, trust, permissions) for module in need.modules
              if not available(module) and (not need.on_gpu or _has_gpu())]  # fmt: skip
     if not found:

@@ -34,8 +34,7 @@ _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Everything that can be known without data, with the address of what is to be changed.
 
-    Args:
-        made: what is known of tokenizers that steps make.
+    `made` is what is known of tokenizers that steps make.
     """
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
