@@ -157,7 +157,12 @@ def _examine(
     part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
     # A node that is used in two places through ${...} is wrong in one.
     missing = [replace(one, message=f"{one.message}{composed.makers.get(one.path, '')}") for one in checker.problems]
-    found = [*unresolved, *missing, *(() if unresolved else composed.wrong_reserved())]
+    found = [*unresolved, *missing]
+    for key in RESERVED if not unresolved else ():
+        try:
+            getattr(composed, key)
+        except RecipeError as error:
+            found += error.problems
     found += not_allowed(part, permissions, found)
     once: dict[tuple[object, ...], Problem] = {}  # of several that say the same, the first stays
     for problem in reversed(found):

@@ -14,15 +14,7 @@ from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
 from nemo_vfm.config.overrides import Override, apply, apply_overlays, is_address, makers, parse_override
-from nemo_vfm.config.recipe_errors import (
-    Mark,
-    Problem,
-    RecipeError,
-    Source,
-    fail,
-    printable,
-    shown_path,
-)
+from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable, shown_path
 from nemo_vfm.config.recipe_paths import run_dir_of
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import (
@@ -84,16 +76,6 @@ class Composed:
         if not 0 <= value < MAX_SEED:
             raise fail(f"seed must be at least 0 and below 2^63, got {value}", self.root.items["seed"].mark, "seed")
         return value
-
-    def wrong_reserved(self) -> list[Problem]:
-        """What is wrong with `seed` and `run_dir`."""
-        problems: list[Problem] = []
-        for key in RESERVED:
-            try:
-                getattr(self, key)
-            except RecipeError as error:
-                problems += error.problems
-        return problems
 
     def to_yaml(self, clean: Callable[[str], str] = str) -> str:
         """The composed recipe as text, for the run folder; every key and text goes through `clean`.

@@ -4,8 +4,9 @@ The root's metadata carries the recipe. It survives a copy, a pickle and `OmegaC
 values does not. A value that differs from the recipe's, or has no place there, is shown as one of "the config".
 """
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def from_dict_config(config: object) -> Composed:
                         f"DictConfig whose root has a _target_")  # fmt: skip
     origin: Composed | None = getattr(root._metadata, _ORIGIN, None)
     values = OmegaConf.to_container(root, resolve=False, enum_to_str=True)
-    tree = _Converter().node(values, origin.root if origin is not None else None, "", 0)
+    tree = _tree(values, origin.root if origin is not None else None, "", 0, itertools.count(1))
     assert isinstance(tree, Map)
     if origin is not None:
         return replace(origin, root=with_reserved(tree, origin.path.stem))
@@ -82,53 +83,44 @@ def _with_env(value: Any) -> Any:
     return value.replace("$${", r"\${")
 
 
-class _Converter:
-    """Makes a tree of plain values, along the tree of the recipe that they came from."""
+def _tree(value: object, origin: Node | None, path: str, depth: int, numbers: Iterator[int]) -> Node:
+    """A plain value with all below it, along the tree of the recipe that it came from; each takes a number."""
+    if next(numbers) > MAX_NODES or depth > MAX_DEPTH:
+        raise fail(f"a recipe holds at most {MAX_NODES} values, at most {MAX_DEPTH} deep", _mark(path, "..."), path)
+    if isinstance(value, list):
+        olds = [None if origin is None else child(origin, str(i)) for i in range(len(value))]
+        items = [_tree(one, olds[i], join(path, str(i)), depth + 1, numbers) for i, one in enumerate(value)]
+        return Seq(tuple(items), origin.mark if isinstance(origin, Seq) else _mark(path, "[...]"))
+    if not isinstance(value, dict):
+        return _scalar(value, origin, path)
+    known = origin if isinstance(origin, Map) else Map({}, _mark(path, "{...}"))
+    texts = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]  # OmegaConf also takes numbers
+    for key in texts:
+        if not key or not key.isascii() or not key.isprintable() or "${" in key:
+            raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
+                       _mark(path, "{...}"), path)  # fmt: skip
+    below = {key: _tree(one, child(known, key), join(path, key), depth + 1, numbers)
+             for key, one in zip(texts, value.values(), strict=True)}  # fmt: skip
+    keys = {key: known.keys.get(key) or replace(one.mark, column=1) for key, one in below.items()}
+    return replace(known, items=below, keys=keys)
 
-    def __init__(self) -> None:
-        self._count = 0
 
-    def node(self, value: object, origin: Node | None, path: str, depth: int) -> Node:
-        """One value with all below it."""
-        self._count += 1
-        if self._count > MAX_NODES or depth > MAX_DEPTH:
-            raise fail(f"a recipe holds at most {MAX_NODES} values, at most {MAX_DEPTH} deep", _mark(path, "..."), path)
-        if isinstance(value, dict):
-            return self._map(value, origin, path, depth)
-        if isinstance(value, list):
-            items = (
-                self.node(v, None if origin is None else child(origin, str(i)), join(path, str(i)), depth + 1)
-                for i, v in enumerate(value)
-            )
-            return Seq(tuple(items), origin.mark if isinstance(origin, Seq) else _mark(path, "[...]"))
-        known = _with_env(origin.value) if isinstance(origin, Scalar) else None
-        if isinstance(origin, Scalar) and type(known) is type(value) and known == value:
-            return origin
-        value = str(value) if isinstance(value, Path) else value
-        if not isinstance(value, bool | int | float | str | None):
-            raise fail(f"a recipe can hold only text, numbers, true, false and null, got {type(value).__name__}",
-                       _mark(path, type(value).__name__), path)  # fmt: skip
-        if isinstance(value, float) and value - value != 0:
-            raise fail(f"{value} is not a finite number; recipes hold finite numbers only",
-                       _mark(path, str(value)), path)  # fmt: skip
-        if isinstance(value, str) and re.search("[\x00\ud800-\udfff]", value):
+def _scalar(value: object, origin: Node | None, path: str) -> Scalar:
+    known = _with_env(origin.value) if isinstance(origin, Scalar) else None
+    if isinstance(origin, Scalar) and type(known) is type(value) and known == value:
+        return origin
+    value = str(value) if isinstance(value, Path) else value
+    if not isinstance(value, bool | int | float | str | None):
+        raise fail(f"a recipe can hold only text, numbers, true, false and null, got {type(value).__name__}",
+                   _mark(path, type(value).__name__), path)  # fmt: skip
+    if isinstance(value, float) and value - value != 0:
+        text = f"{value} is not a finite number; recipes hold finite numbers only"
+        raise fail(text, _mark(path, str(value)), path)
+    if isinstance(value, str):
+        if re.search("[\x00\ud800-\udfff]", value):
             raise fail("this text contains a NUL or half a surrogate pair", _mark(path, "..."), path)
-        if isinstance(value, str):
-            value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
-        return Scalar(value, _mark(path, text_of(value)))
-
-    def _map(self, value: Mapping[object, object], origin: Node | None, path: str, depth: int) -> Map:
-        known = origin if isinstance(origin, Map) else Map({}, _mark(path, "{...}"))
-        # OmegaConf also takes numbers and truth values.
-        texts = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
-        for key in texts:
-            if not key or not key.isascii() or not key.isprintable() or "${" in key:
-                raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
-                           _mark(path, "{...}"), path)  # fmt: skip
-        items = {key: self.node(below, child(known, key), join(path, key), depth + 1)
-                 for key, below in zip(texts, value.values(), strict=True)}  # fmt: skip
-        keys = {key: known.keys.get(key) or replace(below.mark, column=1) for key, below in items.items()}
-        return replace(known, items=items, keys=keys)
+        value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
+    return Scalar(value, _mark(path, text_of(value)))
 
 
 def _absolute(match: re.Match[str], path: str) -> str:

@@ -79,7 +79,7 @@ def signature(target: Target) -> Signature:
         hints, required = get_type_hints(target, include_extras=True), target.__required_keys__  # type: ignore[attr-defined]
         arguments = {}
         for name, hint in hints.items():
-            if get_origin(hint) in (Required, NotRequired):  # where annotations are text, Python itself does not see it
+            if get_origin(hint) in (Required, NotRequired):  # of texts Python sees no `NotRequired` itself
                 arguments[name] = Argument(name, get_args(hint)[0], get_origin(hint) is Required, False)
             else:
                 arguments[name] = Argument(name, hint, name in required, False)
