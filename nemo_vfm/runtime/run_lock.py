@@ -244,11 +244,11 @@ def _born(process: int) -> str:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
+        is_gone = Path("/proc/self/stat").exists()
         try:
             os.kill(process, 0)
-            is_gone = Path("/proc/self/stat").exists()
-        except OSError as error:  # of a process of somebody else's, it is there
-            is_gone = isinstance(error, ProcessLookupError) or Path("/proc/self/stat").exists()
+        except OSError as error:  # somebody else's process is there, too
+            is_gone = is_gone or isinstance(error, ProcessLookupError)
         return "never" if is_gone else "unknown"
     fields = stat.rpartition(")")[2].split()
     return "dead" if fields[0] in ("Z", "X") else fields[19]
