@@ -101,14 +101,14 @@ def test_a_batch_that_takes_long_has_a_line_every_ten_seconds_and_its_speed_stay
 def test_rank_0_writes_lines_while_one_batch_keeps_it_busy(rank, monkeypatch):
     lines, come = [], threading.Event()
 
-    def write(line):
+    def write(_, line):
         lines.append(line)
         if len(lines) == 3:
             come.set()
 
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("NEMO_VFM_PROGRESS_S", "0.001")
-    monkeypatch.setattr(log, "to", lambda stream: write)
+    monkeypatch.setattr(log, "write_stamped", write)
     monkeypatch.setattr(log, "console", lambda: SimpleNamespace(is_terminal=False))
     with log.bar("sampling", 8, unit="videos"):
         assert has_thread() == (rank == "0")
