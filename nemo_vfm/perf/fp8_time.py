@@ -13,6 +13,8 @@ that products reach, and c bytes that casts move through memory of B bytes a sec
 Casts grow with M K and K^2, products with M K^2: so there is a width from which it holds, if there are tokens enough.
 """
 
+from bisect import bisect_left
+
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import DIVISOR, Fp8, Recipe
 from nemo_vfm.perf.communication import Passes
@@ -86,14 +88,7 @@ def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int) -> int | None:
         UserError: the GPU has no products in FP8.
     """
     step = DIVISOR[spec.recipe]
-    low, high = 0, _WIDEST // step
-
-    def pays(number: int) -> bool:
-        return fp8_speedup(gpu, spec, tokens, number * step) > 1
-
-    if not pays(high):
-        return None
-    while high - low > 1:  # the ratio only grows with the width
-        middle = (low + high) // 2
-        low, high = (low, middle) if pays(middle) else (middle, high)
-    return high * step
+    widths = range(step, _WIDEST + 1, step)
+    # The ratio only grows with the width.
+    place = bisect_left(widths, True, key=lambda width: fp8_speedup(gpu, spec, tokens, width) > 1)
+    return widths[place] if place < len(widths) else None

@@ -6,8 +6,7 @@ ranks holds a replicated part and a split part, a + b / t, which two of the trac
 sample stands for several, of which torch copies a little more. The tests compare all this with traces.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from math import prod
 from typing import Any, Literal
@@ -204,30 +203,18 @@ class CachedTraces(ModelFacts):
             begin = replace(cut, tensor=_FEW, ring=False) if self.model.plan().vocabulary else alone
             ends = begin, replace(cut, tensor=2 * begin.tensor, sequence=True, ring=False)
         low, high = ((end.tensor, self._traced(end, rows, tokens)) for end in ends)
-        found = _through(low, high, cut.tensor)
-        if not cut.ring or not cut.sequence:
-            return found
-        more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
-        return _made(lambda name: getattr(found, name) + (getattr(more, name) - getattr(less, name)) / cut.tensor)
+        # Through these two points, as a part that all ranks have and one that they share.
+        between, beyond = 1 / low[0] - 1 / high[0], 1 / cut.tensor - 1 / high[0]
+        found = {name: one + (getattr(low[1], name) - one) / between * beyond for name, one in asdict(high[1]).items()}
+        if cut.ring and cut.sequence:
+            more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
+            found = {name: one + (getattr(more, name) - getattr(less, name)) / cut.tensor
+                     for name, one in found.items()}  # fmt: skip
+        return TracedMemory(**found)
 
     def _traced(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         super().held(cut, 1, tokens)
         return self.traces[cut, True].at(rows, tokens)
-
-
-def _made(number: Callable[[str], float]) -> TracedMemory:
-    return TracedMemory(**{one.name: number(one.name) for one in fields(TracedMemory)})
-
-
-def _through(few: tuple[int, TracedMemory], more: tuple[int, TracedMemory], tensor: int) -> TracedMemory:
-    """Through two points (ranks, what is held), as a part that all have and one that they share."""
-
-    def number(name: str) -> float:
-        low: float = getattr(few[1], name)
-        high: float = getattr(more[1], name)
-        return high + (low - high) / (1 / few[0] - 1 / more[0]) * (1 / tensor - 1 / more[0])
-
-    return _made(number)
 
 
 def sketch(known: ModelFacts) -> ModelFacts:

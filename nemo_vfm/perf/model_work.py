@@ -5,7 +5,7 @@ names of attentions in a model's `ops` say who exchanges tokens. `temporal atten
 ranks, cross-attention and `spatial attention` stay local, and every other one runs over the context ranks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,7 +110,7 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     )
     width = next((product.outputs for product in products if product.split == "row"), products[0].inputs)
     linear = sum(op.flops for op in ops if op.kind == "linear")
-    first, last = (sum(2.0 * tokens * a * b for a, b in _linears(model, names)) for names in (how.first, how.last))
+    (first, first_parameters), (last, last_parameters) = (_end(model, names, tokens) for names in (how.first, how.last))
     q_width, kv_width = _attended(blocks[0], width)
     split = sum(product.inputs * product.outputs for product in products if product.split != "whole")
     attentions = tuple(
@@ -129,8 +129,8 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
         products_flops=(linear - first - last) / len(blocks),
         attentions=attentions, first_flops=first, last_flops=last,
         last_split=any(matching(name, how.column) for name in how.last), block_split=split,
-        block_whole=_count(blocks[0]) - split, first_parameters=_below(model, how.first),
-        last_parameters=_below(model, how.last),
+        block_whole=_count(blocks[0]) - split, first_parameters=first_parameters,
+        last_parameters=last_parameters,
     )  # fmt: skip
 
 
@@ -151,17 +151,15 @@ def _attended(block: nn.Module, width: int) -> tuple[int, int]:
     return width, width
 
 
-def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
-    named = dict(model.named_modules())
+def _end(model: nn.Module, patterns: Sequence[str], tokens: int) -> tuple[float, int]:
+    """FLOPs for so many tokens, and parameters, of the modules that begin or end the model."""
+    named, flops, count = dict(model.named_modules()), 0.0, 0
     for name in matching(patterns, named):
+        count += _count(named[name])
         for module in named[name].modules():
             if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample
-                yield module.in_features, module.out_features
-
-
-def _below(model: nn.Module, patterns: Sequence[str]) -> int:
-    named = dict(model.named_modules())
-    return sum(_count(named[name]) for name in matching(patterns, named))
+                flops += 2.0 * tokens * module.in_features * module.out_features
+    return flops, count
 
 
 def _count(module: nn.Module) -> int:
