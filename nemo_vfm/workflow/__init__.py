@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Job, MultiRankJob, Needs, Outcome, Run, announce, needs_of
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.workflow.step_folder import DONE, STARTED, StepFingerprint, finished, marker_of, prepare, start_record
+from nemo_vfm.workflow.step_folder import DONE, STARTED, StepFingerprint, finished, prepare, start_record
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
@@ -151,6 +151,15 @@ class PlannedStep:
         return finished(self.run.folder, self.fingerprint) is not None
 
 
+def leaves(job: Job, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Job]]:
+    """The jobs of a workflow and of workflows in it, after the names of their steps; any other job by itself."""
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from leaves(below, (*names, name))
+    else:
+        yield names, job
+
+
 def unfinished(job: Job, run: Run) -> list[str]:
     """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
     if not isinstance(job, Workflow):
@@ -189,11 +198,11 @@ def perform(
         outcome = replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
     except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
         with suppress(OSError):  # of a full disk the job's own error tells more
-            write_json(run.folder / STARTED, {**marker_of(fingerprint), "seconds": _since(began, before_s)})
+            write_json(run.folder / STARTED, {**asdict(fingerprint), "seconds": _since(began, before_s)})
         raise
     info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
     report = {"summary": outcome.summary, "figures": dict(outcome.figures), "seconds": _since(began, before_s)}
-    write_json(run.folder / DONE, {**marker_of(fingerprint), **report})
+    write_json(run.folder / DONE, {**asdict(fingerprint), **report})
     return outcome
 
 
