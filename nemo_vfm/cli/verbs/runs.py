@@ -85,9 +85,14 @@ def _row(line: Line, name: str) -> dict[str, str]:
 
 
 def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) -> str:
-    wide = _fitted(
-        {n: max(len(n), *(len(row[n]) for row in rows)) for n in _ORDER if any(row[n] for row in rows)}, width
-    )
+    wide = {n: max(len(n), *(len(row[n]) for row in rows)) for n in _ORDER if any(row[n] for row in rows)}
+    # The columns that a terminal has room for; long names get a separate line before the last columns go.
+    others = {name: wide[name] for name in wide if name != "run"}
+    for name in _LEFT_OUT:
+        if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:
+            others.pop(name, None)
+    rest = width - sum(size + 2 for size in others.values())
+    wide = {"run": min(wide["run"], max(_SHORTEST, rest)), **others}
     text = ["  ".join(_cell(name, name, wide[name]) for name in wide).rstrip()]
     for row, line in zip(rows, lines, strict=True):
         if len(row["run"]) > wide["run"]:  # a name is copied into the next command, so it is never cut
@@ -101,16 +106,6 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
             for note in [*error_lines, *lost_lines, *line.notes]
         ]
     return "".join(f"{row}\n" for row in text)
-
-
-def _fitted(wide: dict[str, int], width: int) -> dict[str, int]:
-    """The columns that a terminal has room for; long names get a separate line before the last columns go."""
-    others = {name: wide[name] for name in wide if name != "run"}
-    for name in _LEFT_OUT:
-        if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:
-            others.pop(name, None)
-    rest = width - sum(size + 2 for size in others.values())
-    return {"run": min(wide["run"], max(_SHORTEST, rest)), **others}
 
 
 def _cell(name: str, text: str, width: int) -> str:
