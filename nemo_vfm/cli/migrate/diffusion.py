@@ -76,7 +76,11 @@ def _data(draft: Draft) -> None:
     draft.put("data._target_", "nemo_vfm.data.sources.shard_data.ShardData")
     data_path = draft.get("data_path")
     path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
-    written = _written(draft)
+    written = _ENCODED  # what writes shards that the model reads
+    if "InChannels" in str(draft.values.get("task.frame_conditioning._target_")) and "base" in draft.values:
+        written = _PIXELS
+    elif "base" in draft.values:
+        written = _ENCODED_BY.format(_CODEC_AND_TEXT.format(draft.values["base"]))
     draft.put("data.shards", "???", written)
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
         draft.leave("data_path", "set one folder of shards: data.shards=DIR")
@@ -97,15 +101,6 @@ def _data(draft: Draft) -> None:
     draft.carry_or_leave("shuffle", "data.shuffle", draft.flag("shuffle"), "samples are shuffled unless this is false")
     if draft.number("val_every"):
         draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
-
-
-def _written(draft: Draft) -> str:
-    """What writes shards that the model reads."""
-    if "base" not in draft.values:
-        return _ENCODED
-    if "InChannels" in str(draft.values.get("task.frame_conditioning._target_")):
-        return _PIXELS
-    return _ENCODED_BY.format(_CODEC_AND_TEXT.format(draft.values["base"]))
 
 
 def _shape(draft: Draft) -> None:
@@ -171,11 +166,8 @@ def _known_size(draft: Draft) -> None:
     elif name in SIZES:
         for key, value in zip(("width", "depth", "heads"), SIZES[name], strict=True):
             draft.put(f"model.{key}", value)
-        draft.agree(
-            "model_class",
-            "model.width, depth, heads",
-            "a DiT of that width, depth and number of heads, with our blocks",
-        )
+        why = "a DiT of that width, depth and number of heads, with our blocks"
+        draft.agree("model_class", "model.width, depth, heads", why)
     else:
         draft.leave("model_class", "dit_s replaces their model; model=dit_xl is larger")
     if "pretrained" in draft.facts:

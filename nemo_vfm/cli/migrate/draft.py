@@ -129,14 +129,14 @@ class Format:
 
     def fact(self, path: str) -> str:
         """The fact that a key holds; empty where it holds none."""
-        return next((fact for pattern, fact in self.taken.items() if _fits(pattern, path)), "")
+        return next((fact for pattern, fact in self.taken.items() if _pattern(pattern).fullmatch(path)), "")
 
     def reason(self, key: Key) -> str:
         """Why a key without a fact is left behind."""
         path = key.path
         if key.secret:
             return "secrets come from the environment only, never from a recipe"
-        return next((why for pattern, why in self.left.items() if _fits(pattern, path)), UNKNOWN)
+        return next((why for pattern, why in self.left.items() if _pattern(pattern).fullmatch(path)), UNKNOWN)
 
 
 def recognised(keys: Sequence[Key]) -> str:
@@ -172,7 +172,3 @@ def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
 def _pattern(text: str) -> re.Pattern[str]:
     words = {"**": r".+", "*": r"[^.]+"}
     return re.compile(r"\.".join(words.get(part, re.escape(part).replace(r"\*", r"[^.]*")) for part in text.split(".")))
-
-
-def _fits(pattern: str, path: str) -> bool:
-    return _pattern(pattern).fullmatch(path) is not None
