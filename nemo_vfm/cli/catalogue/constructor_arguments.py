@@ -53,7 +53,13 @@ def describe(target: Target, num_given: int | None = 0) -> list[Described]:
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]
     given = positional if num_given is None else positional[:num_given]
-    defaults = {**dict.fromkeys(signature.arguments, ABSENT), **_defaults(target)}
+    defaults: dict[str, object] = dict.fromkeys(signature.arguments, ABSENT)
+    if not is_typeddict(target):
+        parameters = inspect.signature(target).parameters
+        defaults |= {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
+    for item in dataclasses.fields(target) if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
+        if item.default_factory is not dataclasses.MISSING:  # it is called, as its constructor would
+            defaults[item.name] = item.default_factory()
     defaults |= {a.name: REQUIRED for a in signature.arguments.values() if a.required}
     return [
         Described(a.name, a.hint, words(a.hint), texts.get(a.name, ""), defaults[a.name], a.name in given)
@@ -104,18 +110,6 @@ def _component(value: object) -> Map | None:
 def _map(items: Mapping[str, Node | None]) -> Map | None:
     whole = {key: node for key, node in items.items() if node is not None}
     return Map(whole, NOWHERE) if len(whole) == len(items) else None
-
-
-def _defaults(target: Target) -> dict[str, object]:
-    """What each argument begins with; a dataclass's `default_factory` is called, as its constructor would."""
-    if is_typeddict(target):
-        return {}
-    parameters = inspect.signature(target).parameters
-    found: dict[str, object] = {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
-    for item in dataclasses.fields(target) if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
-        if item.default_factory is not dataclasses.MISSING:
-            found[item.name] = item.default_factory()
-    return found
 
 
 def summary(target: Target) -> str:

@@ -36,15 +36,16 @@ class Filler:
         if hints.is_factory(hint):
             given, made = hints.factory_parts(hint)
             return self.node(node, made, None if given is None else len(given))
+        options = [option for option in _options(hint) if get_args(option)]
         if isinstance(node, Seq):
-            inner = next(
-                (get_args(option)[0] for option in _options(hint) if hints.is_list(option) and get_args(option)), None
-            )
+            inner = next((get_args(option)[0] for option in options if hints.is_list(option)), None)
             return replace(node, items=tuple(self.node(item, inner) for item in node.items))
         if not isinstance(node, Map):
             return node
-        target = self._target(node, hint)
-        return self._component(node, target, num_given) if target else self._group(node, hint)
+        if target := self._target(node, hint):
+            return self._component(node, target, num_given)
+        inner = next((get_args(option)[1] for option in options if hints.is_mapping(option)), None)
+        return replace(node, items={key: self.node(below, inner) for key, below in node.items.items()})
 
     def _target(self, node: Map, hint: Any) -> Target | None:
         name = node.target()
@@ -57,12 +58,6 @@ class Filler:
         except NotLocated as error:
             self.left_out[name] = str(error)
             return None
-
-    def _group(self, node: Map, hint: Any) -> Map:
-        inner = next(
-            (get_args(option)[1] for option in _options(hint) if hints.is_mapping(option) and get_args(option)), None
-        )
-        return replace(node, items={key: self.node(below, inner) for key, below in node.items.items()})
 
     def _component(self, node: Map, target: Target, num_given: int | None) -> Map:
         try:

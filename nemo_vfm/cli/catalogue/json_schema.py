@@ -154,9 +154,18 @@ class Schemas:
         if hints.is_literal(hint):
             return [{"enum": list(get_args(hint))}]
         if hints.is_mapping(hint):
-            return [self._mapping(hint, complete=complete)]
+            key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
+            names = {"propertyNames": {"enum": known}} if (known := hints.choices(key)) else {}
+            allowed = {"properties": dict(self.more)} if self.more else {}
+            return [{"type": "object", "additionalProperties": self._within(inner, complete=complete), **names,
+                     **allowed, "not": {"required": [TARGET]}}]  # fmt: skip
         if hints.is_list(hint):
-            return [self._list(hint, complete=complete)]
+            items = [self._within(part, complete=complete) for part in get_args(hint)]
+            if not hints.is_fixed(hint):
+                return [{"type": "array", "items": items[0] if items else {}}]
+            same = len(_distinct(items)) == 1  # older readers do not know prefixItems
+            each = {"items": items[0]} if same else {"prefixItems": items} if items else {}
+            return [{"type": "array", "minItems": len(items), "maxItems": len(items), **each}]
         if hints.is_component(hint):
             return [self._slot(Slot(hint), complete=complete)] if self._fits(Slot(hint)) else []
         origin = get_origin(hint) or hint
@@ -170,22 +179,6 @@ class Schemas:
         """One schema for what stands inside a list or a mapping."""
         options = self._options(hint, complete=complete)
         return {"anyOf": [*options, _REFERENCE]} if options else {}
-
-    def _mapping(self, hint: Any, *, complete: bool) -> Json:
-        key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
-        names = {"propertyNames": {"enum": known}} if (known := hints.choices(key)) else {}
-        allowed = {"properties": dict(self.more)} if self.more else {}
-        return {"type": "object", "additionalProperties": self._within(inner, complete=complete), **names, **allowed,
-                "not": {"required": [TARGET]}}  # fmt: skip
-
-    def _list(self, hint: Any, *, complete: bool) -> Json:
-        parts = get_args(hint)
-        if not hints.is_fixed(hint):
-            return {"type": "array", "items": self._within(parts[0], complete=complete) if parts else {}}
-        items = [self._within(part, complete=complete) for part in parts]
-        same = len(_distinct(items)) == 1  # older readers do not know prefixItems
-        each = {"items": items[0]} if same else {"prefixItems": items} if items else {}
-        return {"type": "array", "minItems": len(parts), "maxItems": len(parts), **each}
 
     def _fits(self, slot: Slot) -> bool:
         return _is_lightnings(slot.kind) or bool(self.found.filling(slot.kind))
