@@ -69,7 +69,7 @@ _LEGEND = """
 {% endfor %}</p>
 {{ charts }}"""
 
-Curves = dict[tuple[str, str], list[Point]]
+Curves = dict[tuple[str, str], list[Point]]  # by step of a workflow and metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,14 @@ def _settings(runs: Sequence[Compared]) -> list[str]:
 
 def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section]:
     """A chart for each metric that a run logged, with a line for each run that did."""
-    drawn = [(run, look, _logged(run)) for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]]
+    drawn: list[tuple[Compared, Look, Curves]] = []
+    for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]:
+        folder, found = RunFolder.open(run.folder), Curves()
+        trained = folder.having("metrics.jsonl")
+        for step in trained:  # a run's only training has no name, so that runs of other recipes line up
+            values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
+            found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
+        drawn.append((run, look, found))
     order = list(_TITLES)
     keys = sorted(
         {key for _, _, curves in drawn for key in curves},
@@ -168,17 +175,6 @@ def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section
             body = fragment(_LEGEND, {"keys": [(run.name, look) for run, look, _ in drawn], "charts": body})
         left = f" The first {MAX_RUNS} of {len(runs)} runs are shown." if len(runs) > MAX_RUNS else ""
         yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
-
-
-def _logged(run: Compared) -> Curves:
-    """By step of a workflow and metric; a run's only training has no name, so that runs of other recipes line up."""
-    folder = RunFolder.open(run.folder)
-    trained = folder.having("metrics.jsonl")
-    found: Curves = {}
-    for step in trained:
-        values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
-        found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
-    return found
 
 
 def _chart(key: tuple[str, str], runs: Sequence[tuple[str, Look, Sequence[Point]]], *, with_legend: bool) -> Markup:

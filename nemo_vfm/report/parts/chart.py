@@ -260,7 +260,22 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     low, high = _bar_range(values, limit, bins)
     counts = [_count(group.values, low, high, bins, limit) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
-    inside = fragment(_BARS, {"bars": _bars(groups, counts, y_axis), "limit": _limit(limit, x_axis)})
+    width, up, below, bars = 100 / bins, _up(y_axis), [0] * bins, list[dict[str, object]]()
+    for group, row in zip(groups, counts, strict=True):
+        for place, count in enumerate(row):
+            if count:
+                top, base = up(below[place] + count), up(below[place])
+                bars.append({"tone": group.tone, "x": round(place * width + 0.15, 2), "y": top,
+                             "width": round(width - 0.3, 2), "height": round(base - top, 2)})  # fmt: skip
+                below[place] += count
+    threshold = None
+    if limit is not None:  # where it stands, the stretch that it drops, and its label on the side with more room
+        side, at = limit[0], _across(x_axis)(limit[1])
+        begin, end = (0, at) if side.startswith("<") else (at, 100)
+        label = {"dx": 5, "anchor": "start"} if at < 50 else {"dx": -5, "anchor": "end"}
+        text = f"dropped {side} {figure(limit[1])}"
+        threshold = {"at": at, "from": begin, "width": max(end - begin, 0), "text": text, **label}
+    inside = fragment(_BARS, {"bars": bars, "limit": threshold})
     beyond = sum(value < low or value > high for value in values)
     x_label = f"{beyond} outliers, in the outermost bars" if beyond else ""
     legend = [(f"{g.name} {len(g.values):,}", g.tone, "bar") for g in groups if g.values]
@@ -296,28 +311,3 @@ def _count(
             place = round(place) - (1 if limit[0] in (">", "<=") else 0)
         counts[min(max(int(place), 0), bins - 1)] += 1
     return counts
-
-
-def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], y: Axis) -> list[dict[str, object]]:
-    bins, up = len(counts[0]), _up(y)
-    width = 100 / bins
-    below, bars = [0] * bins, list[dict[str, object]]()
-    for group, row in zip(groups, counts, strict=True):
-        for place, count in enumerate(row):
-            if count:
-                top, base = up(below[place] + count), up(below[place])
-                bars.append({"tone": group.tone, "x": round(place * width + 0.15, 2), "y": top,
-                             "width": round(width - 0.3, 2), "height": round(base - top, 2)})  # fmt: skip
-                below[place] += count
-    return bars
-
-
-def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object] | None:
-    """Where the threshold stands, the stretch that it drops, and its label on the side with more room."""
-    if limit is None:
-        return None
-    side, value = limit
-    at = _across(x)(value)
-    begin, end = (0, at) if side.startswith("<") else (at, 100)
-    label = {"dx": 5, "anchor": "start"} if at < 50 else {"dx": -5, "anchor": "end"}
-    return {"at": at, "from": begin, "width": max(end - begin, 0), "text": f"dropped {side} {figure(value)}", **label}
