@@ -11,28 +11,16 @@ from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodi
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
 
-_PER_SECOND = "% of the diagonal/s"
 _UNITS = {
-    "motion": _PER_SECOND,
-    "motion_peak": _PER_SECOND,
-    "motion.global_mean": "of (width + height) per frame",
-    "motion.patch_min": "of (width + height) per frame",
-    "camera.pan_x": "% of the width/s",
-    "camera.pan_y": "% of the height/s",
-    "camera.zoom": "growth/s",
-    "camera.roll": "degrees/s",
-    "camera.residual": "0 to 1",
-    "camera.shake": "% of the sides/s",
-    "luma_mean": "0 to 255",
-    "luma_std": "0 to 255",
-    "black_ratio": "of its frames",
-    "freeze_ratio": "of its frames",
-    "quality.dark": "of the pixels",
-    "quality.bright": "of the pixels",
-    "letterbox.ratio": "of the picture",
-    "text.area": "of the picture",
-    "similarity": "0 to 1",
-}
+    **dict.fromkeys(("motion", "motion_peak"), "% of the diagonal/s"),
+    **dict.fromkeys(("motion.global_mean", "motion.patch_min"), "of (width + height) per frame"),
+    "camera.pan_x": "% of the width/s", "camera.pan_y": "% of the height/s", "camera.zoom": "growth/s",
+    "camera.roll": "degrees/s", "camera.residual": "0 to 1", "camera.shake": "% of the sides/s",
+    **dict.fromkeys(("luma_mean", "luma_std"), "0 to 255"), "similarity": "0 to 1",
+    **dict.fromkeys(("black_ratio", "freeze_ratio"), "of its frames"),
+    **dict.fromkeys(("quality.dark", "quality.bright"), "of the pixels"),
+    **dict.fromkeys(("letterbox.ratio", "text.area"), "of the picture"),
+}  # fmt: skip
 _FAMILIES = {
     "quality.contrast.": "0 to 127.5", "quality.noise.": "luma steps", "quality.entropy.": "bits",
 }  # fmt: skip

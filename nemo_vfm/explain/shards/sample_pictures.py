@@ -85,7 +85,15 @@ def first_frames(samples: Samples, most: int) -> list[Frame]:
 def sheet(frames: Sequence[Frame]) -> Pixels:
     """All frames in a grid, up to four in a row, with their labels below."""
     columns = min(4, len(frames))
-    cells = [_cell(frame) for frame in frames]
+    cells: list[Pixels] = []
+    for frame in frames:
+        height, width = frame.pixels.shape[:2]
+        # Small ones grow in squares, so that their pixels show.
+        way = cv2.INTER_AREA if width >= _CELL_PX else cv2.INTER_NEAREST
+        picture = cv2.resize(frame.pixels, (_CELL_PX, max(1, round(height * _CELL_PX / width))), interpolation=way)
+        label = np.full((_LABEL_PX, _CELL_PX, 3), _PAPER, np.uint8)
+        cv2.putText(label, frame.label[:44], (2, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.42, _INK, 1, cv2.LINE_AA)
+        cells.append(np.concatenate([picture, label]).astype(np.uint8, copy=False))
     height = max(cell.shape[0] for cell in cells)
     rows = -(-len(cells) // columns)
     size = (_GAP_PX + rows * (height + _GAP_PX), _GAP_PX + columns * (_CELL_PX + _GAP_PX), 3)
@@ -130,16 +138,6 @@ def _spread(count: int, most: int) -> list[int]:
     if most == 1 or count == 1:
         return [count // 2]
     return [round(place * (count - 1) / (min(most, count) - 1)) for place in range(min(most, count))]
-
-
-def _cell(frame: Frame) -> Pixels:
-    """A frame as wide as a column, its label below; small ones grow in squares, so that their pixels show."""
-    height, width = frame.pixels.shape[:2]
-    way = cv2.INTER_AREA if width >= _CELL_PX else cv2.INTER_NEAREST
-    picture = cv2.resize(frame.pixels, (_CELL_PX, max(1, round(height * _CELL_PX / width))), interpolation=way)
-    label = np.full((_LABEL_PX, _CELL_PX, 3), _PAPER, np.uint8)
-    cv2.putText(label, frame.label[:44], (2, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.42, _INK, 1, cv2.LINE_AA)
-    return np.concatenate([picture, label]).astype(np.uint8, copy=False)
 
 
 def _characters(picture: Pixels, row: int) -> str:
