@@ -38,6 +38,5 @@ environment: NEMO_VFM_LOG_LEVEL=DEBUG, INFO, WARNING or ERROR is the least that 
 docs/reference/environment.md""",
 )  # fmt: skip
 
-
 #: Runs one verb; its words are taken from the process if none are given.
 main = PROGRAM.main

@@ -71,7 +71,6 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
 
 def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
-
     trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
     allowed = permissions(arguments.allow_host, composed.path)
     problems = check(composed, trust, allowed)

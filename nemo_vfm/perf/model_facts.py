@@ -19,8 +19,9 @@ from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_lea
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, matching
 from nemo_vfm.parallel.plan.static_memory import StaticMemory, split_axis
+from nemo_vfm.perf.model_work import num_parameters
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
-from nemo_vfm.perf.traced import Cut, Even, TracedMemory, num_parameters, traced, two_blocks
+from nemo_vfm.perf.traced import Cut, Even, TracedMemory, traced, two_blocks
 
 Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)

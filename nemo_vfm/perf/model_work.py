@@ -19,7 +19,6 @@ from nemo_vfm.perf.flops import training_flops
 
 Split = Literal["column", "row", "text", "whole"]
 Over = Literal["tokens", "lines", "nothing"]
-
 _OVER: dict[str, Over] = {"cross-attention": "nothing", "spatial attention": "nothing", "temporal attention": "lines"}
 
 
@@ -120,16 +119,16 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     )  # fmt: skip
     frozen, learned = only_adapters_learn(model), 1.0
     if frozen:
-        learned = sum(p.numel() for p in model.parameters() if p.requires_grad) / _count(model)
+        learned = sum(p.numel() for p in model.parameters() if p.requires_grad) / num_parameters(model)
     return Work(
-        parameters=_count(model), flops=sum(op.flops for op in ops),
+        parameters=num_parameters(model), flops=sum(op.flops for op in ops),
         training_flops=training_flops(ops, frozen=frozen), learned=learned,
         tokens=tokens, depth=len(blocks), width=width,
         kv_share=kv_width / q_width, heads=how.heads, head_dim=max(1, kv_width // how.heads), products=products,
         products_flops=(linear - first - last) / len(blocks),
         attentions=attentions, first_flops=first, last_flops=last,
         last_split=any(matching(name, how.column) for name in how.last), block_split=split,
-        block_whole=_count(blocks[0]) - split, first_parameters=first_parameters,
+        block_whole=num_parameters(blocks[0]) - split, first_parameters=first_parameters,
         last_parameters=last_parameters,
     )  # fmt: skip
 
@@ -155,12 +154,13 @@ def _end(model: nn.Module, patterns: Sequence[str], tokens: int) -> tuple[float,
     """FLOPs for so many tokens, and parameters, of the modules that begin or end the model."""
     named, flops, count = dict(model.named_modules()), 0.0, 0
     for name in matching(patterns, named):
-        count += _count(named[name])
+        count += num_parameters(named[name])
         for module in named[name].modules():
             if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample
                 flops += 2.0 * tokens * module.in_features * module.out_features
     return flops, count
 
 
-def _count(module: nn.Module) -> int:
+def num_parameters(module: nn.Module) -> int:
+    """Of all of a module."""
     return sum(parameter.numel() for parameter in module.parameters())

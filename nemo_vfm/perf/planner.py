@@ -29,7 +29,6 @@ from nemo_vfm.perf.step_time import Clock, Machine, StepTime, TimedStep
 
 #: Ten times the largest machines of today; the number of ways to divide more has no end.
 MOST_GPUS = 1_048_576
-
 PrecisionName = Literal["fp32", "bf16"]
 
 

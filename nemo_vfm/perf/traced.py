@@ -23,6 +23,7 @@ from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
 from nemo_vfm.parallel.plan.static_memory import split_axis
 from nemo_vfm.perf.live import LiveBytes
+from nemo_vfm.perf.model_work import num_parameters
 from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchanging, fake_inputs, fp8_products_of
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/layers/vocab_parallel_loss.py) then has some.
@@ -245,11 +246,6 @@ def _module(model: Cuttable) -> nn.Module:
 def _named(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: int = 0) -> dict[str, Tensor]:
     wanted = [name for name in inspect.signature(part).parameters if name != "context"][skipped:]
     return {name: inputs[name] for name in wanted if name in inputs}
-
-
-def num_parameters(module: nn.Module) -> int:
-    """Of all of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def two_blocks(model: Cuttable) -> Cuttable:

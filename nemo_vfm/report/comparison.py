@@ -68,7 +68,6 @@ _LEGEND = """
 <span class="key {{ look.style }} tone-{{ look.tone }}">{{ name }}</span>
 {% endfor %}</p>
 {{ charts }}"""
-
 Curves = dict[tuple[str, str], list[Point]]  # by step of a workflow and metric
 
 

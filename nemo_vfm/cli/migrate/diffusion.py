@@ -139,27 +139,6 @@ def _model(draft: Draft) -> None:
     draft.choices["model"] = "dit_s"
     draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which stands in for the VAE")
     draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which stands in for the text encoder")
-    _known_size(draft)
-    for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
-        if draft.whole(fact):
-            draft.carry(fact, address, draft.whole(fact))
-    if (ffn := draft.number("ffn")) and (width := draft.number("width")):
-        draft.change("ffn", "model.mlp_ratio", float(f"{ffn / width:.6g}"), "as a multiple of the width")
-    else:
-        draft.leave("ffn", "the MLP's size is a multiple of the width, which is not given: model.mlp_ratio")
-    if patch := draft.whole("patch"):
-        draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
-    draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
-    draft.leave("adapter", "the task prepares the inputs of each network; there is nothing to choose")
-    draft.leave("in_channels", "the codec sets it; haar replaces the VAE and has 48")
-    draft.leave("text_dim", "the text encoder sets it; hashed replaces it and has 256")
-    for fact in ("mode", "model_builder", "stage", "boundary", "image_share", *ADAPTERS):
-        draft.leave(fact, "it concerns pretrained weights, and the DiT used instead begins with random ones")
-    if asked(draft):
-        draft.differ("adapters need pretrained weights, so all weights of the DiT are trained")
-
-
-def _known_size(draft: Draft) -> None:
     name = str(draft.get("model_class")).rpartition(".")[2]
     if name in PRESETS:
         draft.choose("model_class", "model", PRESETS[name])
@@ -177,6 +156,23 @@ def _known_size(draft: Draft) -> None:
         draft.differ("one of our DiTs replaces their network")
     draft.leave("pretrained", "only pretrained weights of Wan and Cosmos are read, and this name is neither; if it is "
                 "one of them, see recipes/world_model/full.yaml")  # fmt: skip
+    for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
+        if draft.whole(fact):
+            draft.carry(fact, address, draft.whole(fact))
+    if (ffn := draft.number("ffn")) and (width := draft.number("width")):
+        draft.change("ffn", "model.mlp_ratio", float(f"{ffn / width:.6g}"), "as a multiple of the width")
+    else:
+        draft.leave("ffn", "the MLP's size is a multiple of the width, which is not given: model.mlp_ratio")
+    if patch := draft.whole("patch"):
+        draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
+    draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
+    draft.leave("adapter", "the task prepares the inputs of each network; there is nothing to choose")
+    draft.leave("in_channels", "the codec sets it; haar replaces the VAE and has 48")
+    draft.leave("text_dim", "the text encoder sets it; hashed replaces it and has 256")
+    for fact in ("mode", "model_builder", "stage", "boundary", "image_share", *ADAPTERS):
+        draft.leave(fact, "it concerns pretrained weights, and the DiT used instead begins with random ones")
+    if asked(draft):
+        draft.differ("adapters need pretrained weights, so all weights of the DiT are trained")
 
 
 def _text_encoder(draft: Draft) -> None:
@@ -218,26 +214,20 @@ def _flow(draft: Draft, published: str) -> None:
         draft.differ("their loss weight by noise level does not exist here, so the loss is not weighted")
         for fact in ("loss_weighting", "loss_scheme"):
             draft.leave(fact, "loss weights are linear or absent here, so the loss is not weighted by noise level")
-    _range(draft)
+    if "task.objective.drawn" not in draft.values:  # a part of the path; a stage says it itself
+        ends = [end for end in (draft.facts.get("sigma_min", 0), draft.facts.get("sigma_max", 1))
+                if isinstance(end, int | float) and not isinstance(end, bool)]  # fmt: skip
+        part = len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1
+        if part and ends != [0, 1]:
+            draft.differ(REDRAWN)
+            draft.put("task.objective.drawn", (float(ends[0]), float(ends[1])))
+        for fact in ("sigma_min", "sigma_max"):
+            if part:
+                draft.agree(fact, "task.objective.drawn")
+            else:
+                draft.leave(fact, "they are not two values between 0 and 1, so the whole path is learned")
     draft.leave("timesteps", "noise levels are continuous, not numbered")
     draft.leave("parameterization", "flow matching learns the velocity; no objective here predicts noise")
-
-
-def _range(draft: Draft) -> None:
-    """A part of the path; a stage says it itself."""
-    if "task.objective.drawn" in draft.values:
-        return
-    ends = [end for end in (draft.facts.get("sigma_min", 0), draft.facts.get("sigma_max", 1))
-            if isinstance(end, int | float) and not isinstance(end, bool)]  # fmt: skip
-    part = len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1
-    if part and ends != [0, 1]:
-        draft.differ(REDRAWN)
-        draft.put("task.objective.drawn", (float(ends[0]), float(ends[1])))
-    for fact in ("sigma_min", "sigma_max"):
-        if part:
-            draft.agree(fact, "task.objective.drawn")
-        else:
-            draft.leave(fact, "they are not two values between 0 and 1, so the whole path is learned")
 
 
 def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:

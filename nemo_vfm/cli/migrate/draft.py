@@ -18,11 +18,7 @@ _DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
 _LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")
 _LANGUAGE_SECTIONS = {"packed_sequence", "model.tokenizer", "model.encoder_seq_length"}
 _SPEECH = re.compile(r"collections\.(?:asr|tts|audio|slu|speech\w*|speaker\w*)\.")
-
-
 Kind = Literal["diffusion", "language", "lightning"]
-
-
 Verdict = Literal["carried", "changed", "left"]
 
 

@@ -18,10 +18,8 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_VALUES = 5000
 _MIN_SECRET = 6  # characters; a shorter text stands in too many places that are none of its business
-
 Plain: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Plain | tuple[Plain, ...]
-
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INT = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,30})")  # what begins with 0 is octal to some readers: a text here
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]{0,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")

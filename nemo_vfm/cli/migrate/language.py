@@ -59,8 +59,6 @@ _NAMES = {
     r"llama-?3-70b": "Llama3Config70B", r"llama-?2-7b": "Llama2Config7B", r"llama-?2-13b": "Llama2Config13B",
     r"llama-?2-70b": "Llama2Config70B",
 }  # fmt: skip
-
-
 _FAMILIES = ", ".join(name.removesuffix("ForCausalLM") for name in FAMILIES)
 _KNOWN = re.compile(r"llama|mistral|ministral|qwen-?[23]|qwq|nemotron-?[34]|minitron|gemma-?3|phi-?[34]", re.IGNORECASE)
 #: Of these families, models of another kind: other mixtures of experts, of images, of states.

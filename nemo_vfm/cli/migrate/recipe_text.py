@@ -13,8 +13,6 @@ from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.plan.plan import AXES
 
 _MOST = 20  # keys that are told of one reason
-
-
 _ORDER = ("_target_", "base", "start_from", "weights", "module", "data", "task", "model", "parallel", "optimizer",
           "lr_scheduler", "schedule", "engine", "precision", "loop", "trainer", "accelerator", "devices", "num_nodes",
           "strategy", "callbacks", "loggers", "seed", "initial_seed")  # fmt: skip

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 20.0  # that rank 0 waits for the others to hear the end
 
-
 #: Gives the whole model, on each rank.
 Load: TypeAlias = "Callable[[], ServedModel]"
 #: What rank 0 does until the server's end, close of the passes included; the exit status.

@@ -137,11 +137,13 @@ def _standing(curation: Curation, name: str, place: int) -> Standing:
     if isinstance(column, Labels):
         codes = column.codes[alive]
         return Standing(name, value, "", int((codes >= 0).sum()), None, int((codes == column.codes[place]).sum()))
+    unit = _UNITS.get(name, "") or next((one for family, one in _FAMILIES.items() if name.startswith(family)), "")
+    unit = unit or next((one for ending, one in _ENDINGS.items() if name.endswith(ending)), "")
     numbers = column[alive]
     numbers = numbers[~np.isnan(numbers)]
     if not isinstance(value, float):
-        return Standing(name, None, unit(name), len(numbers), None, 0)
-    return Standing(name, value, unit(name), len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
+        return Standing(name, None, unit, len(numbers), None, 0)
+    return Standing(name, value, unit, len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
 def _alike(curation: Curation, place: int, dropped: int) -> Alike:
@@ -150,13 +152,3 @@ def _alike(curation: Curation, place: int, dropped: int) -> Alike:
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]
     return Alike(*names, *curation.span(place), likeness.value if likeness else None)
-
-
-def unit(column: str) -> str:
-    """The unit; empty if there is none, or it is unknown."""
-    if column in _UNITS:
-        return _UNITS[column]
-    for family, found in _FAMILIES.items():
-        if column.startswith(family):
-            return found
-    return next((found for ending, found in _ENDINGS.items() if column.endswith(ending)), "")

@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.plain_text import figure
 from nemo_vfm.report.parts.section import fragment
 
 MAX_POINTS = 480
-
 Point = tuple[float, float]
 
 

@@ -14,7 +14,6 @@ BUDGET_MB = 2.0
 MAX_CLIPS, MAX_FAILURES, MAX_SHARDS = 10, 8, 8
 _DESCRIPTION = "description"  # the `caption_by` of a sentence that was made of the clip's numbers
 _FRAMES_BYTES = 20_000  # of a strip of four frames, about; kept free for each clip whose video does not fit
-
 _BODY = """
 <dl class="facts">
 {% for name, value in facts %}

@@ -15,7 +15,6 @@ BUDGET_MB = 3.0
 Row = dict[str, Any]
 MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED, MAX_STAGES = 6, 6, 6, 20, 12
 MAX_LISTED = 2000  # lines, with links to the pictures in the run folder: the page itself has no room for all of these
-
 _SHEETS = """
 {% macro clip(c) %}
 <figure class="clip">{{ medium(c.medium, c.alt, "strip") }}

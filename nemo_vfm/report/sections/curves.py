@@ -27,7 +27,6 @@ _CHARTS = """
 """
 _HEADLINES = {"val_perplexity": "perplexity", "val_loss": "validation loss", "loss": "training loss"}
 MFU = "MFU is {formula}; the peak is {peak}."
-
 Values = Mapping[str, Sequence[Point]]
 
 

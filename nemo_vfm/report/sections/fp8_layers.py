@@ -11,7 +11,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 ORDER = 8
 MAX_LAYERS, MAX_PROBLEMS = 16, 24
 _ROLES = ("input", "weight", "gradient")
-
 _BODY = """
 {% if problems %}
 <div class="scroll"><table class="counts">

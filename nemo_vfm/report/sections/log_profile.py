@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 12
 MAX_ROWS, OPEN_CHARTS = 40, 6
-
 _BODY = """
 {% for title, headings, rows in tables if rows %}
 <h3>{{ title }}</h3>

@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 ORDER = 5
 MAX_SOURCES, MAX_SCORES = 12, 8
 _SOURCES = ("source", "topic", "operator", "category")  # the first that a row's parents have is its source
-
 _TABLE = """
 <div class="scroll"><table><thead><tr>
 {% for name in head %}<th scope="col">{{ name }}</th>{% endfor %}

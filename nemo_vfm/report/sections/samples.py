@@ -14,7 +14,6 @@ MAX_PROMPTS = 32
 SHOWN_FIRST = 8
 NOT_MEASURED = frozenset({"index", "prompt", "seed"})
 UNTRAINED = frozenset({"baseline", "untrained"})
-
 _BODY = """
 {% if measures %}
 <div class="scroll"><table class="measures">

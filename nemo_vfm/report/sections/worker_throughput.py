@@ -8,7 +8,6 @@ from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 45
-
 _TABLE = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">step</th><th scope="col" class="n">workers</th><th scope="col" class="n">results</th>
