@@ -81,11 +81,7 @@ class Catalogue:
 
 
 def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), all_classes: bool = True) -> Catalogue:
-    """Look at every candidate and follow the slots down from the jobs.
-
-    Args:
-        all_classes: also import our classes that no ingredient and no recipe names.
-    """
+    """Look at every candidate, of ours all or those that are named, and follow the slots down from the jobs."""
     # Importing Lightning takes some 5 s; what recipes and the trust list name of it is explained when asked for.
     has_lightning = "lightning" in sys.modules
     named = [*(name for name in named_in(roots) if has_lightning or not name.startswith("lightning.")), *more]

@@ -45,11 +45,7 @@ class Described:
 
 
 def describe(target: Target, num_given: int | None = 0) -> list[Described]:
-    """Every argument in order.
-
-    Args:
-        num_given: so many come by position later; None is all that can.
-    """
+    """Every argument in order; `num_given` come by position later, and None is all that can."""
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]
     given = positional if num_given is None else positional[:num_given]

@@ -57,8 +57,13 @@ class Explanation:
 
     def to_json(self) -> Json:
         """For machines."""
+        arguments = []
+        for one in self.arguments:
+            node = None if one.required or one.given else node_of(one.default)
+            arguments.append({"name": one.name, "type": one.words, "text": one.text, "required": one.required,
+                              "given": one.given, "default": None if node is None else plain(node)})  # fmt: skip
         return {
-            "name": self.name, "summary": self.summary, "arguments": [_argument(a) for a in self.arguments],
+            "name": self.name, "summary": self.summary, "arguments": arguments,
             "fills": [_slot_json(slot) for slot in self.fills],
             "ingredients": self.ingredients, "filled_by": self.filled_by,
             "places": [{"slots": [_slot_json(slot) for slot in one.slots], "ingredients": one.ingredients,
@@ -69,11 +74,7 @@ class Explanation:
 
 
 def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
-    """Say what it is.
-
-    Args:
-        word: `nemo_vfm.models.dit.DiT`, `DiT` or `model=dit_s`.
-    """
+    """Say what `nemo_vfm.models.dit.DiT`, `DiT`, `model=dit_s` or `model` is."""
     if "=" in word:
         return _choice(word, roots, trust)
     if word in slots_of(roots) and not full_names(word, roots):
@@ -171,20 +172,8 @@ def _slot_json(slot: Slot) -> Json:
     return {"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind), "factory": slot.later}
 
 
-def _argument(argument: Described) -> Json:
-    node = None if argument.required or argument.given else node_of(argument.default)
-    return {
-        "name": argument.name, "type": argument.words, "text": argument.text, "required": argument.required,
-        "given": argument.given, "default": None if node is None else plain(node),
-    }  # fmt: skip
-
-
 def ready(found: Catalogue, name: str, values: Mapping[str, Node] | None = None) -> str:
-    """The text.
-
-    Args:
-        values: what an ingredient says; they stand in the place of defaults.
-    """
+    """The text; `values` of an ingredient stand in the place of defaults."""
     lines = list(_component_lines(found, name, dict(values or {}), 0))
     width = max((len(text) for text, comment in lines if comment and len(text) <= _WIDEST), default=0)
     shown = (f"{text:<{width}}  # {comment}" if comment else text for text, comment in lines)
@@ -201,7 +190,10 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
     if not is_typeddict(found.known[name]):  # that is what its keys are, not what makes it
         yield f"{TARGET}: {name}", ""
     for argument in describe(found.known[name], num_given(found, name)):
-        key, said = argument.name, values.pop(argument.name, None)
+        key, said, hint = argument.name, values.pop(argument.name, None), hints.bare(argument.hint)
+        options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
+        # One component: not several, by name or in a list.
+        takes_one = not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
         fitting = list(dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.filling(slot.kind)))
         if said is not None and not (isinstance(said, Scalar) and said.value == MISSING):
             yield from _lines(key, said)
@@ -213,7 +205,7 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
             if node is not None and argument.default is None:
                 lines[0] = (lines[0][0], _wanted(argument, fitting))
             yield from lines
-        elif said is None and len(fitting) == 1 and _is_one(argument) and depth < _DEEPEST:
+        elif said is None and len(fitting) == 1 and takes_one and depth < _DEEPEST:
             yield f"{key}:", ""
             for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
                 yield f"  {text}", comment
@@ -227,13 +219,6 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
 def _lines(key: str, node: Node) -> Iterator[Line]:
     for line in to_yaml(Map({key: node}, NOWHERE)).splitlines():
         yield line, ""
-
-
-def _is_one(argument: Described) -> bool:
-    """Whether the argument takes one component: not several, by name or in a list."""
-    hint = hints.bare(argument.hint)
-    options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
-    return not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
 
 
 def _wanted(argument: Described, fitting: list[str]) -> str:

@@ -67,11 +67,12 @@ class Schemas:
                              "then": self._root(name, complete=False),
                              "else": self._root(name, complete=True)}) for name in jobs]  # fmt: skip
         target = {"description": "the job of this recipe", "enum": jobs}
-        return self._document("A recipe of nemo_vfm", {
+        return {
+            "$schema": DRAFT, "title": "A recipe of nemo_vfm",
             "type": "object", "properties": {TARGET: target, "defaults": {"$ref": "#/$defs/defaults"}}, "allOf": root,
             "anyOf": [{"required": [TARGET]}, {"required": ["defaults"], "properties": {
-                "defaults": {"contains": {"type": "string"}}}}],
-        })  # fmt: skip
+                "defaults": {"contains": {"type": "string"}}}}], "$defs": self.defs,
+        }  # fmt: skip
 
     def ingredient(self, slot: str) -> Json:
         """The schema of `conf/<slot>/*.yaml`; what it leaves out a recipe may give.
@@ -85,11 +86,9 @@ class Schemas:
         wanted = named or [hint for argument in arguments for hint in _entries(argument.hint)]
         fitting = [hint for hint in wanted if any(map(self._fits, slots_in(hint)))]
         options = _distinct(option for hint in fitting for option in self._options(hint, complete=False))
-        body = {"anyOf": [option for option in options if option.get("type", "object") == "object"]}
-        return self._document(f"An ingredient for the slot {slot} of nemo_vfm", {"type": "object", **body})
-
-    def _document(self, title: str, body: Json) -> Json:
-        return {"$schema": DRAFT, "title": title, **body, "$defs": self.defs}
+        mappings = [option for option in options if option.get("type", "object") == "object"]
+        title = f"An ingredient for the slot {slot} of nemo_vfm"
+        return {"$schema": DRAFT, "title": title, "type": "object", "anyOf": mappings, "$defs": self.defs}
 
     def _root(self, name: str, *, complete: bool) -> Json:
         key = f"{'complete-' if complete else ''}root:{name}"
