@@ -71,11 +71,9 @@ class StepReport:
 
 
 def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
-    """Report all that is known about a step.
+    """Report all that is known about a step; `run` may be the folder of a workflow's step.
 
-    Args:
-        run: a run folder, or the folder of a workflow's step.
-        losses: whether each sample's is computed, which needs the model in memory.
+    The `losses` of its samples need the model in memory.
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")

@@ -30,12 +30,7 @@ _BLOCKS_REACH = 0.8
 def cast_bytes(recipe: Recipe, rows: float, inputs: float, outputs: float, *, learns: bool = True) -> Passes:
     """Bytes that casts of a linear into FP8 move, forward and backward.
 
-    Args:
-        recipe: of the scales.
-        rows: M, tokens.
-        inputs: K, its input features.
-        outputs: N, its output features.
-        learns: whether its weight has a gradient.
+    It has M rows (tokens), K inputs and N outputs, and where it `learns` a gradient of its weight.
     """
     x, weight, y = rows * inputs, inputs * outputs, rows * outputs
     one, both = READ[recipe] + 1, READ[recipe] + (2 if learns else 1)  # of copies that are written
@@ -63,13 +58,9 @@ _WIDEST = 65_536
 
 
 def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int) -> float:
-    """Seconds of a square linear in bf16 over those in FP8, forward and backward.
+    """Seconds in bf16 over those in FP8, forward and backward, of a linear with `width` inputs and outputs.
 
-    Args:
-        gpu: that multiplies.
-        spec: of FP8.
-        tokens: of a microbatch on one device.
-        width: inputs and outputs of the linear.
+    `tokens` are those of a microbatch on one device.
     """
     kernels, sides = Published(), (tokens, width, width)
     flops, moved = 6.0 * tokens * width**2, cast_bytes(spec.recipe, *sides)
@@ -80,9 +71,6 @@ def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int) -> float:
 
 def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int) -> int | None:
     """The smallest width from which FP8 is quicker; None where it is at no width up to 65,536.
-
-    Args:
-        gpu, spec, tokens: see `fp8_speedup`.
 
     Raises:
         UserError: the GPU has no products in FP8.

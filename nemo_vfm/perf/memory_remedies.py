@@ -58,11 +58,7 @@ def remedies(question: Question, start: Choice, answer: Answer) -> list[Remedy]:
 
 
 def smallest_number(planner: Planner, above: int) -> int | None:
-    """The fewest GPUs, in whole machines beyond the first, on which the training as it is would fit in some layout.
-
-    Args:
-        above: more than so many.
-    """
+    """The fewest GPUs above so many, in whole machines beyond the first, on which the training as it is would fit."""
     each = planner.question.machine.network.gpus_per_node
     # All that the model and its batch could allow, whatever the number of GPUs.
     subject, allowed = planner.question.subject, planner.allowed

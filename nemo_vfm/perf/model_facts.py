@@ -37,7 +37,7 @@ class Weight:
     narrows: bool = False  #: whether it is stored in the dtype of the arithmetic; else in fp32
 
     def local(self, tensor: int) -> int:
-        """Numbers of it on one of so many tensor ranks."""
+        """Numbers where nobody shares rows; if `wide`, only those that are stored in fp32 whatever the arithmetic."""
         whole = prod(self.shape)
         return whole if self.axis is None else whole // tensor
 

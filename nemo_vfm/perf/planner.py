@@ -4,7 +4,7 @@ Layouts that differ only in details (order of work, microbatches, which scheme, 
 family, represented by its fastest member.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
@@ -65,21 +65,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One layout with what it costs.
+    """One layout with what it costs."""
 
-    Args:
-        plan: the layout.
-        rows: samples of a device in a microbatch.
-        recompute: whether blocks run again in backward.
-        time: of a step.
-        memory: of the fullest device.
-    """
-
-    plan: ParallelPlan
-    rows: int
-    recompute: bool
-    time: StepTime
-    memory: Memory
+    plan: ParallelPlan  #: the layout
+    rows: int  #: samples of a device in a microbatch
+    recompute: bool  #: whether blocks run again in backward
+    time: StepTime  #: of a step
+    memory: Memory  #: of the fullest device
 
     @property
     def family(self) -> tuple[int, int, int, int]:
@@ -136,18 +128,13 @@ class _Tried:
 _Full = dict[tuple[object, ...], int]
 
 
-@dataclass
 class Planner:
     """Answers one question for any number of GPUs."""
 
-    question: Question  #: see there
-    clock: Clock = field(init=False)
-    allowed: Allowed = field(init=False)
-
-    def __post_init__(self) -> None:
-        asked = self.question
-        self.clock = Clock(asked.work, asked.machine, fp32=asked.precision == "fp32", fp8=asked.fp8)
-        self.allowed = Allowed(asked.subject, asked.fp8)
+    def __init__(self, question: Question) -> None:
+        self.question, self.allowed = question, Allowed(question.subject, question.fp8)
+        fp32 = question.precision == "fp32"
+        self.clock = Clock(question.work, question.machine, fp32=fp32, fp8=question.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
         self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
 
@@ -278,11 +265,7 @@ class Cost:
 
 
 def cost(choice: Choice, question: Question, steps: int | None) -> Cost:
-    """Reckon one layout.
-
-    Args:
-        steps: of the training; None where they are not known.
-    """
+    """Reckon one layout; `steps` of the training are None where they are not known."""
     time, gpus, batch = choice.time, choice.plan.world, question.subject.batch
     peak = question.machine.gpu.flops_per_s * gpus
     seconds = None if steps is None else steps * time.total

@@ -124,13 +124,7 @@ class Clock:
         self._shared: dict[tuple[object, ...], WeightsTime] = {}
 
     def step(self, plan: ParallelPlan, rows: int, *, recompute: bool, offload: bool = False) -> StepTime:
-        """One optimizer step.
-
-        Args:
-            rows: samples of a device in one microbatch.
-            recompute: whether each block runs again in backward.
-            offload: whether the optimizer works in host memory.
-        """
+        """One optimizer step with so many `rows`, samples of a device in one microbatch."""
         return self.shared_as(self.timed(plan, rows, recompute=recompute), plan, offload=offload)
 
     def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:

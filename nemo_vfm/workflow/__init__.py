@@ -93,12 +93,7 @@ class Workflow:
 
 @no_component
 class OneStep(Workflow):
-    """One step of a workflow, whose earlier ones are done already: each may have a machine of its own.
-
-    Args:
-        workflow: the whole.
-        name: of the step.
-    """
+    """One step of a workflow, whose earlier ones are done already: each may have a machine of its own."""
 
     def __init__(self, workflow: Workflow, name: str) -> None:
         if name not in workflow.steps:
@@ -214,8 +209,7 @@ def _since(began: float, before_s: Json) -> float:
 def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
     """Mark a step as begun whose parts do its work; each of them may be the first.
 
-    Args:
-        may_differ: whether the user allowed its own part of the recipe to differ from what it was begun from.
+    Its own part of the recipe `may_differ` from what it was begun from where the user allowed it.
     """
     folder = step.run.folder
     earlier = start_record(folder)

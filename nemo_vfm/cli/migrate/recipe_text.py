@@ -31,11 +31,7 @@ _WHAT = {
 
 
 def recipe_text(migrated: Migration, source: str, place: str) -> str:
-    """The file to write at `place`.
-
-    Args:
-        place: what the user types to run it.
-    """
+    """The file to write; `place` is what the user types to run it."""
     draft = migrated.draft
     counts = {verdict: len(migrated.of(verdict)) for verdict in ("carried", "changed", "left")}
     gaps = trust_words(draft)

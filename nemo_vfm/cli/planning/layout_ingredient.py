@@ -30,11 +30,7 @@ def changed(plan: ParallelPlan) -> dict[str, int | str | bool]:
 
 
 def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
-    """`conf/parallel/NAME.yaml`.
-
-    Args:
-        comments: what it begins with, a line each.
-    """
+    """`conf/parallel/NAME.yaml`, which begins with the comments, a line each."""
     wanted = ["# It needs engine.recompute: blocks."] if choice.recompute else []
     values = [f"{name}: {text_of(value)}" for name, value in changed(choice.plan).items()]
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
@@ -43,8 +39,7 @@ def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
 def changes(choice: Choice, request: PlanRequest, *, offload: bool = False) -> list[str]:
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
-    Args:
-        offload: whether the optimizer's state goes to host memory, too.
+    With `offload`, the optimizer's state goes to host memory, too.
     """
     plan, own = choice.plan, request.written
     if plan.context == 1:  # then it does not matter, and need not be changed

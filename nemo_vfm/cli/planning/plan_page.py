@@ -31,11 +31,7 @@ _ABOUT = {
 
 
 def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) -> None:
-    """Write the page.
-
-    Args:
-        own: the recipe's layout, where it is for so many GPUs.
-    """
+    """Write the page; `own` is the recipe's layout, where it is for so many GPUs."""
     paper = Terminal()
     for text in (*_heading(request, answer), *fp8_sentences(request.question)):
         paper.prose(text)

@@ -130,8 +130,7 @@ def _tell(
 def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
     """The arguments of `plan`, in which changes name no cluster any more: they say how many GPUs of which kind.
 
-    Args:
-        arguments: `gpus`, `gpu` and `network` are None where they are not given; an option wins over a cluster.
+    An option wins over a cluster; it is None where it is not given.
     """
     ours = [word for word in arguments.overrides if _path(word).partition(".")[0] in (_SLOT, *_SIZES)]
     sizes = {_path(word): word for word in ours if _path(word) in _SIZES}

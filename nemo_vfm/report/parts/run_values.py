@@ -82,11 +82,7 @@ class RunFolder:
         return notes
 
     def read_bytes(self, path: Path, *, span: tuple[int, int] | None = None) -> bytes | None:
-        """A file's bytes; None, with a note, where it is missing, too large, or outside the run folder.
-
-        Args:
-            span: (offset, bytes) of the part to read, however large the file is; None reads all of it.
-        """
+        """A file's bytes, or a `span` of it (offset, size); None, with a note, if missing, too large or outside."""
         try:
             if not real(path).is_relative_to(self.root):
                 self.note(f"{path.name} is outside the run folder and was not read.")
