@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -121,27 +121,20 @@ def argument_texts(target: Target) -> dict[str, str]:
     docs = [inspect.getdoc(target)]
     if inspect.isclass(target):
         docs.append(inspect.getdoc(target.__init__))
-    return {name: text for doc in docs if doc for name, text in _arguments(doc.splitlines())}
-
-
-def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The entries of the section; a line that is indented further goes on with the entry above."""
-    starts = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
-    body = lines[starts[0] + 1 :] if starts else []
-    depth = _depth(next((line for line in body if line.strip()), ""))
-    name, text = "", ""
-    for line in body:
-        if line.strip() and _depth(line) < max(depth, 1):
-            break
-        entry = _ENTRY.fullmatch(line.strip()) if _depth(line) == depth else None
-        if entry:
-            if name:
-                yield name, text
-            name, text = entry[1], entry[2] or ""
-        elif line.strip():
-            text = f"{text} {line.strip()}".strip()
-    if name:
-        yield name, text
+    found: dict[str, str] = {}
+    for lines in (doc.splitlines() for doc in docs if doc):
+        starts = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
+        body = lines[starts[0] + 1 :] if starts else []
+        depth, name = _depth(next((line for line in body if line.strip()), "")), ""
+        for line in body:
+            if line.strip() and _depth(line) < max(depth, 1):
+                break
+            if _depth(line) == depth and (entry := _ENTRY.fullmatch(line.strip())):
+                name = entry[1]
+                found[name] = entry[2] or ""
+            elif line.strip() and name:  # one that is indented further goes on with the entry above
+                found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
 
 
 def _depth(line: str) -> int:

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -77,7 +77,15 @@ class Filler:
 
 def place_of(target: Target, name: str) -> Mark:
     """Where an argument's default is written: the file below its package's folder, and the line."""
-    for holder in _holders(target):
+    # A function, a constructor, or the fields of a dataclass and its parents.
+    holders: list[Any] = [] if inspect.isclass(target) else [inspect.unwrap(target)]
+    for kind in target.__mro__ if inspect.isclass(target) else ():
+        own: Callable[..., object] | None = vars(kind).get("__init__")
+        if "__dataclass_fields__" in vars(kind):
+            holders.append(kind)
+        elif inspect.isfunction(own):
+            holders.append(inspect.unwrap(own))
+    for holder in holders:
         lines = _lines(holder)
         if name in lines:
             # `torch/optim/adamw.py`: the folder that packages are installed in says nothing and may hold a user's name.
@@ -98,19 +106,6 @@ def _placed(node: Node, mark: Mark) -> Node:
     if isinstance(node, Scalar):
         return replace(node, mark=mark)
     return Seq(tuple(_placed(item, mark) for item in node.items), mark)
-
-
-def _holders(target: Any) -> Iterator[Any]:
-    """Where arguments may be written: a function, a constructor, or the fields of a dataclass and its parents."""
-    if not inspect.isclass(target):
-        yield inspect.unwrap(target)
-        return
-    for kind in target.__mro__:
-        own: Callable[..., object] | None = vars(kind).get("__init__")
-        if "__dataclass_fields__" in vars(kind):
-            yield kind
-        elif inspect.isfunction(own):
-            yield inspect.unwrap(own)
 
 
 @cache

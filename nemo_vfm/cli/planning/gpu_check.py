@@ -5,7 +5,7 @@ reserved is no part of a recipe, so a sentence says it instead.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.cli.arguments import NETWORK
@@ -25,24 +25,16 @@ def plan_sentences(
         return [f"{gpus}: it cannot be checked before you give {', '.join(problem.path for problem in missing)}"]
     sentences = []
     for names, below in leaves(job):
-        steps = "".join(f", step {name}" for name in names)
-        sentences += [f"{gpus}{steps}: {text}" for text in _sentences(below, recipe, arguments)]
+        here = f"{gpus}{''.join(f', step {name}' for name in names)}"
+        try:
+            plan = needs_of(below, num_gpus=arguments.gpus).plan if isinstance(below, HasNeeds) else None
+        except RecipeError as error:  # of a model whose sizes an earlier step still has to write
+            sentences.append(f"{here}: it cannot be checked yet: {error.problems[0].message}")
+            continue
+        if plan is not None and plan.parameters:  # else a note says why they are not known
+            sentences.append(f"{here}: {plan.parameters:,} parameters; {_memory(below, plan, recipe, arguments)}")
+        sentences += [f"{here}: {note}" for note in (plan.notes if plan is not None else ())]
     return sentences or [f"{gpus}: this job has no parallel plan, so there is nothing to check"]
-
-
-def _sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
-    if not isinstance(job, HasNeeds):
-        return
-    try:
-        plan = needs_of(job, num_gpus=arguments.gpus).plan
-    except RecipeError as error:  # of a model whose sizes an earlier step still has to write
-        yield f"it cannot be checked yet: {error.problems[0].message}"
-        return
-    if plan is None:
-        return
-    if plan.parameters:  # else a note says why they are not known
-        yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
-    yield from plan.notes
 
 
 def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:

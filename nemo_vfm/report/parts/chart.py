@@ -211,13 +211,16 @@ def line_chart(
     x_axis = Axis(min(xs), max(xs)) if max(xs) > min(xs) else Axis.around(xs)
     y_axis = Axis.around(ys, log=log_y and min(ys) > 0 and max(ys) < 1e9 * min(ys), zero=zero)
     across, up = _across(x_axis), _up(y_axis)
-    drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
-    paths = [
-        {"style": line.style, "tone": line.tone,
-         "dots": dots if len(dots) == 1 or (line.style == "dots" and len(dots) <= 60) else [],
-         "d": Markup(_path(dots, line.steps))}  # noqa: S704 - numbers only
-        for line, dots in drawn
-    ]  # fmt: skip
+    paths = []
+    for line in lines:
+        dots = [(across(x), up(y)) for x, y in thin(line.points)]
+        path = "M" + "L".join(f"{x} {y}" for x, y in dots)
+        if line.steps:
+            moves = (f"V{y}H{x}" if line.steps == "before" else f"H{x}V{y}" for x, y in dots[1:])
+            path = f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
+        shown = dots if len(dots) == 1 or (line.style == "dots" and len(dots) <= 60) else []
+        paths.append({"style": line.style, "tone": line.tone, "dots": shown,
+                      "d": Markup(path)})  # fmt: skip  # noqa: S704 - numbers only
     legend = [(line.name, line.tone, line.style) for line in lines if line.name and with_legend]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
@@ -227,13 +230,6 @@ def line_chart(
         for line in lines if line.style != "faint" or len(lines) == 1
     ]  # fmt: skip
     return _frame(title, f"{title} over {x_label}: " + "; ".join(parts), x_axis, y_axis, x_label, legend, inside, ticks)
-
-
-def _path(dots: Sequence[Point], steps: str) -> str:
-    if not steps:
-        return "M" + "L".join(f"{x} {y}" for x, y in dots)
-    moves = (f"V{y}H{x}" if steps == "before" else f"H{x}V{y}" for x, y in dots[1:])
-    return f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
 
 
 _BARS = """
