@@ -51,14 +51,6 @@ class Question:
         """fp32, bf16, or fp8 where large linears are in it."""
         return self.precision if self.fp8 is None else "fp8"
 
-    def memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
-        """Of the fullest device, with so many samples in a microbatch."""
-        own = memory(
-            self.known, plan, precision=self.precision, fp8=self.fp8, recompute="blocks" if recompute else "none",
-            microbatch_rows=rows, offload_optimizer=self.offload, average=self.average,
-        )  # fmt: skip
-        return replace(own, beside=self.beside, workspaces=self.machine.gpu.workspaces)
-
     def fits(self, needed: Memory) -> bool:
         return needed.total <= self.machine.gpu.usable_bytes
 
@@ -245,7 +237,12 @@ class Planner:
         key = (plan.pipeline, plan.shard, plan.context, plan.tensor, plan.sequence, plan.virtual, plan.microbatches,
                rows, recompute)  # fmt: skip
         if key not in self._memories:
-            self._memories[key] = self.question.memory(plan, rows, recompute)
+            asked = self.question
+            own = memory(
+                asked.known, plan, precision=asked.precision, fp8=asked.fp8, offload_optimizer=asked.offload,
+                recompute="blocks" if recompute else "none", microbatch_rows=rows, average=asked.average,
+            )  # fmt: skip
+            self._memories[key] = replace(own, beside=asked.beside, workspaces=asked.machine.gpu.workspaces)
         return self._memories[key]
 
 

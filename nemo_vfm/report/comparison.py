@@ -101,7 +101,10 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
         OSError: the page cannot be written.
     """
     looks = _looks(len(runs))
-    settings = _settings(runs)[:MAX_COLUMNS]
+    # Settings that most runs have first: of recipes that have little in common, what can be compared.
+    count = Counter(key for run in runs for key, value in run.settings.items() if value)
+    ordered = sorted(count, key=lambda key: -count[key])
+    settings, more = ordered[:MAX_COLUMNS], ordered[MAX_COLUMNS:]
     # Up to four figures that any run has, losses first; another that no two runs have otherwise tells nothing.
     known = dict.fromkeys(name for run in runs for name in run.figures)
     losses = [name for name in known if name.split("/")[-1] in ("val_loss", "loss")]
@@ -120,7 +123,7 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
     sections = [
         Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names})),
     ]
-    if more := _settings(runs)[MAX_COLUMNS:]:
+    if more:
         others = [(key, [run.settings.get(key, "") for run in runs]) for key in more]
         body = fragment(_MORE, {"names": [run.name for run in runs], "rows": others})
         lead = f"{len(more)} further keys of the recipes."
@@ -140,12 +143,6 @@ def _looks(count: int) -> list[Look]:
     tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
     looks = [Look(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
     return looks + [Look("other")] * (count - drawn)
-
-
-def _settings(runs: Sequence[Compared]) -> list[str]:
-    """Those that most runs have first: of recipes that have little in common, what can be compared."""
-    count = Counter(key for run in runs for key, value in run.settings.items() if value)
-    return sorted(count, key=lambda key: -count[key])
 
 
 def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section]:
