@@ -122,12 +122,10 @@ class ModelFacts:
 
 
 def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW) -> ModelFacts:
-    """Look at a model.
+    """Look at a model on the meta device, or a small one.
 
     Args:
-        model: on the meta device, or small.
         inputs: shapes of what it is called with (`ModelInputs.shapes`): tokens_BS, or latents_BCTHW and text_BLD.
-        optimizer: builds the optimizer over parameters.
 
     Raises:
         ValueError: the model does not say enough of itself, or has other inputs.

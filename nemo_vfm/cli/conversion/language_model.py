@@ -24,12 +24,7 @@ _BESIDE = ("chat_template.jinja",)
 
 
 def convert_in(source: Path, target: Path) -> str:
-    """Write what `start_from` takes, the model that fits, and the tokenizer; one sentence about it.
-
-    Args:
-        source: a folder of transformers.
-        target: where `model.safetensors`, `convert.json`, the ingredient and `tokenizer/` are to lie.
-    """
+    """Write the weights of a folder of transformers, its model as an ingredient and its tokenizer; one sentence."""
     from nemo_vfm.core.storage.files import write_json
     from nemo_vfm.models.convert.gpt_folder import GENERATION, generation_of
     from nemo_vfm.models.convert.gpt_source import GptFolder

@@ -22,9 +22,7 @@ _DEFAULTS = {"lora_rank": 8, "lora_alpha": 32}  # of AutoModel's PeftConfig
 def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...]]) -> None:
     """Adapters of the linears that the file chooses; nothing where it asks for none.
 
-    Args:
-        model: of one block, like the one that is trained.
-        theirs: what each of its linears is called there, one name for each projection.
+    `model` is one block of the model that is trained; `theirs`, the names of each of its linears' projections there.
     """
     if not asked(draft):
         return

@@ -163,9 +163,7 @@ def _phase(
 def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | None, tokens: int | None) -> Sample:
     """What a sample of this training looks like.
 
-    Args:
-        latents: what the user says: frames, rows and columns, with commas between.
-        tokens: likewise, of a text.
+    The user says `latents` as frames, rows and columns with commas between, and `tokens` of a text.
     """
     from nemo_vfm.models.gpt import GPT
 

@@ -88,7 +88,15 @@ def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.
         adapted = trained(source.folder, group, source.trust, source.allow_host)
         weights = merged(adapted)
         assert isinstance(adapted, GPT)
-        model = _without_adapters(adapted)
+        sizes = adapted.sizes
+        with torch.device("meta"):
+            model = GPT(
+                vocab=adapted.vocab, width=sizes.width, depth=adapted.depth, heads=sizes.heads,
+                mlp_hidden=sizes.mlp_hidden, groups=sizes.groups, head_dim=sizes.head_dim, activation=sizes.activation,
+                norm=sizes.norm, eps=sizes.eps, rope=adapted.rope, tied=adapted.tied, qkv_bias=sizes.qkv_bias,
+                qk_norm=sizes.qk_norm, post_norm=sizes.post_norm, query_scalar=sizes.query_scalar,
+                scale_embedding=adapted.scale_embedding, window=adapted.window, experts=sizes.experts,
+            )  # fmt: skip
     else:
         weights = dict(checkpoint.weights_of(checkpoint.found(source.folder), group))
     model = model.to_empty(device="cpu").to(dtype)
@@ -100,19 +108,3 @@ def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.
         for name, parameter in own.items():
             parameter.copy_(weights[name])
     return model
-
-
-def _without_adapters(adapted: "GPT") -> "GPT":
-    import torch
-
-    from nemo_vfm.models.gpt import GPT
-
-    sizes = adapted.sizes
-    with torch.device("meta"):
-        return GPT(
-            vocab=adapted.vocab, width=sizes.width, depth=adapted.depth, heads=sizes.heads, mlp_hidden=sizes.mlp_hidden,
-            groups=sizes.groups, head_dim=sizes.head_dim, activation=sizes.activation, norm=sizes.norm, eps=sizes.eps,
-            rope=adapted.rope, tied=adapted.tied, qkv_bias=sizes.qkv_bias, qk_norm=sizes.qk_norm,
-            post_norm=sizes.post_norm, query_scalar=sizes.query_scalar, scale_embedding=adapted.scale_embedding,
-            window=adapted.window, experts=sizes.experts,
-        )  # fmt: skip

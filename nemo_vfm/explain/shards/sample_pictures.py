@@ -127,10 +127,16 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
         small = cv2.resize(frame.pixels, (width, rows + rows % 2), interpolation=cv2.INTER_AREA)
         pictures.append(small.astype(np.uint8, copy=False))
     height = max(len(picture) for picture in pictures)
-    return [
-        " ".join(_characters(picture, row) if row < len(picture) else " " * width for picture in pictures).rstrip()
-        for row in range(0, height, 2)
-    ]
+    lines = []
+    for row in range(0, height, 2):
+        cells = [" " * width] * len(pictures)
+        for number, picture in enumerate(pictures):
+            if row < len(picture):
+                pairs = zip(picture[row].tolist(), picture[row + 1].tolist(), strict=True)
+                coloured = (f"\x1b[38;2;{a[0]};{a[1]};{a[2]}m\x1b[48;2;{b[0]};{b[1]};{b[2]}m▀" for a, b in pairs)
+                cells[number] = "".join(coloured) + "\x1b[0m"
+        lines.append(" ".join(cells).rstrip())
+    return lines
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -138,9 +144,3 @@ def _spread(count: int, most: int) -> list[int]:
     if most == 1 or count == 1:
         return [count // 2]
     return [round(place * (count - 1) / (min(most, count) - 1)) for place in range(min(most, count))]
-
-
-def _characters(picture: Pixels, row: int) -> str:
-    pairs = zip(picture[row].tolist(), picture[row + 1].tolist(), strict=True)
-    cells = (f"\x1b[38;2;{a[0]};{a[1]};{a[2]}m\x1b[48;2;{b[0]};{b[1]};{b[2]}m▀" for a, b in pairs)
-    return "".join(cells) + "\x1b[0m"
