@@ -15,7 +15,10 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
                              "recipe tiny")  # fmt: skip
     add_trust(parser, "the recipe may name")
     add_allow_host(parser)
-    add_allow_write(parser)
+    # Kept among the words of --allow-host, so that whatever passes these on passes it on, too.
+    parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append", type=_folder,
+                        help="a folder outside the working directory and the run folder in which the recipe may "
+                             "write")  # fmt: skip
 
 
 _CONTACTED = "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE holds the API key"
@@ -24,13 +27,6 @@ _CONTACTED = "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact
 def add_allow_host(parser: argparse.ArgumentParser, words: str = _CONTACTED) -> None:
     """--allow-host, for every verb that builds a recipe's job, or contacts a host itself; `words` are its help."""
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[], help=words)
-
-
-def add_allow_write(parser: argparse.ArgumentParser) -> None:
-    """--allow-write, kept among the words of --allow-host, so that whatever passes these on passes it on, too."""
-    parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append", type=_folder,
-                        help="a folder outside the working directory and the run folder in which the recipe may "
-                             "write")  # fmt: skip
 
 
 def _folder(text: str) -> str:
@@ -47,11 +43,9 @@ def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
     """--gpu, --latents and --tokens, for verbs that say how much memory a training needs."""
     parser.add_argument("--gpu", metavar="NAME", default=GPU,
                         help="GPU model, such as h100, h200, a100 or rtx_4090 (default h100)")  # fmt: skip
-    parser.add_argument(
-        "--latents",
-        metavar="T,H,W",
-        help="latent frames, rows and columns of a sample, if the recipe does not set them",
-    )
+    parser.add_argument("--latents", metavar="T,H,W",
+                        help="latent frames, rows and columns of a sample, if the recipe does not set them"
+                        )  # fmt: skip
     parser.add_argument("--tokens", metavar="S", type=int, help="tokens per sequence, if the recipe does not set them")
 
 

@@ -76,11 +76,7 @@ def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) 
 def compare_sides(
     sides: DivergenceRequest, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps
 ) -> DivergenceReport:
-    """Run both, and one device under A, for so many steps.
-
-    Args:
-        run_a: what is run on each of A's ranks; tests give one that forgets something.
-    """
+    """Run both, and one device under A, for so many steps; tests give a `run_a` that forgets something."""
     with Pool(max(sides.a.plan.world, sides.b.plan.world), quiet) as pool:
         a = Side("A", sides.a.plan, _run(pool, sides.a, run_a, count))
         b = Side("B", sides.b.plan, _run(pool, sides.b, run_b, count))

@@ -16,19 +16,15 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and the nearest thing that is right."""
-        super().error(message + self._hint(message))
-
-    def _hint(self, message: str) -> str:
         word, *rest = message.partition(_UNKNOWN)[2].split() or [""]
-        if not word.startswith("-"):
-            return ""
         name, _, value = word.lstrip("-").partition("=")
-        if close := difflib.get_close_matches(f"--{name}", list(self._option_string_actions), n=1, cutoff=0.8):
-            return f"; did you mean {close[0]}?"
-        if not any(action.dest == "overrides" for action in self._actions):
-            return ""
-        value = value or next(iter(rest), "VALUE")
-        return f"; a change is written without dashes: {name}={value}"
+        if word.startswith("-"):
+            if close := difflib.get_close_matches(f"--{name}", list(self._option_string_actions), n=1, cutoff=0.8):
+                message += f"; did you mean {close[0]}?"
+            elif any(action.dest == "overrides" for action in self._actions):
+                value = value or next(iter(rest), "VALUE")
+                message += f"; a change is written without dashes: {name}={value}"
+        super().error(message)
 
 
 PROGRAM = Program(
@@ -41,7 +37,6 @@ another number of devices, 130 interrupted
 environment: NEMO_VFM_LOG_LEVEL=DEBUG, INFO, WARNING or ERROR is the least that is logged; others:
 docs/reference/environment.md""",
 )  # fmt: skip
-
 
 #: Runs one verb; its words are taken from the process if none are given.
 main = PROGRAM.main

@@ -5,7 +5,7 @@ narrow blocks of four heads. Batches are synthetic, so nothing that the recipe l
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nemo_vfm.config import Composed, Problem, RecipeError, build, check, trust_list
@@ -65,13 +65,12 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
     The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
     """
     job, composed = _built(arguments)
-    step, found = _training(job, arguments.recipe)
-    return found, "".join(f"steps.{name}." for name in step.split(".") if name), composed
+    steps, found = _training(job, arguments.recipe)
+    return found, "".join(f"steps.{name}." for name in steps), composed
 
 
 def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
-
     trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
     allowed = permissions(arguments.allow_host, composed.path)
     problems = check(composed, trust, allowed)
@@ -83,22 +82,15 @@ def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     return job, composed
 
 
-def _training(job: "Job", name: str) -> "tuple[str, Train]":
-    found = list(_trainings(job))
+def _training(job: "Job", name: str) -> "tuple[tuple[str, ...], Train]":
+    """The only one, after the names of the steps that it is in."""
+    from nemo_vfm.train.job import Train
+    from nemo_vfm.workflow import jobs_in
+
+    found = [(at[1::2], below) for at, below in jobs_in(job) if isinstance(below, Train)]
     if not found:
         raise UserError(f"{name} trains nothing, so there is no layout to try")
     if len(found) > 1:
-        raise UserError(f"{name} has {len(found)} trainings ({', '.join(step for step, _ in found)}); give one of "
-                        f"them its own recipe")  # fmt: skip
+        listed = ", ".join(".".join(steps) for steps, _ in found)
+        raise UserError(f"{name} has {len(found)} trainings ({listed}); give one of them its own recipe")
     return found[0]
-
-
-def _trainings(job: "Job", step: str = "") -> "Iterator[tuple[str, Train]]":
-    from nemo_vfm.train.job import Train
-    from nemo_vfm.workflow import Workflow
-
-    if isinstance(job, Workflow):
-        for name, below in job.steps.items():
-            yield from _trainings(below, f"{step}{'.' * bool(step)}{name}")
-    elif isinstance(job, Train):
-        yield step, job

@@ -71,11 +71,9 @@ class StepReport:
 
 
 def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
-    """Report all that is known about a step.
+    """Report all that is known about a step; `run` may be the folder of a workflow's step.
 
-    Args:
-        run: a run folder, or the folder of a workflow's step.
-        losses: whether each sample's is computed, which needs the model in memory.
+    The `losses` of its samples need the model in memory.
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
@@ -223,15 +221,13 @@ def write(paper: Terminal, report: StepReport) -> None:
     paper.line()
     names = list(report.samples[0].numbers) if report.samples else []
     head = ["sample", "rank", *names, "weight", *(["loss", "share"] if report.weights else []), "caption"]
-    rows = [tuple(head), *(_row(one, names, bool(report.weights)) for one in report.samples)]
-    paper.table([(f"  {first}", *rest) for first, *rest in rows], {"sample": "bold"})
-
-
-def _row(one: SampleReport, names: list[str], losses: bool) -> tuple[str, ...]:
-    key = printable(one.key, 200)
-    key = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 3]}..."
-    weight = f"{one.weight:g}" + (" (skip)" if one.left_out else "")
-    found = [key, str(one.rank), *(f"{one.numbers[name]:.4g}" for name in names), weight]
-    if losses:
-        found += ["" if one.loss is None else f"{one.loss:.4g}", "" if one.share is None else f"{one.share:.0%}"]
-    return *found, printable(one.caption, 400)
+    rows = [(f"  {head[0]}", *head[1:])]
+    for one in report.samples:
+        key = printable(one.key, 200)
+        key = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 3]}..."
+        weight = f"{one.weight:g}" + (" (skip)" if one.left_out else "")
+        cells = [f"  {key}", str(one.rank), *(f"{one.numbers[name]:.4g}" for name in names), weight]
+        if report.weights:
+            cells += ["" if one.loss is None else f"{one.loss:.4g}", "" if one.share is None else f"{one.share:.0%}"]
+        rows.append((*cells, printable(one.caption, 400)))
+    paper.table(rows, {"sample": "bold"})

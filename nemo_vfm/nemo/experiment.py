@@ -7,31 +7,23 @@ in the run folder.
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
-from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Needs, Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
     from omegaconf import DictConfig
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from nemo_vfm.core.errors import RunFolderError, UserError
-from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types.json_value import Json
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
 
 ARCHIVE = "model.nemo"
 Scalar = int | float | str | bool | None

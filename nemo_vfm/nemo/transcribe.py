@@ -7,6 +7,7 @@ pickled weights: that is why this room requires `--trust nemo`.
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -130,7 +131,10 @@ class Transcribe:
         # All that the outputs are made of.
         state = sha256_text(json.dumps([marker, self.speech.fingerprint(), self.samples_per_shard]))
         clips, target = ShardSet(self.shards), run.folder / "shards"
-        report = _report_of(run.folder, state)
+        report = None  # of an earlier run that made the same
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            earlier = read_json(run.folder / DONE)
+            report = earlier if earlier["made_of"] == state and (target / "shards.json").is_file() else None
         if report is not None and not report["by_status"].get("error"):
             upload_shards(target, self.copy_to)
             return Outcome(_summary(report), {"clips": report["clips"]}, did_nothing=True)
@@ -215,15 +219,6 @@ def _text(found: Json) -> str:
 @lru_cache(maxsize=4096)
 def _hash(path: Path, size: int, mtime_ns: int) -> str:
     return sha256_file(path)
-
-
-def _report_of(folder: Path, state: str) -> Json:
-    """The report of an earlier run that made the same; None where there is none."""
-    try:
-        report = read_json(folder / DONE)
-        return report if report["made_of"] == state and (folder / "shards/shards.json").is_file() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _summary(report: Json) -> str:

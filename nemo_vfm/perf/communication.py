@@ -22,14 +22,6 @@ class Passes:
     backward: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ContextTime:
-    """What attention over context ranks costs in a block."""
-
-    ring: Passes  #: blocks of keys and values, sent while others are attended to
-    plain: Passes  #: what nothing hides: exchanges of heads, of time lines, and gathered keys and values
-
-
 def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> float:
     """Of the tokens that a tensor group holds together, between two blocks."""
     return rows * work.tokens / plan.context * work.width * itemsize
@@ -50,10 +42,14 @@ def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsi
     return Passes(each * work.scatters + shared, each * work.gathers + shared)
 
 
-def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> ContextTime:
-    """Keys and values of a block's attentions, under the plan's scheme, and its time lines."""
+def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
+    """What attention over context ranks costs in a block, under the plan's scheme: (in a ring, the rest).
+
+    In a ring, keys and values are sent while others are attended to. Nothing hides the rest: exchanges of heads, of
+    time lines, and gathered keys and values.
+    """
     if plan.context == 1:
-        return ContextTime(Passes(), Passes())
+        return Passes(), Passes()
     over = [attention.over for attention in work.attentions]
     own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
     each = network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
@@ -80,13 +76,4 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
     if plan.attention == "all_gather":
         passes, rest = [0.0, 0.0], [one + other for one, other in zip(passes, rest, strict=True)]
     count = over.count("tokens")
-    return ContextTime(Passes(*(count * one for one in passes)), Passes(*(count * one + lines for one in rest)))
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsTime:
-    """Seconds to bring so many weights together, to share out their gradients, and to add these over copies."""
-
-    gather: float
-    scatter: float
-    copies: float
+    return Passes(*(count * one for one in passes)), Passes(*(count * one + lines for one in rest))

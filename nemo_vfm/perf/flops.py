@@ -42,7 +42,6 @@ def forward_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
     """FLOPs of one forward pass.
 
     Args:
-        ops: what the model says.
         convention: full counts causal attention as if nothing were masked (Megatron-LM's papers, Nemotron-4); causal
             counts the half of it that is needed.
     """
@@ -50,13 +49,7 @@ def forward_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
 
 
 def training_flops(ops: Sequence[Op], convention: Convention = "full", *, frozen: bool = False) -> float:
-    """FLOPs of forward and backward.
-
-    Args:
-        ops: what the model says.
-        convention: see `forward_flops`.
-        frozen: whether its linears have no gradients of weights.
-    """
+    """FLOPs of forward and backward; linears of a `frozen` model have no gradients of weights."""
     linear = FROZEN_FACTOR if frozen else TRAINING_FACTOR
     return sum((linear if op.kind == "linear" else TRAINING_FACTOR) * forward_flops([op], convention) for op in ops)
 

@@ -13,6 +13,8 @@ that products reach, and c bytes that casts move through memory of B bytes a sec
 Casts grow with M K and K^2, products with M K^2: so there is a width from which it holds, if there are tokens enough.
 """
 
+from bisect import bisect_left
+
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import DIVISOR, Fp8, Recipe
 from nemo_vfm.perf.communication import Passes
@@ -28,12 +30,7 @@ _BLOCKS_REACH = 0.8
 def cast_bytes(recipe: Recipe, rows: float, inputs: float, outputs: float, *, learns: bool = True) -> Passes:
     """Bytes that casts of a linear into FP8 move, forward and backward.
 
-    Args:
-        recipe: of the scales.
-        rows: M, tokens.
-        inputs: K, its input features.
-        outputs: N, its output features.
-        learns: whether its weight has a gradient.
+    It has M rows (tokens), K inputs and N outputs, and where it `learns` a gradient of its weight.
     """
     x, weight, y = rows * inputs, inputs * outputs, rows * outputs
     one, both = READ[recipe] + 1, READ[recipe] + (2 if learns else 1)  # of copies that are written
@@ -61,13 +58,9 @@ _WIDEST = 65_536
 
 
 def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int) -> float:
-    """Seconds of a square linear in bf16 over those in FP8, forward and backward.
+    """Seconds in bf16 over those in FP8, forward and backward, of a linear with `width` inputs and outputs.
 
-    Args:
-        gpu: that multiplies.
-        spec: of FP8.
-        tokens: of a microbatch on one device.
-        width: inputs and outputs of the linear.
+    `tokens` are those of a microbatch on one device.
     """
     kernels, sides = Published(), (tokens, width, width)
     flops, moved = 6.0 * tokens * width**2, cast_bytes(spec.recipe, *sides)
@@ -79,21 +72,11 @@ def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int) -> float:
 def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int) -> int | None:
     """The smallest width from which FP8 is quicker; None where it is at no width up to 65,536.
 
-    Args:
-        gpu, spec, tokens: see `fp8_speedup`.
-
     Raises:
         UserError: the GPU has no products in FP8.
     """
     step = DIVISOR[spec.recipe]
-    low, high = 0, _WIDEST // step
-
-    def pays(number: int) -> bool:
-        return fp8_speedup(gpu, spec, tokens, number * step) > 1
-
-    if not pays(high):
-        return None
-    while high - low > 1:  # the ratio only grows with the width
-        middle = (low + high) // 2
-        low, high = (low, middle) if pays(middle) else (middle, high)
-    return high * step
+    widths = range(step, _WIDEST + 1, step)
+    # The ratio only grows with the width.
+    place = bisect_left(widths, True, key=lambda width: fp8_speedup(gpu, spec, tokens, width) > 1)
+    return widths[place] if place < len(widths) else None

@@ -35,19 +35,12 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One of them.
+    """One of them."""
 
-    Args:
-        number: as the paper counts them.
-        text: what it says.
-        speaks: of which sizes.
-        followed: by which layouts.
-    """
-
-    number: int
-    text: str
-    speaks: Callable[[Size], bool]
-    followed: Callable[[ParallelPlan, Size], bool]
+    number: int  #: as the paper counts them
+    text: str  #: what it says
+    speaks: Callable[[Size], bool]  #: of which sizes
+    followed: Callable[[ParallelPlan, Size], bool]  #: by which layouts
 
 
 def _grown(plan: ParallelPlan, size: Size) -> bool:

@@ -222,9 +222,7 @@ class Allowed:
 def plans(allowed: Allowed, at: Degrees, block_s: Callable[[ParallelPlan, int], float]) -> Iterator[Placed]:
     """Every plan of these degrees with the samples of a microbatch.
 
-    Args:
-        block_s: how long a block takes under a plan with so many samples: context ranks attend to each other in the
-            way that is quickest by it.
+    Context ranks attend to each other in the way that is quickest by `block_s`, the seconds of a block.
     """
     sequence = allowed.sequence(at.tensor, at.context)
     for rows, (virtual, schedule) in product(allowed.rows(at), allowed.stages(at.pipeline)):

@@ -64,12 +64,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         return False
 
     def begin(self, known: Iterable[Tensor], there: int) -> None:
-        """Count from now on.
-
-        Args:
-            known: tensors that do not count.
-            there: bytes that do, already.
-        """
+        """Count from now on, from `there` bytes; tensors of `known` do not count."""
         self._known = {_storage(tensor): tensor for tensor in known}
         self.now, self._counting = there, True
 

@@ -5,7 +5,7 @@ a way of splitting them is needed. Tensors are counted: what CUDA and NCCL take 
 cannot use, comes on top.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from nemo_vfm.perf.model_facts import facts as facts
 from nemo_vfm.perf.traced import Cut, TracedMemory
 
 Recompute = Literal["none", "blocks"]
+_OUTER = ("every", "first", "last")  # of a model, what is no block
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +69,23 @@ def memory(
     if fp8 is not None:  # of all blocks alike; delayed scaling holds at most what current does, but for its histories
         recipe = "current" if fp8.recipe == "delayed" else fp8.recipe
         traced = Fp8(recipe=recipe, format=fp8.format, pow2=fp8.pow2)
+    sharing = plan.shard * plan.context  # ranks that share weights
     cut = Cut(
-        tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1,
+        tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=sharing > 1,
         ring=plan.context > 1, gpu=gpu, fp8=traced,
     )  # fmt: skip
     held = _held(known, cut, fp8, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
-    key = plan.pipeline, plan.virtual, plan.tensor, _shared(plan), cut.narrow, cut.gathered, cut.gpu, fp8
+    key = plan.pipeline, plan.virtual, plan.tensor, sharing, cut.narrow, cut.gathered, cut.gpu, fp8
     if key not in known.standing:
-        known.standing[key] = [_standing(device, known, plan, cut, fp8) for device in _devices(known.depth, plan)]
-    standing: list[_Standing] = known.standing[key]
+        known.standing[key] = [*_devices(known, plan, cut, fp8)]
+    standing: list[StageMemory] = known.standing[key]
     again, found = recompute == "blocks", list[Memory]()
     for one in standing:
         if plan.pipeline > 1:
-            moments = _pipelined(held, one.part, plan, again, count)
+            moments = _pipelined(held, one, plan, again, count)
         else:
-            moments = _one_after_another(held, one.part, again, count)
+            moments = _one_after_another(held, one, again, count)
         moments["the optimizer's update"] = one.updating
         fullest = max(moments, key=moments.__getitem__)
         found.append(Memory(
@@ -106,32 +108,8 @@ def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
-    """A place in the pipeline."""
-
-    place: int  #: counted from 0
-    blocks: tuple[int, ...]  #: in each of its stages
-    first: bool  #: whether it has the model's first weights
-    last: bool  #: whether it has the last ones
-
-
-def _devices(depth: int, plan: ParallelPlan) -> Iterator[_Device]:
-    """Those that may need most: the ends, and two between, which have ever fewer microbatches in flight."""
-    sizes = [len(own) for own in shares(depth, plan.stages)]
-    each = [tuple(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
-    most = max(range(plan.pipeline), key=lambda place: sum(each[place]))
-    for place in sorted({0, min(1, plan.pipeline - 1), most, plan.pipeline - 1}):
-        yield _Device(place, each[place], place == 0, place == plan.pipeline - 1)
-
-
-def _shared(plan: ParallelPlan) -> int:
-    """Ranks that share weights."""
-    return plan.shard * plan.context
-
-
-@dataclass(frozen=True, slots=True)
 class StageMemory:
-    """What of a model a device has, in bytes."""
+    """What a device has whatever its microbatches are, in bytes."""
 
     place: int  #: of the device in the pipeline
     blocks: Sequence[int]  #: their number in each of its stages
@@ -146,69 +124,48 @@ class StageMemory:
     gathered: bool  #: whether weights are shared, and gathered where they are needed
     whole: int  #: numbers that learn in all of it, were none shared
     copies: int  #: bytes of a block's weights in the dtype of the arithmetic, of those that are stored in fp32
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """What a device has whatever its microbatches are, in bytes."""
-
-    part: StageMemory  #: of the model
     parameters: int  #: weights and buffers
-    gradients: int  #: of them
+    gradients: int  #: of them, at a step's end
     state: int  #: of the optimizer
     updating: float  #: what there is for a while when weights are updated
     average: int  #: a running average of the weights, where one is kept
 
 
-def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> _Standing:
-    learned = _sum(device, plan, lambda where, sharing: known.own(where, plan.tensor, sharing, learning=True))
-    stored = _sum(device, plan, lambda where, sharing: known.stored(where, plan.tensor, sharing, narrow=cut.narrow))
-    histories = 0
-    if fp8 is not None and fp8.recipe == "delayed":  # the amax of so many steps of three operands, and their factors
-        block = share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
-        histories = round(sum(device.blocks) * block)
-    # While weights are updated: all at once with a copy of a moment, or from weight to weight, as on a CPU.
-    updating = 4 * learned if cut.gpu and known.update_copies else 0
-    if not cut.gpu:
-        learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
-        updating = 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in learning)
-    return _Standing(
-        part=_part(device, known, plan, cut), parameters=stored + known.buffers + histories, gradients=4 * learned,
-        state=known.kept.by(torch.float32, learned), updating=updating,
-        average=4 * learned if known.frozen else stored + known.buffers,
-    )  # fmt: skip
-
-
-def _sum(device: _Device, plan: ParallelPlan, size: Callable[[Where, int], int]) -> int:
-    """Of what this device keeps, given (where, ranks that share it); each of several stages keeps all of `every`."""
-    sharing = _shared(plan)
-    every = size("every", 1 if plan.virtual > 1 else sharing)
-    block, first, last = size("block", sharing), size("first", sharing), size("last", sharing)
-    return sum(device.blocks) * block + every + device.first * first + device.last * last
-
-
-def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> StageMemory:
-    """What of the model is here, in bytes."""
-    width = 2 if cut.narrow else 4
-    here: list[Where] = ["every"]
-    here += ["first"] if device.first else []
-    here += ["last"] if device.last else []
-
-    def standing(where: Where) -> int:
-        return 4 * known.own(where, plan.tensor, _shared(plan), learning=True)
-
-    outer = sum(known.local(where, plan.tensor) for where in here)
-    learned = sum(device.blocks) * known.own("block", plan.tensor, 1, learning=True) + sum(
-        known.own(where, plan.tensor, 1, learning=True) for where in here
-    )
-    block, weights = standing("block"), known.local("block", plan.tensor)
-    return StageMemory(
-        place=device.place, blocks=device.blocks, first=device.first, last=device.last,
-        block_weights=width * weights, outer_weights=width * outer, block_gradients=block,
-        all_gradients=block * sum(device.blocks) + sum(map(standing, here)),
-        last_gradients=standing("last") if device.last else 0, casts=cut.narrow and not cut.gathered,
-        gathered=cut.gathered, whole=learned, copies=2 * known.local("block", plan.tensor, wide=True),
-    )  # fmt: skip
+def _devices(known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> Iterator[StageMemory]:
+    """Those that may need most: the ends, and two between, which have ever fewer microbatches in flight."""
+    sizes = [len(own) for own in shares(known.depth, plan.stages)]
+    each = [tuple(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
+    most, end = max(range(plan.pipeline), key=lambda place: sum(each[place])), plan.pipeline - 1
+    sharing, tensor, width = plan.shard * plan.context, plan.tensor, 2 if cut.narrow else 4
+    for place in sorted({0, min(1, end), most, end}):
+        counts: dict[Where, int] = {"block": sum(each[place]), "every": 1, "first": place == 0, "last": place == end}
+        # Each of several stages keeps all of `every`.
+        ranks = {where: 1 if where == "every" and plan.virtual > 1 else sharing for where in counts}
+        learned = sum(n * known.own(where, tensor, ranks[where], learning=True) for where, n in counts.items())
+        stored = sum(n * known.stored(where, tensor, ranks[where], narrow=cut.narrow) for where, n in counts.items())
+        gradients = {where: 4 * known.own(where, tensor, sharing, learning=True) for where in counts}
+        histories = 0
+        if fp8 is not None and fp8.recipe == "delayed":  # the amax of so many steps of three operands, their factors
+            block = share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
+            histories = round(counts["block"] * block)
+        # While weights are updated: all at once with a copy of a moment, or from weight to weight, as on a CPU.
+        updating = 4 * learned if cut.gpu and known.update_copies else 0
+        if not cut.gpu:
+            learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
+            updating = 8 * max(weight.own(tensor, sharing) for weight in learning)
+        yield StageMemory(
+            place=place, blocks=each[place], first=place == 0, last=place == end,
+            block_weights=width * known.local("block", tensor),
+            outer_weights=width * sum(n * known.local(where, tensor) for where, n in counts.items() if where in _OUTER),
+            block_gradients=gradients["block"],
+            all_gradients=sum(n * gradients[where] for where, n in counts.items()),
+            last_gradients=counts["last"] * gradients["last"], casts=cut.narrow and not cut.gathered,
+            gathered=cut.gathered, copies=2 * known.local("block", tensor, wide=True),
+            whole=sum(n * known.own(where, tensor, 1, learning=True) for where, n in counts.items()),
+            parameters=stored + known.buffers + histories, gradients=4 * learned, updating=updating,
+            state=known.kept.by(torch.float32, learned),
+            average=4 * learned if known.frozen else stored + known.buffers,
+        )  # fmt: skip
 
 
 def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, microbatches: int) -> dict[str, float]:

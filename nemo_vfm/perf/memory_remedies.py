@@ -4,10 +4,10 @@ Every remedy is a layout whose memory was computed by the planner's own model, a
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import GPUS, Gpu
 from nemo_vfm.perf.layouts import Degrees, divisors
 from nemo_vfm.perf.planner import Answer, Choice, Planner, Question
@@ -36,20 +36,29 @@ def remedies(question: Question, start: Choice, answer: Answer) -> list[Remedy]:
         start: what does not fit.
         answer: of the planner, for the same GPUs.
     """
-    found = [*_of_layout(question, start), *_other_layouts(start, answer)]
-    if not answer.ranked:
+    found = _of_layout(question, start)
+    # The quickest layout that fits; and of each degree the quickest where, besides data ranks, only it is another.
+    kinds = "tensor", "pipeline", "context"
+    changes = [
+        (one, {name for name in kinds if getattr(start.plan, name) != getattr(one.plan, name)}) for one in answer.ranked
+    ]
+    others = answer.ranked[:1] + tuple(next((one for one, own in changes if own == {kind}), None) for kind in kinds)
+    found += [Remedy((), one, levers=frozenset({f"layout {one.family}"})) for one in dict.fromkeys(others) if one]
+    if not answer.ranked:  # a change of settings and another layout
         known = {one.levers for one in found}
-        found += [one for one in _both(question, answer.gpus) if not any(levers <= one.levers for levers in known)]
+        for setting in _settings(question):
+            for gpu, changed in _changed(question, frozenset({setting})):
+                if ranked := Planner(changed).answer(answer.gpus).ranked:
+                    both = _told(ranked[0], frozenset({setting, "layout"}), gpu)
+                    if not any(levers <= both.levers for levers in known):
+                        found.append(both)
+                    break
     apart = {(one.settings, one.gpu, one.choice): one for one in found}
     return sorted(apart.values(), key=lambda one: one.choice.time.total)
 
 
 def smallest_number(planner: Planner, above: int) -> int | None:
-    """The fewest GPUs, in whole machines beyond the first, on which the training as it is would fit in some layout.
-
-    Args:
-        above: more than so many.
-    """
+    """The fewest GPUs above so many, in whole machines beyond the first, on which the training as it is would fit."""
     each = planner.question.machine.network.gpus_per_node
     # All that the model and its batch could allow, whatever the number of GPUs.
     subject, allowed = planner.question.subject, planner.allowed
@@ -98,10 +107,15 @@ def _larger_gpus(question: Question) -> list[Gpu]:
 
 def _remedy(question: Question, start: Choice, changes: frozenset[str]) -> Remedy | None:
     """These changes of this layout, if it fits then."""
+    plans, own = [start.plan], question.subject.batch // start.plan.data
+    if SMALLER in changes:  # the same in more microbatches
+        plans = []
+        for rows in divisors(start.rows)[:-1]:
+            with suppress(ValueError):  # where they do not make equal rounds over virtual stages
+                plans.append(replace(start.plan, microbatches=own // rows))
     for gpu, changed in _changed(question, changes):
         planner = Planner(changed)
-        again = start.recompute or AGAIN in changes
-        made = [planner.choice(plan, recompute=again) for plan in _plans(question, start, SMALLER in changes)]
+        made = [planner.choice(plan, recompute=start.recompute or AGAIN in changes) for plan in plans]
         fitting = [one for one in made if changed.fits(one.memory)]
         if fitting:
             return _told(min(fitting, key=lambda one: one.time.total), changes, gpu)
@@ -124,36 +138,3 @@ def _changed(question: Question, changes: frozenset[str]) -> Iterator[tuple[str,
         return
     for gpu in _larger_gpus(question):
         yield gpu.name, replace(changed, machine=replace(question.machine, gpu=gpu))
-
-
-def _plans(question: Question, start: Choice, smaller: bool) -> Iterator[ParallelPlan]:
-    """The layout, or the same in more microbatches."""
-    if not smaller:
-        yield start.plan
-        return
-    own = question.subject.batch // start.plan.data
-    for rows in divisors(start.rows)[:-1]:
-        try:
-            yield replace(start.plan, microbatches=own // rows)
-        except ValueError:  # that do not make equal rounds over virtual stages
-            continue
-
-
-def _other_layouts(start: Choice, answer: Answer) -> list[Remedy]:
-    """The quickest layout that fits; and of each degree the quickest where, besides data ranks, only it is another."""
-    kinds = "tensor", "pipeline", "context"
-    changes = [
-        (one, {name for name in kinds if getattr(start.plan, name) != getattr(one.plan, name)}) for one in answer.ranked
-    ]
-    found = answer.ranked[:1] + tuple(next((one for one, own in changes if own == {kind}), None) for kind in kinds)
-    return [Remedy((), one, levers=frozenset({f"layout {one.family}"})) for one in dict.fromkeys(found) if one]
-
-
-def _both(question: Question, gpus: int) -> Iterator[Remedy]:
-    """A change of settings and another layout."""
-    for setting in _settings(question):
-        for gpu, changed in _changed(question, frozenset({setting})):
-            ranked = Planner(changed).answer(gpus).ranked
-            if ranked:
-                yield _told(ranked[0], frozenset({setting, "layout"}), gpu)
-                break

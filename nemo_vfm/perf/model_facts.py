@@ -6,8 +6,7 @@ ranks holds a replicated part and a split part, a + b / t, which two of the trac
 sample stands for several, of which torch copies a little more. The tests compare all this with traces.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from math import prod
 from typing import Any, Literal
@@ -20,8 +19,9 @@ from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_lea
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, matching
 from nemo_vfm.parallel.plan.static_memory import StaticMemory, split_axis
+from nemo_vfm.perf.model_work import num_parameters
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
-from nemo_vfm.perf.traced import Cut, Even, TracedMemory, num_parameters, traced, two_blocks
+from nemo_vfm.perf.traced import Cut, Even, TracedMemory, traced, two_blocks
 
 Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
@@ -37,7 +37,7 @@ class Weight:
     narrows: bool = False  #: whether it is stored in the dtype of the arithmetic; else in fp32
 
     def local(self, tensor: int) -> int:
-        """Numbers of it on one of so many tensor ranks."""
+        """Numbers where nobody shares rows; if `wide`, only those that are stored in fp32 whatever the arithmetic."""
         whole = prod(self.shape)
         return whole if self.axis is None else whole // tensor
 
@@ -122,12 +122,10 @@ class ModelFacts:
 
 
 def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW) -> ModelFacts:
-    """Look at a model.
+    """Look at a model on the meta device, or a small one.
 
     Args:
-        model: on the meta device, or small.
         inputs: shapes of what it is called with (`ModelInputs.shapes`): tokens_BS, or latents_BCTHW and text_BLD.
-        optimizer: builds the optimizer over parameters.
 
     Raises:
         ValueError: the model does not say enough of itself, or has other inputs.
@@ -204,30 +202,18 @@ class CachedTraces(ModelFacts):
             begin = replace(cut, tensor=_FEW, ring=False) if self.model.plan().vocabulary else alone
             ends = begin, replace(cut, tensor=2 * begin.tensor, sequence=True, ring=False)
         low, high = ((end.tensor, self._traced(end, rows, tokens)) for end in ends)
-        found = _through(low, high, cut.tensor)
-        if not cut.ring or not cut.sequence:
-            return found
-        more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
-        return _made(lambda name: getattr(found, name) + (getattr(more, name) - getattr(less, name)) / cut.tensor)
+        # Through these two points, as a part that all ranks have and one that they share.
+        between, beyond = 1 / low[0] - 1 / high[0], 1 / cut.tensor - 1 / high[0]
+        found = {name: one + (getattr(low[1], name) - one) / between * beyond for name, one in asdict(high[1]).items()}
+        if cut.ring and cut.sequence:
+            more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
+            found = {name: one + (getattr(more, name) - getattr(less, name)) / cut.tensor
+                     for name, one in found.items()}  # fmt: skip
+        return TracedMemory(**found)
 
     def _traced(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         super().held(cut, 1, tokens)
         return self.traces[cut, True].at(rows, tokens)
-
-
-def _made(number: Callable[[str], float]) -> TracedMemory:
-    return TracedMemory(**{one.name: number(one.name) for one in fields(TracedMemory)})
-
-
-def _through(few: tuple[int, TracedMemory], more: tuple[int, TracedMemory], tensor: int) -> TracedMemory:
-    """Through two points (ranks, what is held), as a part that all have and one that they share."""
-
-    def number(name: str) -> float:
-        low: float = getattr(few[1], name)
-        high: float = getattr(more[1], name)
-        return high + (low - high) / (1 / few[0] - 1 / more[0]) * (1 / tensor - 1 / more[0])
-
-    return _made(number)
 
 
 def sketch(known: ModelFacts) -> ModelFacts:

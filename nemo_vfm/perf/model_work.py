@@ -5,7 +5,7 @@ names of attentions in a model's `ops` say who exchanges tokens. `temporal atten
 ranks, cross-attention and `spatial attention` stay local, and every other one runs over the context ranks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,6 @@ from nemo_vfm.perf.flops import training_flops
 
 Split = Literal["column", "row", "text", "whole"]
 Over = Literal["tokens", "lines", "nothing"]
-
 _OVER: dict[str, Over] = {"cross-attention": "nothing", "spatial attention": "nothing", "temporal attention": "lines"}
 
 
@@ -110,7 +109,7 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     )
     width = next((product.outputs for product in products if product.split == "row"), products[0].inputs)
     linear = sum(op.flops for op in ops if op.kind == "linear")
-    first, last = (sum(2.0 * tokens * a * b for a, b in _linears(model, names)) for names in (how.first, how.last))
+    (first, first_parameters), (last, last_parameters) = (_end(model, names, tokens) for names in (how.first, how.last))
     q_width, kv_width = _attended(blocks[0], width)
     split = sum(product.inputs * product.outputs for product in products if product.split != "whole")
     attentions = tuple(
@@ -120,17 +119,17 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     )  # fmt: skip
     frozen, learned = only_adapters_learn(model), 1.0
     if frozen:
-        learned = sum(p.numel() for p in model.parameters() if p.requires_grad) / _count(model)
+        learned = sum(p.numel() for p in model.parameters() if p.requires_grad) / num_parameters(model)
     return Work(
-        parameters=_count(model), flops=sum(op.flops for op in ops),
+        parameters=num_parameters(model), flops=sum(op.flops for op in ops),
         training_flops=training_flops(ops, frozen=frozen), learned=learned,
         tokens=tokens, depth=len(blocks), width=width,
         kv_share=kv_width / q_width, heads=how.heads, head_dim=max(1, kv_width // how.heads), products=products,
         products_flops=(linear - first - last) / len(blocks),
         attentions=attentions, first_flops=first, last_flops=last,
         last_split=any(matching(name, how.column) for name in how.last), block_split=split,
-        block_whole=_count(blocks[0]) - split, first_parameters=_below(model, how.first),
-        last_parameters=_below(model, how.last),
+        block_whole=num_parameters(blocks[0]) - split, first_parameters=first_parameters,
+        last_parameters=last_parameters,
     )  # fmt: skip
 
 
@@ -151,18 +150,17 @@ def _attended(block: nn.Module, width: int) -> tuple[int, int]:
     return width, width
 
 
-def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
-    named = dict(model.named_modules())
+def _end(model: nn.Module, patterns: Sequence[str], tokens: int) -> tuple[float, int]:
+    """FLOPs for so many tokens, and parameters, of the modules that begin or end the model."""
+    named, flops, count = dict(model.named_modules()), 0.0, 0
     for name in matching(patterns, named):
+        count += num_parameters(named[name])
         for module in named[name].modules():
             if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample
-                yield module.in_features, module.out_features
+                flops += 2.0 * tokens * module.in_features * module.out_features
+    return flops, count
 
 
-def _below(model: nn.Module, patterns: Sequence[str]) -> int:
-    named = dict(model.named_modules())
-    return sum(_count(named[name]) for name in matching(patterns, named))
-
-
-def _count(module: nn.Module) -> int:
+def num_parameters(module: nn.Module) -> int:
+    """Of all of a module."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -4,7 +4,7 @@ Layouts that differ only in details (order of work, microbatches, which scheme, 
 family, represented by its fastest member.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
@@ -29,7 +29,6 @@ from nemo_vfm.perf.step_time import Clock, Machine, StepTime, TimedStep
 
 #: Ten times the largest machines of today; the number of ways to divide more has no end.
 MOST_GPUS = 1_048_576
-
 PrecisionName = Literal["fp32", "bf16"]
 
 
@@ -52,35 +51,19 @@ class Question:
         """fp32, bf16, or fp8 where large linears are in it."""
         return self.precision if self.fp8 is None else "fp8"
 
-    def memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
-        """Of the fullest device, with so many samples in a microbatch."""
-        own = memory(
-            self.known, plan, precision=self.precision, fp8=self.fp8, recompute="blocks" if recompute else "none",
-            microbatch_rows=rows, offload_optimizer=self.offload, average=self.average,
-        )  # fmt: skip
-        return replace(own, beside=self.beside, workspaces=self.machine.gpu.workspaces)
-
     def fits(self, needed: Memory) -> bool:
         return needed.total <= self.machine.gpu.usable_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One layout with what it costs.
+    """One layout with what it costs."""
 
-    Args:
-        plan: the layout.
-        rows: samples of a device in a microbatch.
-        recompute: whether blocks run again in backward.
-        time: of a step.
-        memory: of the fullest device.
-    """
-
-    plan: ParallelPlan
-    rows: int
-    recompute: bool
-    time: StepTime
-    memory: Memory
+    plan: ParallelPlan  #: the layout
+    rows: int  #: samples of a device in a microbatch
+    recompute: bool  #: whether blocks run again in backward
+    time: StepTime  #: of a step
+    memory: Memory  #: of the fullest device
 
     @property
     def family(self) -> tuple[int, int, int, int]:
@@ -137,18 +120,13 @@ class _Tried:
 _Full = dict[tuple[object, ...], int]
 
 
-@dataclass
 class Planner:
     """Answers one question for any number of GPUs."""
 
-    question: Question  #: see there
-    clock: Clock = field(init=False)
-    allowed: Allowed = field(init=False)
-
-    def __post_init__(self) -> None:
-        asked = self.question
-        self.clock = Clock(asked.work, asked.machine, fp32=asked.precision == "fp32", fp8=asked.fp8)
-        self.allowed = Allowed(asked.subject, asked.fp8)
+    def __init__(self, question: Question) -> None:
+        self.question, self.allowed = question, Allowed(question.subject, question.fp8)
+        fp32 = question.precision == "fp32"
+        self.clock = Clock(question.work, question.machine, fp32=fp32, fp8=question.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
         self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
 
@@ -259,7 +237,12 @@ class Planner:
         key = (plan.pipeline, plan.shard, plan.context, plan.tensor, plan.sequence, plan.virtual, plan.microbatches,
                rows, recompute)  # fmt: skip
         if key not in self._memories:
-            self._memories[key] = self.question.memory(plan, rows, recompute)
+            asked = self.question
+            own = memory(
+                asked.known, plan, precision=asked.precision, fp8=asked.fp8, offload_optimizer=asked.offload,
+                recompute="blocks" if recompute else "none", microbatch_rows=rows, average=asked.average,
+            )  # fmt: skip
+            self._memories[key] = replace(own, beside=asked.beside, workspaces=asked.machine.gpu.workspaces)
         return self._memories[key]
 
 
@@ -279,11 +262,7 @@ class Cost:
 
 
 def cost(choice: Choice, question: Question, steps: int | None) -> Cost:
-    """Reckon one layout.
-
-    Args:
-        steps: of the training; None where they are not known.
-    """
+    """Reckon one layout; `steps` of the training are None where they are not known."""
     time, gpus, batch = choice.time, choice.plan.world, question.subject.batch
     peak = question.machine.gpu.flops_per_s * gpus
     seconds = None if steps is None else steps * time.total

@@ -211,10 +211,8 @@ def fake_inputs(
     """What the model is called with, and how many tokens a sample of it has.
 
     Args:
-        model: that says how small its samples can be.
         shapes: of real inputs.
-        rows: samples.
-        tokens: of each, about.
+        tokens: of each sample, about.
         multiple: which the tokens are of.
         part: take so much of the tokens.
     """

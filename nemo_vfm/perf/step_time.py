@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.perf.communication import GRADIENT_BYTES, Passes, WeightsTime, activation_bytes, context_s, tensor_s
+from nemo_vfm.perf.communication import GRADIENT_BYTES, Passes, activation_bytes, context_s, tensor_s
 from nemo_vfm.perf.fp8_time import cast_bytes, fp8_flops_per_s, share_in_fp8
 from nemo_vfm.perf.gpu_specs import Gpu, Published
 from nemo_vfm.perf.layouts import Degrees
-from nemo_vfm.perf.model_work import Product, Split, Work
+from nemo_vfm.perf.model_work import Work
 from nemo_vfm.perf.network import Group, Network
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
@@ -89,6 +89,15 @@ class TimedStep:
     waits: float
 
 
+@dataclass(frozen=True, slots=True)
+class WeightsTime:
+    """Seconds to bring so many weights together, to share out their gradients, and to add these over copies."""
+
+    gather: float
+    scatter: float
+    copies: float
+
+
 class Clock:
     """Tells the time of layouts of one model on one machine.
 
@@ -115,13 +124,7 @@ class Clock:
         self._shared: dict[tuple[object, ...], WeightsTime] = {}
 
     def step(self, plan: ParallelPlan, rows: int, *, recompute: bool, offload: bool = False) -> StepTime:
-        """One optimizer step.
-
-        Args:
-            rows: samples of a device in one microbatch.
-            recompute: whether each block runs again in backward.
-            offload: whether the optimizer works in host memory.
-        """
+        """One optimizer step with so many `rows`, samples of a device in one microbatch."""
         return self.shared_as(self.timed(plan, rows, recompute=recompute), plan, offload=offload)
 
     def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:
@@ -139,12 +142,18 @@ class Clock:
         ends = self._ends(plan, rows, place)
         each = plan.microbatches
         busy = each * (blocks * (block.forward + block.backward) + ends)
+        sends = 0.0
+        if plan.pipeline > 1:
+            own = activation_bytes(self.work, plan, rows, self.itemsize) / (plan.tensor if plan.sequence else 1)
+            send = self.machine.network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))
+            late = max(0.0, send - blocks / plan.virtual * block.forward)
+            sends = 2 * (plan.pipeline - 1) * send + 2 * each * plan.virtual * late
         return TimedStep(
             plan=plan, block=block, blocks=blocks,
             compute=each * (blocks * (block.compute.forward + block.compute.backward) + ends),
             tensor=each * blocks * (block.tensor.forward + block.tensor.backward),
             context=each * blocks * (block.context.forward + block.context.backward),
-            sends=self._sends(plan, rows, block, blocks), waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0,
+            sends=sends, waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0,
         )  # fmt: skip
 
     def shared_as(self, timed: TimedStep, at: ParallelPlan | Degrees, *, offload: bool) -> StepTime:
@@ -172,17 +181,24 @@ class Clock:
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
-            linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
+            linears, attention, moved = self._linears(plan, rows), 0.0, self._moved(plan, rows)
+            # Context ranks that exchange heads do not pass keys on.
+            exchanging = {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
+            ring = max(1, plan.context // exchanging)
+            for one in self.work.attentions:
+                reached = self.machine.kernels.attention(one.length / (ring if one.over == "tokens" else 1))
+                flops = one.flops * rows / plan.tensor / plan.context / (2 if one.causal else 1)
+                attention += flops / (self.peak * reached)
             least = self.machine.kernels.launch_s
             forward = max(least, linears.forward + attention + moved)
             # Backward computes the scores of attention again.
             backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)
             network, again = self.machine.network, 1 if recompute else 0
             tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
-            found = context_s(self.work, plan, network, rows, self.itemsize)
-            hidden = attention * (1 - 1 / max(1, plan.context // _exchanging(plan)))
-            context = Passes(found.plain.forward + max(0.0, found.ring.forward - hidden),
-                             found.plain.backward + max(0.0, found.ring.backward - 2.5 * hidden))  # fmt: skip
+            sent, plain = context_s(self.work, plan, network, rows, self.itemsize)
+            hidden = attention * (1 - 1 / ring)
+            context = Passes(plain.forward + max(0.0, sent.forward - hidden),
+                             plain.backward + max(0.0, sent.backward - 2.5 * hidden))  # fmt: skip
             compute = Passes(forward, backward)
             self._blocks[key] = _Block(
                 *(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context))
@@ -218,15 +234,8 @@ class Clock:
         """(inputs, outputs) on one device of each linear over a sample's own tokens."""
         for product in self.work.products:
             if product.split in ("row", "column"):
-                yield _here(product, "row", plan), _here(product, "column", plan)
-
-    def _attention(self, plan: ParallelPlan, rows: int) -> float:
-        seconds = 0.0
-        for one in self.work.attentions:
-            length = one.length / (plan.context // _exchanging(plan) if one.over == "tokens" else 1)
-            flops = one.flops * rows / plan.tensor / plan.context / (2 if one.causal else 1)
-            seconds += flops / (self.peak * self.machine.kernels.attention(length))
-        return seconds
+                parts = {product.split: plan.tensor}  # the side that tensor ranks share
+                yield product.inputs / parts.get("row", 1), product.outputs / parts.get("column", 1)
 
     def _moved(self, plan: ParallelPlan, rows: int) -> float:
         """What norms, activations and the like read and write: beside the linears' split sides a part, else all."""
@@ -280,15 +289,6 @@ class Clock:
             )
         return self._shared[key]
 
-    def _sends(self, plan: ParallelPlan, rows: int, block: _Block, blocks: int) -> float:
-        if plan.pipeline == 1:
-            return 0.0
-        own = activation_bytes(self.work, plan, rows, self.itemsize) / (plan.tensor if plan.sequence else 1)
-        each = self.machine.network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))
-        chunk = blocks / plan.virtual * block.forward
-        late = 2 * plan.microbatches * plan.virtual * max(0.0, each - chunk)
-        return 2 * (plan.pipeline - 1) * each + late
-
     def _update(self, at: ParallelPlan | Degrees, blocks: int, offload: bool) -> float:
         """In host memory the link to it counts, for its own work too: nothing is known of that memory."""
         own = self.work.learned * (self.work.block_split / at.tensor + self.work.block_whole) * blocks
@@ -296,17 +296,6 @@ class Clock:
         if offload:
             return own * (UPDATE_BYTES + _SENT_TO_HOST) / self.machine.network.host.bytes_per_s
         return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s
-
-
-def _here(product: Product, split: Split, plan: ParallelPlan) -> float:
-    """The side of a linear that this split concerns, on one of the tensor ranks."""
-    side = product.inputs if split == "row" else product.outputs
-    return side / (plan.tensor if product.split == split else 1)
-
-
-def _exchanging(plan: ParallelPlan) -> int:
-    """Context ranks that exchange heads."""
-    return {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
 
 
 def waiting(plan: ParallelPlan) -> float:

@@ -23,6 +23,7 @@ from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
 from nemo_vfm.parallel.plan.static_memory import split_axis
 from nemo_vfm.perf.live import LiveBytes
+from nemo_vfm.perf.model_work import num_parameters
 from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchanging, fake_inputs, fp8_products_of
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/layers/vocab_parallel_loss.py) then has some.
@@ -148,9 +149,7 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
         live.begin(
             [*_module(small).parameters(), *_module(small).buffers()], sum(one.nbytes for one in inside.values())
         )
-        step = _Step(small, inside, outside, live, cut.narrow)
-        step.run()
-        return step.moments(), count
+        return _Step(small, inside, outside, live, cut.narrow).run(), count
 
 
 class _Step:
@@ -168,17 +167,36 @@ class _Step:
         self._stream = self._returned = 0
         self._entered: int | None = None  # only where nothing before the first block learns
 
-    def run(self) -> None:
+    def run(self) -> Moments:
+        """Those that are `TracedMemory`."""
         how = self._model.plan()
-        for block in _module(self._model).get_submodule(how.blocks).children():
-            block.register_forward_pre_hook(self._begins)
-            block.register_forward_hook(self._ends)
+        for module in _module(self._model).get_submodule(how.blocks).children():
+            module.register_forward_pre_hook(self._begins)
+            module.register_forward_hook(self._ends)
         loss = self._forward()
         self._left = self._live.now
         loss.backward()  # type: ignore[no-untyped-call]
         if len(self._back) < _STREAMS:  # nothing before the first block learns, so backward ends in it
             self._gradient(loss)
-        self._end = self._live.grown()
+        at_end = self._live.grown()
+        first, second = self._after
+        block, last, _, begin = second - first, *self._back
+        entered, end = first - block, second
+        if self._entered is not None:  # the first block keeps less than others, and maybe not even its input
+            entered, end = self._entered, self._returned
+        return {
+            "entered": [entered],
+            "block": [block],
+            "spared": [entered + block - first + second - end],
+            "stream": [self._stream],
+            "block_forward": [now - first for now in self._during[1]],
+            "block_backward": [now - last for now in self._before[1]],
+            "output_forward": [now - end for now in self._leaving],
+            "output_kept": [self._left - end],
+            "output_backward": [now - end for now in self._before[0]],
+            "output_left": [last - end],
+            "embed_backward": [now - begin for now in at_end],
+        }
 
     def _forward(self) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
@@ -219,27 +237,6 @@ class _Step:
         self._before.append(self._live.grown())
         self._back.append(self._live.now)
 
-    def moments(self) -> Moments:
-        """Those that are `TracedMemory`."""
-        first, second = self._after
-        block, last, _, begin = second - first, *self._back
-        entered, end = first - block, second
-        if self._entered is not None:  # the first block keeps less than others, and maybe not even its input
-            entered, end = self._entered, self._returned
-        return {
-            "entered": [entered],
-            "block": [block],
-            "spared": [entered + block - first + second - end],
-            "stream": [self._stream],
-            "block_forward": [now - first for now in self._during[1]],
-            "block_backward": [now - last for now in self._before[1]],
-            "output_forward": [now - end for now in self._leaving],
-            "output_kept": [self._left - end],
-            "output_backward": [now - end for now in self._before[0]],
-            "output_left": [last - end],
-            "embed_backward": [now - begin for now in self._end],
-        }
-
 
 def _module(model: Cuttable) -> nn.Module:
     assert isinstance(model, nn.Module)
@@ -251,23 +248,17 @@ def _named(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: i
     return {name: inputs[name] for name in wanted if name in inputs}
 
 
-def num_parameters(module: nn.Module) -> int:
-    """Of all of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def two_blocks(model: Cuttable) -> Cuttable:
     """A copy of a model with its first block twice, and no other; with its largest where blocks differ."""
-    how, reduced = model.plan(), copy.copy(_module(model))
-    blocks = _module(model).get_submodule(how.blocks)
-    first = max(blocks.children(), key=num_parameters)
-    small: Cuttable = _with(reduced, how.blocks.split("."), nn.ModuleList([first, copy.deepcopy(first)]))  # type: ignore[assignment]
-    return copy.deepcopy(small)
-
-
-def _with(module: nn.Module, path: list[str], other: nn.Module) -> nn.Module:
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    name, *rest = path
-    twin._modules[name] = _with(module.get_submodule(name), rest, other) if rest else other
-    return twin
+    small = above = copy.copy(_module(model))
+    path = model.plan().blocks
+    first = max(small.get_submodule(path).children(), key=num_parameters)
+    *outer, last = path.split(".")
+    above._modules = dict(above._modules)
+    for name in outer:  # only what holds the blocks is copied before the others are left out
+        below = copy.copy(above.get_submodule(name))
+        below._modules = dict(below._modules)
+        above._modules[name] = below
+        above = below
+    above._modules[last] = nn.ModuleList([first, copy.deepcopy(first)])
+    return copy.deepcopy(small)  # type: ignore[return-value]

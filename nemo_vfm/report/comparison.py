@@ -68,8 +68,7 @@ _LEGEND = """
 <span class="key {{ look.style }} tone-{{ look.tone }}">{{ name }}</span>
 {% endfor %}</p>
 {{ charts }}"""
-
-Curves = dict[tuple[str, str], list[Point]]
+Curves = dict[tuple[str, str], list[Point]]  # by step of a workflow and metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,10 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
         OSError: the page cannot be written.
     """
     looks = _looks(len(runs))
-    settings = _settings(runs)[:MAX_COLUMNS]
+    # Settings that most runs have first: of recipes that have little in common, what can be compared.
+    count = Counter(key for run in runs for key, value in run.settings.items() if value)
+    ordered = sorted(count, key=lambda key: -count[key])
+    settings, more = ordered[:MAX_COLUMNS], ordered[MAX_COLUMNS:]
     # Up to four figures that any run has, losses first; another that no two runs have otherwise tells nothing.
     known = dict.fromkeys(name for run in runs for name in run.figures)
     losses = [name for name in known if name.split("/")[-1] in ("val_loss", "loss")]
@@ -121,7 +123,7 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
     sections = [
         Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names})),
     ]
-    if more := _settings(runs)[MAX_COLUMNS:]:
+    if more:
         others = [(key, [run.settings.get(key, "") for run in runs]) for key in more]
         body = fragment(_MORE, {"names": [run.name for run in runs], "rows": others})
         lead = f"{len(more)} further keys of the recipes."
@@ -143,15 +145,16 @@ def _looks(count: int) -> list[Look]:
     return looks + [Look("other")] * (count - drawn)
 
 
-def _settings(runs: Sequence[Compared]) -> list[str]:
-    """Those that most runs have first: of recipes that have little in common, what can be compared."""
-    count = Counter(key for run in runs for key, value in run.settings.items() if value)
-    return sorted(count, key=lambda key: -count[key])
-
-
 def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section]:
     """A chart for each metric that a run logged, with a line for each run that did."""
-    drawn = [(run, look, _logged(run)) for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]]
+    drawn: list[tuple[Compared, Look, Curves]] = []
+    for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]:
+        folder, found = RunFolder.open(run.folder), Curves()
+        trained = folder.having("metrics.jsonl")
+        for step in trained:  # a run's only training has no name, so that runs of other recipes line up
+            values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
+            found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
+        drawn.append((run, look, found))
     order = list(_TITLES)
     keys = sorted(
         {key for _, _, curves in drawn for key in curves},
@@ -168,17 +171,6 @@ def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section
             body = fragment(_LEGEND, {"keys": [(run.name, look) for run, look, _ in drawn], "charts": body})
         left = f" The first {MAX_RUNS} of {len(runs)} runs are shown." if len(runs) > MAX_RUNS else ""
         yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
-
-
-def _logged(run: Compared) -> Curves:
-    """By step of a workflow and metric; a run's only training has no name, so that runs of other recipes line up."""
-    folder = RunFolder.open(run.folder)
-    trained = folder.having("metrics.jsonl")
-    found: Curves = {}
-    for step in trained:
-        values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
-        found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
-    return found
 
 
 def _chart(key: tuple[str, str], runs: Sequence[tuple[str, Look, Sequence[Point]]], *, with_legend: bool) -> Markup:

@@ -4,7 +4,7 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from types import ModuleType
 
 from markupsafe import Markup
 
@@ -18,16 +18,6 @@ from nemo_vfm.report.parts.section import ENVIRONMENT, Card, Section, fragment
 
 NAME = "report.html"
 MEDIA_BYTES = 10_500_000  # base64 makes it 14 MB, still quick to open and small enough to mail
-
-
-class Module(Protocol):
-    """What a file in sections/ offers."""
-
-    ORDER: int  # and, where it embeds media, a `BUDGET_MB: float` for them
-
-    def sections(self, run: RunFolder, media: Media) -> Iterator[Section]:
-        """The sections this run has something for."""
-        ...
 
 
 def write(folder: Path) -> Path:
@@ -69,7 +59,7 @@ def all_sections(run: RunFolder) -> Iterator[Section]:
         left_bytes -= media.used_bytes
 
 
-def _guarded(name: str, module: Module, run: RunFolder, media: Media) -> Iterator[Section]:
+def _guarded(name: str, module: ModuleType, run: RunFolder, media: Media) -> Iterator[Section]:
     last: Section | None = None
     try:
         for section in module.sections(run, media):
@@ -85,7 +75,7 @@ def _guarded(name: str, module: Module, run: RunFolder, media: Media) -> Iterato
         yield replace(last, notes=last.notes + notes)
 
 
-def _modules() -> list[tuple[str, Module]]:
+def _modules() -> list[tuple[str, ModuleType]]:
     names = [info.name for info in pkgutil.iter_modules(sections.__path__)]
-    found: list[tuple[str, Module]] = [(name, pkgutil.resolve_name(f"{sections.__name__}.{name}")) for name in names]
+    found = [(name, pkgutil.resolve_name(f"{sections.__name__}.{name}")) for name in names]
     return sorted(found, key=lambda pair: (pair[1].ORDER, pair[0]))

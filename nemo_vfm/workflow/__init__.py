@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -105,12 +105,7 @@ class Workflow:
 
 @no_component
 class OneStep(Workflow):
-    """One step of a workflow, whose earlier ones are done already: each may have a machine of its own.
-
-    Args:
-        workflow: the whole.
-        name: of the step.
-    """
+    """One step of a workflow, whose earlier ones are done already: each may have a machine of its own."""
 
     def __init__(self, workflow: Workflow, name: str) -> None:
         if name not in workflow.steps:
@@ -210,11 +205,11 @@ def perform(
         outcome = replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
     except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
         with suppress(OSError):  # of a full disk the job's own error tells more
-            write_json(run.folder / STARTED, {**marker_of(fingerprint), "seconds": _since(began, before_s)})
+            write_json(run.folder / STARTED, {**asdict(fingerprint), "seconds": _since(began, before_s)})
         raise
     info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
     report = {"summary": outcome.summary, "figures": dict(outcome.figures), "seconds": _since(began, before_s)}
-    write_json(run.folder / DONE, {**marker_of(fingerprint), **report})
+    write_json(run.folder / DONE, {**asdict(fingerprint), **report})
     return outcome
 
 
@@ -226,8 +221,7 @@ def _since(began: float, before_s: Json) -> float:
 def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
     """Mark a step as begun whose parts do its work; each of them may be the first.
 
-    Args:
-        may_differ: whether the user allowed its own part of the recipe to differ from what it was begun from.
+    Its own part of the recipe `may_differ` from what it was begun from where the user allowed it.
     """
     folder = step.run.folder
     earlier = start_record(folder)

@@ -7,7 +7,7 @@ what the step was asked for (its part of the recipe) and what came before it (th
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
@@ -78,18 +78,13 @@ def prepare(folder: Path, fingerprint: StepFingerprint, title: str, set_aside: b
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
     spent = {key: value for key, value in (earlier or {}).items() if key == "seconds"}
-    write_json(folder / STARTED, {**marker_of(fingerprint), **spent})
+    write_json(folder / STARTED, {**asdict(fingerprint), **spent})
     return earlier is not None
 
 
 def start_record(folder: Path) -> Json:
     """What was asked for when it was begun; None where nothing was."""
     return _read_marker(folder / STARTED, "before", "own") if (folder / STARTED).is_file() else None
-
-
-def marker_of(fingerprint: StepFingerprint) -> dict[str, str]:
-    """What both files say."""
-    return {"before": fingerprint.before, "own": fingerprint.own}
 
 
 def _deciding(settings: Json) -> Json:

@@ -137,11 +137,11 @@ def test_each_step_of_a_workflow_has_its_plan():
     composed = compose(ROOT / "recipes/quickstart.yaml")
     job = build(composed)
     assert isinstance(job, Workflow) and isinstance(job.steps["train"], HasNeeds)
-    said = plan_sentences(job, composed.path, argparse.Namespace(**ASKED, gpus=2))
+    said = plan_sentences(job, [], composed.path, argparse.Namespace(**ASKED, gpus=2))
     steps = [text.removeprefix("2 GPUs, step ").partition(":")[0] for text in said]
     assert steps == ["train", "train", "sample", "sample", "baseline", "baseline"]
     assert "each GPU that works keeps 41.3 MiB" in said[0] and "give their latents' frames, rows and col" in said[0]
-    said = plan_sentences(job, composed.path, argparse.Namespace(**{**ASKED, "latents": "4,8,8"}, gpus=2))
+    said = plan_sentences(job, [], composed.path, argparse.Namespace(**{**ASKED, "latents": "4,8,8"}, gpus=2))
     assert "on one device the fullest GPU needs" in said[0] and "it fits" in said[0]
 
 

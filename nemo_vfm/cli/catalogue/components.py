@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -80,11 +81,7 @@ class Catalogue:
 
 
 def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), all_classes: bool = True) -> Catalogue:
-    """Look at every candidate and follow the slots down from the jobs.
-
-    Args:
-        all_classes: also import our classes that no ingredient and no recipe names.
-    """
+    """Look at every candidate, of ours all or those that are named, and follow the slots down from the jobs."""
     # Importing Lightning takes some 5 s; what recipes and the trust list name of it is explained when asked for.
     has_lightning = "lightning" in sys.modules
     named = [*(name for name in named_in(roots) if has_lightning or not name.startswith("lightning.")), *more]
@@ -142,24 +139,18 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
         num_given = min((n for kind, n in least_given.items() if _makes(found.known[name], kind)), default=0)
         for slot in _slots_of(name, found, num_given):
             slots.append(slot)
-            is_new, n = slot.kind not in least_given, slot.num_given or 0
-            least_given[slot.kind] = min(n, least_given.get(slot.kind, n))
+            kind, n = slot.kind, slot.num_given or 0
+            is_new = kind not in least_given
+            least_given[kind] = min(n, least_given.get(kind, n))
+            # A plain class that a slot asks for by itself fits it, whether or not anything else names it.
+            if is_new and inspect.isclass(kind) and is_component(kind) and kind not in found.known.values():
+                own = f"{kind.__module__}.{kind.__qualname__}"
+                with suppress(NotLocated):
+                    found.known[own] = locate(own, trust)
+                    found.named.add(own)
             if is_new:
-                _add_kind(found, slot.kind, trust)
-                wanted += found.filling(slot.kind)
+                wanted += found.filling(kind)
     return slots
-
-
-def _add_kind(found: Catalogue, kind: Any, trust: Sequence[str]) -> None:
-    """A plain class that a slot asks for by itself fits it, whether or not anything else names it."""
-    if not inspect.isclass(kind) or not is_component(kind) or kind in found.known.values():
-        return
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        found.known[name] = locate(name, trust)
-    except NotLocated:
-        return
-    found.named.add(name)
 
 
 def _slots_of(name: str, found: Catalogue, num_given: int) -> Iterator[Slot]:
@@ -248,12 +239,8 @@ def own_classes() -> tuple[str, ...]:
 @cache
 def _all_own_classes() -> tuple[str, ...]:
     """Those of slow modules, too."""
-    return tuple(
-        f"{module}.{name}"
-        for module, text in _own_texts().items()
-        for name in _CLASS.findall(text)
-        if not name.startswith("_")
-    )
+    named = [(module, name) for module, text in _own_texts().items() for name in _CLASS.findall(text)]
+    return tuple(f"{module}.{name}" for module, name in named if not name.startswith("_"))
 
 
 @cache
@@ -275,19 +262,13 @@ def _imported(text: str) -> Iterator[str]:
 
 def named_in(roots: Roots) -> list[str]:
     """Every class that an ingredient or a recipe names, ours and the user's, in order of first use."""
-    names = (match[1] for file in _yaml_files(roots) for match in _TARGET.finditer(_text(file)))
-    return list(dict.fromkeys(names))
-
-
-def ingredients_of(roots: Roots, name: str) -> dict[str, list[str]]:
-    """`{slot: choices}` of the ingredients whose root is the class `name`."""
-    found: dict[str, list[str]] = {}
-    for slot in slots_of(roots):
-        for choice in roots.choices(slot):
-            file = roots.ingredient(slot, choice)
-            if file and (match := re.search(rf"^{_TARGET.pattern}", _text(file), re.MULTILINE)) and match[1] == name:
-                found.setdefault(slot, []).append(choice)
-    return found
+    names: dict[str, None] = {}
+    for root in (*roots.conf, *roots.recipes):  # overlays count too: they name classes of ours
+        for file in sorted(root.rglob("*.yaml")) if root.is_dir() else ():
+            if root not in roots.conf or file.relative_to(root).parts[0] not in _LAUNCHERS:
+                text = file.read_text(encoding="utf-8", errors="replace")
+                names |= dict.fromkeys(match[1] for match in _TARGET.finditer(text))
+    return list(names)
 
 
 def slots_of(roots: Roots) -> list[str]:
@@ -306,14 +287,6 @@ def everything(roots: Roots) -> list[str]:
     """Every name that a short name is looked for among."""
     trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
     return list(dict.fromkeys([*_all_own_classes(), *named_in(roots), *trusted]))
-
-
-def _yaml_files(roots: Roots) -> Iterator[Path]:
-    """Of recipes and ingredients. Overlays count too: they name classes of ours."""
-    for root in (*roots.conf, *roots.recipes):
-        for file in sorted(root.rglob("*.yaml")) if root.is_dir() else ():
-            if root not in roots.conf or file.relative_to(root).parts[0] not in _LAUNCHERS:
-                yield file
 
 
 def _text(file: Path) -> str:

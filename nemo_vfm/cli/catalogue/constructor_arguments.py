@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -45,15 +45,17 @@ class Described:
 
 
 def describe(target: Target, num_given: int | None = 0) -> list[Described]:
-    """Every argument in order.
-
-    Args:
-        num_given: so many come by position later; None is all that can.
-    """
+    """Every argument in order; `num_given` come by position later, and None is all that can."""
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]
     given = positional if num_given is None else positional[:num_given]
-    defaults = {**dict.fromkeys(signature.arguments, ABSENT), **_defaults(target)}
+    defaults: dict[str, object] = dict.fromkeys(signature.arguments, ABSENT)
+    if not is_typeddict(target):
+        parameters = inspect.signature(target).parameters
+        defaults |= {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
+    for item in dataclasses.fields(target) if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
+        if item.default_factory is not dataclasses.MISSING:  # it is called, as its constructor would
+            defaults[item.name] = item.default_factory()
     defaults |= {a.name: REQUIRED for a in signature.arguments.values() if a.required}
     return [
         Described(a.name, a.hint, words(a.hint), texts.get(a.name, ""), defaults[a.name], a.name in given)
@@ -106,18 +108,6 @@ def _map(items: Mapping[str, Node | None]) -> Map | None:
     return Map(whole, NOWHERE) if len(whole) == len(items) else None
 
 
-def _defaults(target: Target) -> dict[str, object]:
-    """What each argument begins with; a dataclass's `default_factory` is called, as its constructor would."""
-    if is_typeddict(target):
-        return {}
-    parameters = inspect.signature(target).parameters
-    found: dict[str, object] = {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
-    for item in dataclasses.fields(target) if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
-        if item.default_factory is not dataclasses.MISSING:
-            found[item.name] = item.default_factory()
-    return found
-
-
 def summary(target: Target) -> str:
     """The first paragraph, on one line; empty where there is no docstring."""
     if inspect.isclass(target) and not vars(target).get("__doc__"):  # an inherited one speaks of another class
@@ -131,27 +121,20 @@ def argument_texts(target: Target) -> dict[str, str]:
     docs = [inspect.getdoc(target)]
     if inspect.isclass(target):
         docs.append(inspect.getdoc(target.__init__))
-    return {name: text for doc in docs if doc for name, text in _arguments(doc.splitlines())}
-
-
-def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The entries of the section; a line that is indented further goes on with the entry above."""
-    starts = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
-    body = lines[starts[0] + 1 :] if starts else []
-    depth = _depth(next((line for line in body if line.strip()), ""))
-    name, text = "", ""
-    for line in body:
-        if line.strip() and _depth(line) < max(depth, 1):
-            break
-        entry = _ENTRY.fullmatch(line.strip()) if _depth(line) == depth else None
-        if entry:
-            if name:
-                yield name, text
-            name, text = entry[1], entry[2] or ""
-        elif line.strip():
-            text = f"{text} {line.strip()}".strip()
-    if name:
-        yield name, text
+    found: dict[str, str] = {}
+    for lines in (doc.splitlines() for doc in docs if doc):
+        starts = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
+        body = lines[starts[0] + 1 :] if starts else []
+        depth, name = _depth(next((line for line in body if line.strip()), "")), ""
+        for line in body:
+            if line.strip() and _depth(line) < max(depth, 1):
+                break
+            if _depth(line) == depth and (entry := _ENTRY.fullmatch(line.strip())):
+                name = entry[1]
+                found[name] = entry[2] or ""
+            elif line.strip() and name:  # one that is indented further goes on with the entry above
+                found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
 
 
 def _depth(line: str) -> int:

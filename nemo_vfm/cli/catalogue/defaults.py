@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -36,15 +36,16 @@ class Filler:
         if hints.is_factory(hint):
             given, made = hints.factory_parts(hint)
             return self.node(node, made, None if given is None else len(given))
+        options = [option for option in _options(hint) if get_args(option)]
         if isinstance(node, Seq):
-            inner = next(
-                (get_args(option)[0] for option in _options(hint) if hints.is_list(option) and get_args(option)), None
-            )
+            inner = next((get_args(option)[0] for option in options if hints.is_list(option)), None)
             return replace(node, items=tuple(self.node(item, inner) for item in node.items))
         if not isinstance(node, Map):
             return node
-        target = self._target(node, hint)
-        return self._component(node, target, num_given) if target else self._group(node, hint)
+        if target := self._target(node, hint):
+            return self._component(node, target, num_given)
+        inner = next((get_args(option)[1] for option in options if hints.is_mapping(option)), None)
+        return replace(node, items={key: self.node(below, inner) for key, below in node.items.items()})
 
     def _target(self, node: Map, hint: Any) -> Target | None:
         name = node.target()
@@ -57,12 +58,6 @@ class Filler:
         except NotLocated as error:
             self.left_out[name] = str(error)
             return None
-
-    def _group(self, node: Map, hint: Any) -> Map:
-        inner = next(
-            (get_args(option)[1] for option in _options(hint) if hints.is_mapping(option) and get_args(option)), None
-        )
-        return replace(node, items={key: self.node(below, inner) for key, below in node.items.items()})
 
     def _component(self, node: Map, target: Target, num_given: int | None) -> Map:
         try:
@@ -82,7 +77,15 @@ class Filler:
 
 def place_of(target: Target, name: str) -> Mark:
     """Where an argument's default is written: the file below its package's folder, and the line."""
-    for holder in _holders(target):
+    # A function, a constructor, or the fields of a dataclass and its parents.
+    holders: list[Any] = [] if inspect.isclass(target) else [inspect.unwrap(target)]
+    for kind in target.__mro__ if inspect.isclass(target) else ():
+        own: Callable[..., object] | None = vars(kind).get("__init__")
+        if "__dataclass_fields__" in vars(kind):
+            holders.append(kind)
+        elif inspect.isfunction(own):
+            holders.append(inspect.unwrap(own))
+    for holder in holders:
         lines = _lines(holder)
         if name in lines:
             # `torch/optim/adamw.py`: the folder that packages are installed in says nothing and may hold a user's name.
@@ -103,19 +106,6 @@ def _placed(node: Node, mark: Mark) -> Node:
     if isinstance(node, Scalar):
         return replace(node, mark=mark)
     return Seq(tuple(_placed(item, mark) for item in node.items), mark)
-
-
-def _holders(target: Any) -> Iterator[Any]:
-    """Where arguments may be written: a function, a constructor, or the fields of a dataclass and its parents."""
-    if not inspect.isclass(target):
-        yield inspect.unwrap(target)
-        return
-    for kind in target.__mro__:
-        own: Callable[..., object] | None = vars(kind).get("__init__")
-        if "__dataclass_fields__" in vars(kind):
-            yield kind
-        elif inspect.isfunction(own):
-            yield inspect.unwrap(own)
 
 
 @cache

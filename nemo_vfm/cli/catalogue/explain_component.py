@@ -10,7 +10,6 @@ from nemo_vfm.cli.catalogue.components import (
     catalogue,
     everything,
     full_names,
-    ingredients_of,
     is_component,
     slots_in,
     slots_of,
@@ -58,8 +57,13 @@ class Explanation:
 
     def to_json(self) -> Json:
         """For machines."""
+        arguments = []
+        for one in self.arguments:
+            node = None if one.required or one.given else node_of(one.default)
+            arguments.append({"name": one.name, "type": one.words, "text": one.text, "required": one.required,
+                              "given": one.given, "default": None if node is None else plain(node)})  # fmt: skip
         return {
-            "name": self.name, "summary": self.summary, "arguments": [_argument(a) for a in self.arguments],
+            "name": self.name, "summary": self.summary, "arguments": arguments,
             "fills": [_slot_json(slot) for slot in self.fills],
             "ingredients": self.ingredients, "filled_by": self.filled_by,
             "places": [{"slots": [_slot_json(slot) for slot in one.slots], "ingredients": one.ingredients,
@@ -70,11 +74,7 @@ class Explanation:
 
 
 def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
-    """Say what it is.
-
-    Args:
-        word: `nemo_vfm.models.dit.DiT`, `DiT` or `model=dit_s`.
-    """
+    """Say what `nemo_vfm.models.dit.DiT`, `DiT`, `model=dit_s` or `model` is."""
     if "=" in word:
         return _choice(word, roots, trust)
     if word in slots_of(roots) and not full_names(word, roots):
@@ -120,7 +120,9 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
         raise UserError(f"{name} cannot be explained: {error}") from error
     needs = declared(target)
     install = install_line(module for need in needs for module in need.modules)
-    return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml,
+    made = {slot: [choice for choice, kind in roots.targets(slot).items() if kind == name] for slot in slots_of(roots)}
+    made = {slot: names for slot, names in made.items() if names}
+    return Explanation(name, summary(target), arguments, found.slots_for(name), made, yaml=yaml,
                        packages=[str(need) for need in needs if need.modules], install=install)  # fmt: skip
 
 
@@ -152,43 +154,26 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
 
 def _one(short: str, roots: Roots) -> str:
     names = full_names(short, roots)
-    if not names:
-        raise UserError(f"there is no component {short}{_hint(short, roots)}")
+    if not names and short in dict(roots.all_recipes()):
+        raise UserError(f"there is no component {short}; {short} is a recipe: `nemo-vfm show {short}`")
+    if not names:  # a slot is meant (they are lower-case, as no class is), or a class
+        known = [name.rpartition(".")[2] for name in everything(roots)]
+        same = [name for name in known if name.lower() == short.lower()]
+        slot = "" if same or not short.islower() else did_you_mean(short, slots_of(roots))
+        near = slot or did_you_mean(same[0] if same else short, same or known, most=len(known))  # once: 20 ms
+        raise UserError(f"there is no component {short}{near or '; `nemo-vfm explain` alone lists what there is'}")
     if len(names) > 1:
         listed = "\n".join(f"  {name}" for name in names)
         raise UserError(f"{short} is the name of {len(names)} classes; say which:\n{listed}")
     return names[0]
 
 
-def _hint(short: str, roots: Roots) -> str:
-    """What may be meant: a recipe, a slot (they are lower-case, as no class is) or a class."""
-    if short in dict(roots.all_recipes()):
-        return f"; {short} is a recipe: `nemo-vfm show {short}`"
-    known = [name.rpartition(".")[2] for name in everything(roots)]
-    same = [name for name in known if name.lower() == short.lower()]
-    slot = "" if same or not short.islower() else did_you_mean(short, slots_of(roots))
-    near = slot or did_you_mean(same[0] if same else short, same or known, most=len(known))  # once: 20 ms
-    return near or "; `nemo-vfm explain` alone lists what there is"
-
-
 def _slot_json(slot: Slot) -> Json:
     return {"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind), "factory": slot.later}
 
 
-def _argument(argument: Described) -> Json:
-    node = None if argument.required or argument.given else node_of(argument.default)
-    return {
-        "name": argument.name, "type": argument.words, "text": argument.text, "required": argument.required,
-        "given": argument.given, "default": None if node is None else plain(node),
-    }  # fmt: skip
-
-
 def ready(found: Catalogue, name: str, values: Mapping[str, Node] | None = None) -> str:
-    """The text.
-
-    Args:
-        values: what an ingredient says; they stand in the place of defaults.
-    """
+    """The text; `values` of an ingredient stand in the place of defaults."""
     lines = list(_component_lines(found, name, dict(values or {}), 0))
     width = max((len(text) for text, comment in lines if comment and len(text) <= _WIDEST), default=0)
     shown = (f"{text:<{width}}  # {comment}" if comment else text for text, comment in lines)
@@ -201,56 +186,39 @@ def num_given(found: Catalogue, name: str) -> int | None:
     return None if None in counts else max((count for count in counts if count is not None), default=0)
 
 
-def choices(found: Catalogue, argument: Described) -> list[str]:
-    """The components that fit an argument, in order."""
-    return list(dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.filling(slot.kind)))
-
-
 def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth: int) -> Iterator[Line]:
     if not is_typeddict(found.known[name]):  # that is what its keys are, not what makes it
         yield f"{TARGET}: {name}", ""
     for argument in describe(found.known[name], num_given(found, name)):
-        if argument.name in values:
-            node = values.pop(argument.name)
-            if isinstance(node, Scalar) and node.value == MISSING:
-                yield f"{argument.name}: {MISSING}", _wanted(argument, choices(found, argument))
-            else:
-                yield from _lines(argument.name, node)
-        elif argument.given:
-            yield f"# {argument.name}: given by the job, when it is made", ""
+        key, said, hint = argument.name, values.pop(argument.name, None), hints.bare(argument.hint)
+        options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
+        # One component: not several, by name or in a list.
+        takes_one = not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
+        fitting = list(dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.filling(slot.kind)))
+        if said is not None and not (isinstance(said, Scalar) and said.value == MISSING):
+            yield from _lines(key, said)
+        elif said is None and argument.given:
+            yield f"# {key}: given by the job, when it is made", ""
+        elif said is None and not argument.required:
+            node = node_of(argument.default)
+            lines = [(f"# {key}: may be left out", "")] if node is None else list(_lines(key, node))
+            if node is not None and argument.default is None:
+                lines[0] = (lines[0][0], _wanted(argument, fitting))
+            yield from lines
+        elif said is None and len(fitting) == 1 and takes_one and depth < _DEEPEST:
+            yield f"{key}:", ""
+            for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
+                yield f"  {text}", comment
         else:
-            yield from _argument_lines(found, argument, depth)
+            yield f"{key}: {MISSING}", _wanted(argument, fitting)
     for key, node in values.items():
         if key != TARGET:
             yield from _lines(key, node)
 
 
-def _argument_lines(found: Catalogue, argument: Described, depth: int) -> Iterator[Line]:
-    fitting = choices(found, argument)
-    if not argument.required:
-        node = node_of(argument.default)
-        lines = [(f"# {argument.name}: may be left out", "")] if node is None else list(_lines(argument.name, node))
-        if node is not None and argument.default is None:
-            lines[0] = (lines[0][0], _wanted(argument, fitting))
-        yield from lines
-    elif len(fitting) == 1 and _is_one(argument) and depth < _DEEPEST:
-        yield f"{argument.name}:", ""
-        for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
-            yield f"  {text}", comment
-    else:
-        yield f"{argument.name}: {MISSING}", _wanted(argument, fitting)
-
-
 def _lines(key: str, node: Node) -> Iterator[Line]:
     for line in to_yaml(Map({key: node}, NOWHERE)).splitlines():
         yield line, ""
-
-
-def _is_one(argument: Described) -> bool:
-    """Whether the argument takes one component: not several, by name or in a list."""
-    hint = hints.bare(argument.hint)
-    options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
-    return not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
 
 
 def _wanted(argument: Described, fitting: list[str]) -> str:

@@ -67,11 +67,12 @@ class Schemas:
                              "then": self._root(name, complete=False),
                              "else": self._root(name, complete=True)}) for name in jobs]  # fmt: skip
         target = {"description": "the job of this recipe", "enum": jobs}
-        return self._document("A recipe of nemo_vfm", {
+        return {
+            "$schema": DRAFT, "title": "A recipe of nemo_vfm",
             "type": "object", "properties": {TARGET: target, "defaults": {"$ref": "#/$defs/defaults"}}, "allOf": root,
             "anyOf": [{"required": [TARGET]}, {"required": ["defaults"], "properties": {
-                "defaults": {"contains": {"type": "string"}}}}],
-        })  # fmt: skip
+                "defaults": {"contains": {"type": "string"}}}}], "$defs": self.defs,
+        }  # fmt: skip
 
     def ingredient(self, slot: str) -> Json:
         """The schema of `conf/<slot>/*.yaml`; what it leaves out a recipe may give.
@@ -85,11 +86,9 @@ class Schemas:
         wanted = named or [hint for argument in arguments for hint in _entries(argument.hint)]
         fitting = [hint for hint in wanted if any(map(self._fits, slots_in(hint)))]
         options = _distinct(option for hint in fitting for option in self._options(hint, complete=False))
-        body = {"anyOf": [option for option in options if option.get("type", "object") == "object"]}
-        return self._document(f"An ingredient for the slot {slot} of nemo_vfm", {"type": "object", **body})
-
-    def _document(self, title: str, body: Json) -> Json:
-        return {"$schema": DRAFT, "title": title, **body, "$defs": self.defs}
+        mappings = [option for option in options if option.get("type", "object") == "object"]
+        title = f"An ingredient for the slot {slot} of nemo_vfm"
+        return {"$schema": DRAFT, "title": title, "type": "object", "anyOf": mappings, "$defs": self.defs}
 
     def _root(self, name: str, *, complete: bool) -> Json:
         key = f"{'complete-' if complete else ''}root:{name}"
@@ -154,9 +153,18 @@ class Schemas:
         if get_origin(hint) is Literal:
             return [{"enum": list(get_args(hint))}]
         if hints.is_mapping(hint):
-            return [self._mapping(hint, complete=complete)]
+            key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
+            names = {"propertyNames": {"enum": known}} if (known := hints.choices(key)) else {}
+            allowed = {"properties": dict(self.more)} if self.more else {}
+            return [{"type": "object", "additionalProperties": self._within(inner, complete=complete), **names,
+                     **allowed, "not": {"required": [TARGET]}}]  # fmt: skip
         if hints.is_list(hint):
-            return [self._list(hint, complete=complete)]
+            items = [self._within(part, complete=complete) for part in get_args(hint)]
+            if not hints.is_fixed(hint):
+                return [{"type": "array", "items": items[0] if items else {}}]
+            same = len(_distinct(items)) == 1  # older readers do not know prefixItems
+            each = {"items": items[0]} if same else {"prefixItems": items} if items else {}
+            return [{"type": "array", "minItems": len(items), "maxItems": len(items), **each}]
         if hints.is_component(hint):
             return [self._slot(Slot(hint), complete=complete)] if self._fits(Slot(hint)) else []
         origin = get_origin(hint) or hint
@@ -170,22 +178,6 @@ class Schemas:
         """One schema for what stands inside a list or a mapping."""
         options = self._options(hint, complete=complete)
         return {"anyOf": [*options, _REFERENCE]} if options else {}
-
-    def _mapping(self, hint: Any, *, complete: bool) -> Json:
-        key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
-        names = {"propertyNames": {"enum": known}} if (known := hints.choices(key)) else {}
-        allowed = {"properties": dict(self.more)} if self.more else {}
-        return {"type": "object", "additionalProperties": self._within(inner, complete=complete), **names, **allowed,
-                "not": {"required": [TARGET]}}  # fmt: skip
-
-    def _list(self, hint: Any, *, complete: bool) -> Json:
-        parts = get_args(hint)
-        if not hints.is_fixed(hint):
-            return {"type": "array", "items": self._within(parts[0], complete=complete) if parts else {}}
-        items = [self._within(part, complete=complete) for part in parts]
-        same = len(_distinct(items)) == 1  # older readers do not know prefixItems
-        each = {"items": items[0]} if same else {"prefixItems": items} if items else {}
-        return {"type": "array", "minItems": len(parts), "maxItems": len(parts), **each}
 
     def _fits(self, slot: Slot) -> bool:
         return _is_lightnings(slot.kind) or bool(self.found.filling(slot.kind))

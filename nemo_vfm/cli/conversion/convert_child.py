@@ -96,32 +96,26 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
 
 
 def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:
-    """The tensors of a distributed checkpoint under the names that they have there."""
+    """The tensors of a distributed checkpoint under the names that they have there, or below `key`."""
+    from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import sha256_folder
     from nemo_vfm.models.convert.tensor_source import Unread
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file, tensor_file
 
-    names = _below(given.source.keys(), key)
+    there = list(given.source.keys())
+    if key is None:  # all but an optimizer's
+        names = {name: name for name in there if not name.startswith("optim")}
+    else:
+        names = {name.removeprefix(f"{key}."): name for name in there if name.startswith(f"{key}.")}
+    if not names:
+        words = ", ".join(sorted({name.partition(".")[0] for name in there})[:12])
+        raise UserError(f"there are no weights{f' below {key}' if key else ''}; it has {words or 'no tensors'}")
     others = [*sorted(set(given.source.keys()) - set(names.values())), *given.others]
     weights = Unread(names, given.source)
     digest = checkpoint_one_file.write(target / MODEL, weights, {})
     _write_about(target, source, given.format, sha256_folder(source), digest["sha256"], others)
     shapes = tensor_file.read_header(target / MODEL).shapes
     return _told(len(names), sum(math.prod(shape) for shape in shapes.values()), others)
-
-
-def _below(names: Sequence[str], key: str | None) -> dict[str, str]:
-    """Name here -> name there, of the weights: all but an optimizer's, or what is below `key`."""
-    from nemo_vfm.core.errors import UserError
-
-    if key is None:
-        found = {name: name for name in names if not name.startswith("optim")}
-    else:
-        found = {name.removeprefix(f"{key}."): name for name in names if name.startswith(f"{key}.")}
-    if not found:
-        words = ", ".join(sorted({name.partition(".")[0] for name in names})[:12])
-        raise UserError(f"there are no weights{f' below {key}' if key else ''}; it has {words or 'no tensors'}")
-    return found
 
 
 def _write_about(

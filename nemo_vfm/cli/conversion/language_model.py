@@ -14,6 +14,7 @@ from nemo_vfm.cli.conversion.model_folder import DTYPES, INGREDIENT, write_in
 from nemo_vfm.cli.conversion.run_weights import run_of
 
 if TYPE_CHECKING:
+    from nemo_vfm.core.types.encoders import Tokenizer
     from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.gpt import GPT
 
@@ -23,12 +24,7 @@ _BESIDE = ("chat_template.jinja",)
 
 
 def convert_in(source: Path, target: Path) -> str:
-    """Write what `start_from` takes, the model that fits, and the tokenizer; one sentence about it.
-
-    Args:
-        source: a folder of transformers.
-        target: where `model.safetensors`, `convert.json`, the ingredient and `tokenizer/` are to lie.
-    """
+    """Write the weights of a folder of transformers, its model as an ingredient and its tokenizer; one sentence."""
     from nemo_vfm.core.storage.files import write_json
     from nemo_vfm.models.convert.gpt_folder import GENERATION, generation_of
     from nemo_vfm.models.convert.gpt_source import GptFolder
@@ -63,13 +59,18 @@ def convert_out(
 
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.gpt_folder import write_gpt
+    from nemo_vfm.models.convert.gpt_source import is_language_model
     from nemo_vfm.parallel.checkpoint import checkpoint
     from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
-    known = _known(source, trust, allow_host)
-    length, folder = most_tokens or known.most_tokens, tokenizer or known.tokenizer
+    if not (source / INGREDIENT).is_file() and is_language_model(source):
+        raise UserError(f"{source} is already a transformers folder; without --to it is converted to ours")
+    known = known_model(source, trust, allow_host, "can be written for transformers")
+    own = known.tokenizer.folder if isinstance(known.tokenizer, FolderTokenizer) else None
+    length, folder = most_tokens or known.most_tokens, tokenizer or own
     if length is None:
         raise UserError(f"{source} does not define the length of its texts; give --most-tokens, such as 4096")
     saved = checkpoint.found(source)
@@ -90,48 +91,38 @@ class KnownModel:
 
     model: "GPT"  #: without weights
     most_tokens: int | None  #: of a text; None where it is not said
-    tokenizer: Path | None  #: its folder; None where none is named
+    tokenizer: "Tokenizer | None"  #: None where none is named
     generation: Path | None = None  #: where its generation_config.json lies, if there is no tokenizer to lie beside
 
 
-def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> KnownModel:
-    if (source / INGREDIENT).is_file():
-        return converted_model(source)
+def known_model(source: Path, trust: Sequence[str], allow_host: Sequence[str], purpose: str) -> KnownModel:
+    """What `convert_in` wrote, or the recipe of a run, says of a language model; `purpose` ends "only they can ..."."""
     import torch
 
+    from nemo_vfm.config import read_values
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.explain.step_report import training
-    from nemo_vfm.models.convert.gpt_source import is_language_model
-
-    if is_language_model(source):
-        raise UserError(f"{source} is already a transformers folder; without --to it is converted to ours")
+    from nemo_vfm.core.storage.files import read_json
+    from nemo_vfm.core.types.encoders import Tokenizer
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from nemo_vfm.explain.step_report import training
     from nemo_vfm.models.gpt import GPT
 
+    if (source / INGREDIENT).is_file():
+        settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
+        with torch.device("meta"):
+            model = _built(settings)
+        length, folder = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
+        if folder.is_dir():
+            return KnownModel(model, length, FolderTokenizer(folder=folder))
+        return KnownModel(model, length, None, source)
     job, _, _ = training(run_of(source), trust, allow_host)
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, GPT):
-        raise UserError(
-            f"{source} trained a {type(model).__name__}; only language models can be written for transformers"
-        )
+        raise UserError(f"{source} trained a {type(model).__name__}; only language models {purpose}")
     tokenizer = getattr(job.data, "tokenizer", None)
     return KnownModel(model, getattr(job.data, "sequence_length", None),
-                  tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None)  # fmt: skip
-
-
-def converted_model(source: Path) -> KnownModel:
-    """What `convert_in` wrote: the model without weights, and where its tokenizer lies."""
-    import torch
-
-    from nemo_vfm.config import read_values
-    from nemo_vfm.core.storage.files import read_json
-
-    settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
-    with torch.device("meta"):
-        model = _built(settings)
-    length, tokenizer = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
-    return KnownModel(model, length, tokenizer) if tokenizer.is_dir() else KnownModel(model, length, None, source)
+                      tokenizer if isinstance(tokenizer, Tokenizer) else None)  # fmt: skip
 
 
 def _built(value: Any) -> Any:

@@ -3,7 +3,6 @@
 Weights are read one at a time, so a whole model never has to fit into memory.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
@@ -47,12 +46,15 @@ def write_in(
     lines = [f"_target_: {kind}", *_lines(arguments, "")]
     printable = "".join(letter for letter in name if letter.isprintable())
     write_text(target / INGREDIENT, "\n".join([f"# Converted from {printable} ({library}).", *lines, ""]))
+    tensors = report(weights)
     write_json(target / checkpoint_one_file.ABOUT, {
         "schema": "nemo_vfm.convert/1",
         "source": {"name": name, "format": library, "sha256": source.result(), **about},
-        "model_sha256": written["sha256"], "not_carried_over": [], "tensors": report(weights), **extra,
+        "model_sha256": written["sha256"], "not_carried_over": [], "tensors": tensors, **extra,
     })  # fmt: skip
-    return counted(report(weights))
+    renamed, joined = len(tensors["renamed"]), len(tensors["joined"])
+    return (f"{tensors['taken']} tensors taken: {renamed} renamed, {tensors['taken'] - renamed} joined into {joined}; "
+            f"{len(tensors['left'])} left, {len(tensors['missing'])} missing")  # fmt: skip
 
 
 def report(weights: "SourceFolder") -> dict[str, "Json"]:
@@ -65,14 +67,6 @@ def report(weights: "SourceFolder") -> dict[str, "Json"]:
         "joined": {own: list(names) for own, names in sources.items() if len(names) > 1},
         "left": weights.left(), "missing": [],
     }  # fmt: skip
-
-
-def counted(tensors: Mapping[str, "Json"]) -> str:
-    """The report's counts in one line."""
-    numbers = Counter({key: len(tensors[key]) for key in ("renamed", "joined", "left", "missing")})
-    joined = tensors["taken"] - numbers["renamed"]
-    return (f"{tensors['taken']} tensors taken: {numbers['renamed']} renamed, {joined} joined "
-            f"into {numbers['joined']}; {numbers['left']} left, {numbers['missing']} missing")  # fmt: skip
 
 
 def _lines(values: Mapping[str, "Json"], indent: str) -> Iterator[str]:

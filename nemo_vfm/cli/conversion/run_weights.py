@@ -16,7 +16,6 @@ def write_one_file(source: Path, target: Path, group: str | None) -> str:
 
     Args:
         source: a run folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint.
-        target: where `model.safetensors` and `convert.json` are to lie.
         group: model, ema or optimizer; None takes ema where there is one, else model.
     """
     from nemo_vfm.core.errors import UserError

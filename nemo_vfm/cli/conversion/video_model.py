@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 def convert_in(source: Path, target: Path) -> str:
     """Write the weights for `start_from` and the matching `model` ingredient; return a summary.
 
-    Args:
-        source: a diffusers pipeline folder, its transformer folder, or a folder of Wan's own programs.
-        target: the output folder of `model.safetensors`, `convert.json` and the ingredient.
+    `source` is a diffusers pipeline folder, its transformer folder, or a folder of Wan's own programs.
     """
     from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder
     from nemo_vfm.models.convert.video.wan_native import WanWeights, is_wan_folder

@@ -265,16 +265,15 @@ def _guarded(check: Callable[[], Finding | Iterable[Finding]]) -> list[Finding]:
 
 
 def _probe(probe: Probe, behind: "Future[Finding] | None", run_probe: Callable[[str], Answer]) -> Finding:
-    def found(answer: Answer) -> Finding:
-        install = line_of_extras([probe.extra]) if probe.extra else ""
-        hint = "" if answer.state == "ok" else install + probe.hint
-        return Finding(probe.group, probe.name, answer.state, answer.detail, hint, probe.needed)
-
     if not available(probe.module):
-        return found(Answer("missing", f"{probe.module} is not installed"))
-    if behind is not None and (before := behind.result()).state != "ok":
-        return found(Answer("missing", f"needs a working {before.name}"))
-    return found(run_probe(probe.probe))
+        answer = Answer("missing", f"{probe.module} is not installed")
+    elif behind is not None and (before := behind.result()).state != "ok":
+        answer = Answer("missing", f"needs a working {before.name}")
+    else:
+        answer = run_probe(probe.probe)
+    install = line_of_extras([probe.extra]) if probe.extra else ""
+    hint = "" if answer.state == "ok" else install + probe.hint
+    return Finding(probe.group, probe.name, answer.state, answer.detail, hint, probe.needed)
 
 
 def _optional_packages() -> Iterator[Finding]:

@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 
 #: ok; low: works, but too little of it; missing: not there; broken: there, and does not work.
 State = Literal["ok", "low", "missing", "broken"]
-
-
 LIMIT_S = 60.0
-
-
 _MARK = "nemo_vfm doctor answers: "
-
-
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _LEVELS = (60, 190)  # grey values of the two frames
 _SIDE_PX = 64
@@ -80,7 +74,6 @@ def _died(status: int, complaints: str) -> Answer:
 
 def answer(name: str) -> Answer:
     """Run a probe here."""
-
     try:
         return Answer("ok", PROBES[name]())
     except MissingPackage as error:

@@ -48,9 +48,7 @@ class Migration:
 def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> Migration:
     """Read a file and decide what becomes of each of its keys.
 
-    Args:
-        form: the name of its format; recognised if empty.
-        kind: what it trains; told from its classes if None.
+    Its format and what it trains are told from its keys where `form` is empty or `kind` None.
 
     Raises:
         UserError: it cannot be read, or what it is cannot be told.

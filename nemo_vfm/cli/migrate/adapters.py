@@ -22,9 +22,7 @@ _DEFAULTS = {"lora_rank": 8, "lora_alpha": 32}  # of AutoModel's PeftConfig
 def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...]]) -> None:
     """Adapters of the linears that the file chooses; nothing where it asks for none.
 
-    Args:
-        model: of one block, like the one that is trained.
-        theirs: what each of its linears is called there, one name for each projection.
+    `model` is one block of the model that is trained; `theirs`, the names of each of its linears' projections there.
     """
     if not asked(draft):
         return
@@ -38,10 +36,23 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
         draft.differ("single blocks get adapters here that they do not have in the original")
     draft.put("weights.adapters._target_", f"{_ADAPTER}.LowRankAdapter")
     draft.put("weights.adapters.method", "dora" if draft.get("dora") is True else "lora")
+    sizes = {"lora_rank": ("rank", draft.whole("lora_rank")), "lora_alpha": ("alpha", draft.number("lora_alpha"))}
     for place, names in chosen.items():
-        _put_target(draft, model, place, names, theirs[_BLOCK.sub(r"\1.0.", _first(place))])
-    for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
-        if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
+        key = "_".join(part for part in re.split(r"\W+", place) if part not in ("", "blocks"))
+        target = f"weights.adapters.targets.{key}"
+        all_names, parts = theirs[_BLOCK.sub(r"\1.0.", _first(place))], projections_of(model, _first(place)).names
+        draft.put(f"{target}._target_", f"{_ADAPTER}.AdapterTarget")
+        draft.put(f"{target}.modules", place)
+        for fact, (argument, value) in sizes.items():
+            draft.put(f"{target}.{argument}", value or _DEFAULTS[fact])
+        if len(all_names) > 1 and parts == (WHOLE,):
+            called = ", ".join(name.rpartition(".")[2] for name in all_names)
+            draft.differ(f"one adapter replaces those of {called}, which share one linear here")
+        elif len(names) < len(all_names):
+            own = tuple(part for part, name in zip(parts, all_names, strict=True) if name in names)
+            draft.put(f"{target}.parts", own)
+    for fact, (argument, value) in sizes.items():
+        if value:
             draft.agree(fact, f"weights.adapters.targets.*.{argument}")
         else:
             draft.leave(fact, f"it is not a number above zero; the original's default, {_DEFAULTS[fact]}, is used")
@@ -64,10 +75,16 @@ def asked(draft: Draft) -> bool:
 def _chosen(draft: Draft, theirs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Pattern of ours -> the names there, of block 0, that the file chooses."""
     found: dict[str, tuple[str, ...]] = {}
+    excluded, targets = _patterns(draft, "lora_excluded"), _patterns(draft, "lora_targets") or ["*_proj"]
     for ours, names in theirs.items():
         for block in ("*", *_numbers(draft)):
-            if names_chosen := tuple(name for name in names if _is_chosen(draft, _BLOCK.sub(rf"\1.{block}.", name))):
-                found[_BLOCK.sub(rf"\1.{block}.", ours)] = names_chosen
+            here = {name: _BLOCK.sub(rf"\1.{block}.", name) for name in names}
+            fitting = [name for name in names if any(_fits(one, here[name]) for one in excluded or targets)]
+            chosen = [name for name in names if (name in fitting) != bool(excluded)]  # an exclusion takes the others
+            if draft.get("lora_all") is True:
+                chosen = list(names)
+            if chosen:
+                found[_BLOCK.sub(rf"\1.{block}.", ours)] = tuple(chosen)
                 if block == "*":
                     break
     return found
@@ -77,14 +94,6 @@ def _numbers(draft: Draft) -> list[str]:
     """Numbers of blocks that a pattern may name."""
     texts = " ".join([*_patterns(draft, "lora_targets"), *_patterns(draft, "lora_excluded")])
     return sorted(set(re.findall(r"\b(?:blocks|layers)\.(\d{1,4})\b", texts)), key=int)
-
-
-def _is_chosen(draft: Draft, name: str) -> bool:
-    if draft.get("lora_all") is True:
-        return True
-    if excluded := _patterns(draft, "lora_excluded"):
-        return not any(_fits(pattern, name) for pattern in excluded)
-    return any(_fits(pattern, name) for pattern in _patterns(draft, "lora_targets") or ["*_proj"])
 
 
 def _patterns(draft: Draft, fact: str) -> list[str]:
@@ -98,33 +107,13 @@ def _fits(pattern: str, name: str) -> bool:
     return re.fullmatch(wild if "*" in pattern else rf"(?:.*\.)?{wild}", name) is not None
 
 
-def _put_target(draft: Draft, model: nn.Module, place: str, names: tuple[str, ...], all_names: tuple[str, ...]) -> None:
-    key = "_".join(part for part in re.split(r"\W+", place) if part not in ("", "blocks"))
-    parts = projections_of(model, _first(place)).names
-    draft.put(f"weights.adapters.targets.{key}._target_", f"{_ADAPTER}.AdapterTarget")
-    draft.put(f"weights.adapters.targets.{key}.modules", place)
-    for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
-        value = draft.whole(fact) if fact == "lora_rank" else draft.number(fact)
-        draft.put(f"weights.adapters.targets.{key}.{argument}", value or _DEFAULTS[fact])
-    if len(all_names) > 1 and parts == (WHOLE,):
-        called = ", ".join(name.rpartition(".")[2] for name in all_names)
-        draft.differ(f"one adapter replaces those of {called}, which share one linear here")
-    elif len(names) < len(all_names):
-        chosen = tuple(part for part, name in zip(parts, all_names, strict=True) if name in names)
-        draft.put(f"weights.adapters.targets.{key}.parts", chosen)
-
-
 def _first(place: str) -> str:
     """The name of a linear of the model of one block."""
     return re.sub(r"^blocks\.[^.]+\.", "blocks.0.", place)
 
 
 def put_folder(draft: Draft, kind: str) -> None:
-    """The fact `pretrained` as a folder.
-
-    Args:
-        kind: whose folder it has to be, for the note.
-    """
+    """The fact `pretrained` as a folder; `kind` says in notes whose folder it has to be."""
     name = draft.get("pretrained")
     if not is_path(name):
         draft.put("base", "???", f"a folder {kind}")

@@ -30,7 +30,6 @@ FLOW_DEFAULTS: dict[str, Value] = {"shift": 3.0, "sampling": "logit_normal", "mi
 _DEGREES = {"tp_size": "tensor", "cp_size": "context", "pp_size": "pipeline", "dp_size": "data_ranks",
             "dp_replicate_size": "replicate", "sequence_parallel": "sequence",
             "activation_checkpointing": "recompute"}  # fmt: skip
-
 AUTOMODEL = Format(
     name="automodel",
     title="AutoModel",

@@ -23,7 +23,6 @@ MEGATRON = {
 #: What of them has no place in a plan.
 OTHERS = ("expert_model_parallel_size", "expert_tensor_parallel_size", "pipeline_dtype")
 MEMORY = "recomputation covers whole blocks or nothing (engine.recompute); there is nothing else to choose"
-
 DFM = Format(
     name="dfm",
     title="DFM",

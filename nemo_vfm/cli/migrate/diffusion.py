@@ -76,7 +76,11 @@ def _data(draft: Draft) -> None:
     draft.put("data._target_", "nemo_vfm.data.sources.shard_data.ShardData")
     data_path = draft.get("data_path")
     path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
-    written = _written(draft)
+    written = _ENCODED  # what writes shards that the model reads
+    if "InChannels" in str(draft.values.get("task.frame_conditioning._target_")) and "base" in draft.values:
+        written = _PIXELS
+    elif "base" in draft.values:
+        written = _ENCODED_BY.format(_CODEC_AND_TEXT.format(draft.values["base"]))
     draft.put("data.shards", "???", written)
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
         draft.leave("data_path", "set one folder of shards: data.shards=DIR")
@@ -97,15 +101,6 @@ def _data(draft: Draft) -> None:
     draft.carry_or_leave("shuffle", "data.shuffle", draft.flag("shuffle"), "samples are shuffled unless this is false")
     if draft.number("val_every"):
         draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
-
-
-def _written(draft: Draft) -> str:
-    """What writes shards that the model reads."""
-    if "base" not in draft.values:
-        return _ENCODED
-    if "InChannels" in str(draft.values.get("task.frame_conditioning._target_")):
-        return _PIXELS
-    return _ENCODED_BY.format(_CODEC_AND_TEXT.format(draft.values["base"]))
 
 
 def _shape(draft: Draft) -> None:
@@ -144,7 +139,23 @@ def _model(draft: Draft) -> None:
     draft.choices["model"] = "dit_s"
     draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which stands in for the VAE")
     draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which stands in for the text encoder")
-    _known_size(draft)
+    name = str(draft.get("model_class")).rpartition(".")[2]
+    if name in PRESETS:
+        draft.choose("model_class", "model", PRESETS[name])
+    elif name in SIZES:
+        for key, value in zip(("width", "depth", "heads"), SIZES[name], strict=True):
+            draft.put(f"model.{key}", value)
+        why = "a DiT of that width, depth and number of heads, with our blocks"
+        draft.agree("model_class", "model.width, depth, heads", why)
+    else:
+        draft.leave("model_class", "dit_s replaces their model; model=dit_xl is larger")
+    if "pretrained" in draft.facts:
+        draft.differ("by its name their pretrained model is neither a Wan nor a Cosmos, and no other video or image "
+                     "model is read: one of our DiTs replaces it, with random weights")  # fmt: skip
+    elif name not in PRESETS:
+        draft.differ("one of our DiTs replaces their network")
+    draft.leave("pretrained", "only pretrained weights of Wan and Cosmos are read, and this name is neither; if it is "
+                "one of them, see recipes/world_model/full.yaml")  # fmt: skip
     for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
         if draft.whole(fact):
             draft.carry(fact, address, draft.whole(fact))
@@ -162,29 +173,6 @@ def _model(draft: Draft) -> None:
         draft.leave(fact, "it concerns pretrained weights, and the DiT used instead begins with random ones")
     if asked(draft):
         draft.differ("adapters need pretrained weights, so all weights of the DiT are trained")
-
-
-def _known_size(draft: Draft) -> None:
-    name = str(draft.get("model_class")).rpartition(".")[2]
-    if name in PRESETS:
-        draft.choose("model_class", "model", PRESETS[name])
-    elif name in SIZES:
-        for key, value in zip(("width", "depth", "heads"), SIZES[name], strict=True):
-            draft.put(f"model.{key}", value)
-        draft.agree(
-            "model_class",
-            "model.width, depth, heads",
-            "a DiT of that width, depth and number of heads, with our blocks",
-        )
-    else:
-        draft.leave("model_class", "dit_s replaces their model; model=dit_xl is larger")
-    if "pretrained" in draft.facts:
-        draft.differ("by its name their pretrained model is neither a Wan nor a Cosmos, and no other video or image "
-                     "model is read: one of our DiTs replaces it, with random weights")  # fmt: skip
-    elif name not in PRESETS:
-        draft.differ("one of our DiTs replaces their network")
-    draft.leave("pretrained", "only pretrained weights of Wan and Cosmos are read, and this name is neither; if it is "
-                "one of them, see recipes/world_model/full.yaml")  # fmt: skip
 
 
 def _text_encoder(draft: Draft) -> None:
@@ -226,26 +214,20 @@ def _flow(draft: Draft, published: str) -> None:
         draft.differ("their loss weight by noise level does not exist here, so the loss is not weighted")
         for fact in ("loss_weighting", "loss_scheme"):
             draft.leave(fact, "loss weights are linear or absent here, so the loss is not weighted by noise level")
-    _range(draft)
+    if "task.objective.drawn" not in draft.values:  # a part of the path; a stage says it itself
+        ends = [end for end in (draft.facts.get("sigma_min", 0), draft.facts.get("sigma_max", 1))
+                if isinstance(end, int | float) and not isinstance(end, bool)]  # fmt: skip
+        part = len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1
+        if part and ends != [0, 1]:
+            draft.differ(REDRAWN)
+            draft.put("task.objective.drawn", (float(ends[0]), float(ends[1])))
+        for fact in ("sigma_min", "sigma_max"):
+            if part:
+                draft.agree(fact, "task.objective.drawn")
+            else:
+                draft.leave(fact, "they are not two values between 0 and 1, so the whole path is learned")
     draft.leave("timesteps", "noise levels are continuous, not numbered")
     draft.leave("parameterization", "flow matching learns the velocity; no objective here predicts noise")
-
-
-def _range(draft: Draft) -> None:
-    """A part of the path; a stage says it itself."""
-    if "task.objective.drawn" in draft.values:
-        return
-    ends = [end for end in (draft.facts.get("sigma_min", 0), draft.facts.get("sigma_max", 1))
-            if isinstance(end, int | float) and not isinstance(end, bool)]  # fmt: skip
-    part = len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1
-    if part and ends != [0, 1]:
-        draft.differ(REDRAWN)
-        draft.put("task.objective.drawn", (float(ends[0]), float(ends[1])))
-    for fact in ("sigma_min", "sigma_max"):
-        if part:
-            draft.agree(fact, "task.objective.drawn")
-        else:
-            draft.leave(fact, "they are not two values between 0 and 1, so the whole path is learned")
 
 
 def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:

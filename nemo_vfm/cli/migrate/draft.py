@@ -18,11 +18,7 @@ _DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
 _LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")
 _LANGUAGE_SECTIONS = {"packed_sequence", "model.tokenizer", "model.encoder_seq_length"}
 _SPEECH = re.compile(r"collections\.(?:asr|tts|audio|slu|speech\w*|speaker\w*)\.")
-
-
 Kind = Literal["diffusion", "language", "lightning"]
-
-
 Verdict = Literal["carried", "changed", "left"]
 
 
@@ -129,14 +125,14 @@ class Format:
 
     def fact(self, path: str) -> str:
         """The fact that a key holds; empty where it holds none."""
-        return next((fact for pattern, fact in self.taken.items() if _fits(pattern, path)), "")
+        return next((fact for pattern, fact in self.taken.items() if _pattern(pattern).fullmatch(path)), "")
 
     def reason(self, key: Key) -> str:
         """Why a key without a fact is left behind."""
         path = key.path
         if key.secret:
             return "secrets come from the environment only, never from a recipe"
-        return next((why for pattern, why in self.left.items() if _fits(pattern, path)), UNKNOWN)
+        return next((why for pattern, why in self.left.items() if _pattern(pattern).fullmatch(path)), UNKNOWN)
 
 
 def recognised(keys: Sequence[Key]) -> str:
@@ -172,7 +168,3 @@ def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
 def _pattern(text: str) -> re.Pattern[str]:
     words = {"**": r".+", "*": r"[^.]+"}
     return re.compile(r"\.".join(words.get(part, re.escape(part).replace(r"\*", r"[^.]*")) for part in text.split(".")))
-
-
-def _fits(pattern: str, path: str) -> bool:
-    return _pattern(pattern).fullmatch(path) is not None

@@ -18,10 +18,8 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_VALUES = 5000
 _MIN_SECRET = 6  # characters; a shorter text stands in too many places that are none of its business
-
 Plain: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Plain | tuple[Plain, ...]
-
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INT = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,30})")  # what begins with 0 is octal to some readers: a text here
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]{0,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
@@ -130,13 +128,20 @@ class _Reader:
             key, node = self._node(event, depth + 1), self._node(next(self._events), depth + 1)
             if isinstance(key.body, list | dict):
                 raise UserError(f"{self._name}:{key.line}: a key is a single value")
-            if key.body == "<<":
-                merged |= _below(node)
+            if key.body == "<<":  # a mapping, or a list of them of which the first goes before the others
+                for part in reversed(node.body) if isinstance(node.body, list) else [node]:
+                    merged |= part.body if isinstance(part.body, dict) else {}
             elif str(key.body) in found:
                 raise UserError(f"{self._name}:{key.line}: {key.body} is given twice in one mapping; keep one of them")
             else:
                 found[str(key.body)] = node
-        return _with_target(merged | found)
+        found = merged | found
+        named = found.get("__fn_or_cls__")
+        if named is None or not isinstance(named.body, dict) or not {"module", "name"} <= named.body.keys():
+            return found
+        # Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`.
+        words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
+        return {"_target_": words} | {key: node for key, node in found.items() if key != "__fn_or_cls__"}
 
 
 def plain(text: str) -> Plain:
@@ -151,23 +156,6 @@ def plain(text: str) -> Plain:
         return text
     number = float(text.replace("_", ""))
     return number if math.isfinite(number) else text
-
-
-def _below(node: _Node) -> dict[str, _Node]:
-    """What `<<` stands for: a mapping, or a list of them of which the first goes before the others."""
-    if isinstance(node.body, list):
-        parts = [part.body for part in reversed(node.body) if isinstance(part.body, dict)]
-        return {key: value for part in parts for key, value in part.items()}
-    return dict(node.body) if isinstance(node.body, dict) else {}
-
-
-def _with_target(found: dict[str, _Node]) -> dict[str, _Node]:
-    """Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`, as `_target_`."""
-    named = found.get("__fn_or_cls__")
-    if named is None or not isinstance(named.body, dict) or not {"module", "name"} <= named.body.keys():
-        return found
-    words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
-    return {"_target_": words} | {key: node for key, node in found.items() if key != "__fn_or_cls__"}
 
 
 def _flat(node: _Node, path: str) -> Iterator[Key]:

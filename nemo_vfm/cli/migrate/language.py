@@ -59,14 +59,6 @@ _NAMES = {
     r"llama-?3-70b": "Llama3Config70B", r"llama-?2-7b": "Llama2Config7B", r"llama-?2-13b": "Llama2Config13B",
     r"llama-?2-70b": "Llama2Config70B",
 }  # fmt: skip
-
-
-def class_of(checkpoint: str) -> str:
-    """The class of theirs whose sizes a checkpoint has, by its name; empty where it is none of these."""
-    name = checkpoint.replace("Meta-", "").replace("meta-", "").replace("_", "-")
-    return next((known for like, known in _NAMES.items() if re.search(like, name, re.IGNORECASE)), "")
-
-
 _FAMILIES = ", ".join(name.removesuffix("ForCausalLM") for name in FAMILIES)
 _KNOWN = re.compile(r"llama|mistral|ministral|qwen-?[23]|qwq|nemotron-?[34]|minitron|gemma-?3|phi-?[34]", re.IGNORECASE)
 #: Of these families, models of another kind: other mixtures of experts, of images, of states.
@@ -169,18 +161,18 @@ def _without_weights(draft: Draft) -> None:
 def _known(draft: Draft) -> None:
     """A class or the name of a checkpoint that stands for a published model."""
     name = str(draft.get("model_class")).rpartition(".")[2]
-    found = name if name in PRESETS or name in SIZES else class_of(str(draft.get("pretrained")))
+    if name in PRESETS or name in SIZES:
+        found = name
+    else:  # the class of theirs whose sizes a checkpoint has, by its name
+        checkpoint = str(draft.get("pretrained")).replace("Meta-", "").replace("meta-", "").replace("_", "-")
+        found = next((known for like, known in _NAMES.items() if re.search(like, checkpoint, re.IGNORECASE)), "")
     fact = "model_class" if found == name else "pretrained"
     draft.leave("model_class", "its sizes are not known here; you must set them, unless other keys do")
     draft.leave("pretrained", "its sizes are not known here by this name; you must set them, unless other keys do")
     if found in PRESETS:
         del draft.values["model._target_"]
-        draft.choose(
-            fact,
-            "model",
-            PRESETS[found],
-            "its sizes; load their weights with weights.start_from" if fact == "pretrained" else "",
-        )
+        why = "its sizes; load their weights with weights.start_from" if fact == "pretrained" else ""
+        draft.choose(fact, "model", PRESETS[found], why)
     elif found:
         size = SIZES[found]
         for key in ("width", "depth", "heads", "groups", "mlp_hidden", "tied"):
@@ -200,19 +192,23 @@ def _known(draft: Draft) -> None:
 
 
 def _blocks(draft: Draft) -> None:
-    _norm(draft)
+    norm, eps = str(draft.get("norm")).lower(), draft.number("norm_eps")
+    if norm in ("layernorm1p", "rmsnorm"):
+        draft.carry("norm", "model.norm", norm)
+    elif norm == "layernorm":
+        draft.change("norm", "model.norm", "layernorm1p", "the same function, whose scale is kept less 1")
+    else:
+        _stand_in(draft, "norm", "layernorm1p", "LayerNorm by default, as theirs; rmsnorm is the other")
+    eps = float(eps) if eps is not None and eps <= 1 else None
+    draft.carry_or_leave("norm_eps", "model.eps", eps, "it is not a number between 0 and 1, so 1e-5 is used")
     given_name = str(draft.get("activation")).rpartition(".")[2].lower()
     gated = draft.get("gated") is True and given_name in ("silu", "swish")
     if kind := "swiglu" if gated else _ACTIVATIONS.get(given_name):
         draft.carry("activation", "model.activation", kind)
         draft.agree("gated", "model.activation")
     else:
-        _stand_in(
-            draft,
-            "activation",
-            "gelu",
-            "gelu by default, as in the original; swiglu and squared_relu are the alternatives",
-        )
+        why = "gelu by default, as in the original; swiglu and squared_relu are the alternatives"
+        _stand_in(draft, "activation", "gelu", why)
         draft.leave("gated", "swiglu is gated, the others are not")
     for fact in ("bias", "qkv_bias", "qk_norm", "dropout"):
         value = draft.get(fact)
@@ -222,19 +218,6 @@ def _blocks(draft: Draft) -> None:
             draft.agree(fact, "model", f"there is no {fact} here either")
         else:
             draft.leave(fact, f"blocks have no {fact} here")
-
-
-def _norm(draft: Draft) -> None:
-    given_name = str(draft.get("norm")).lower()
-    if given_name in ("layernorm1p", "rmsnorm"):
-        draft.carry("norm", "model.norm", given_name)
-    elif given_name == "layernorm":
-        draft.change("norm", "model.norm", "layernorm1p", "the same function, whose scale is kept less 1")
-    else:
-        _stand_in(draft, "norm", "layernorm1p", "LayerNorm by default, as theirs; rmsnorm is the other")
-    eps = draft.number("norm_eps")
-    eps = float(eps) if eps is not None and eps <= 1 else None
-    draft.carry_or_leave("norm_eps", "model.eps", eps, "it is not a number between 0 and 1, so 1e-5 is used")
 
 
 def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:

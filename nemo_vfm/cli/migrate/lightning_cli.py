@@ -206,20 +206,15 @@ def _logger(draft: Draft, key: Key, path: str, classes: dict[str, Value]) -> Non
 def _option(draft: Draft, key: Key, name: str) -> None:
     """An argument of the Trainer."""
     value = _PRECISIONS.get(str(key.value)) if name == "precision" else None
+    listed = isinstance(key.value, tuple) and key.value and all(type(one) is int for one in key.value)
     if value is not None:
         draft.change(key.path, "trainer.precision", value, "Lightning's longer name for it")
-    elif _stands_beside(name, key.value):
+    elif type(key.value) is _BESIDE.get(name) or (name == "devices" and (key.value == "auto" or listed)):
         draft.carry(key.path, name)
     elif name.partition(".")[0] in _options() and not re.search(r"\.(?:class_path|init_args)", name):
         draft.carry(key.path, f"trainer.{name}")
     else:
         draft.leave(key.path, _LEFT.get(f"trainer.{name.partition('.')[0]}", UNKNOWN))
-
-
-def _stands_beside(name: str, value: Value) -> bool:
-    if name == "devices" and isinstance(value, tuple):
-        return bool(value) and all(type(one) is int for one in value)
-    return name in _BESIDE and (type(value) is _BESIDE[name] or (name == "devices" and value == "auto"))
 
 
 @cache

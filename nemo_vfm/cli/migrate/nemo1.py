@@ -45,7 +45,6 @@ _KERNELS = (
     "apply_rope_fusion",
 )
 DDPM = "flow matching adds noise along a straight path, which has no such number"
-
 _TRAINING = {  # the same words under `model` and at the root
     "optim.name": "optimizer",
     "optim._target_": "optimizer",
@@ -63,7 +62,6 @@ _TRAINING = {  # the same words under `model` and at the root
     "optim.sched.hold_steps": "hold_steps",
     "optim.sched.constant_steps": "hold_steps",
 }
-
 NEMO1 = Format(
     name="nemo1",
     title="NeMo 1",

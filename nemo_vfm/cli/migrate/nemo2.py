@@ -17,7 +17,6 @@ from nemo_vfm.cli.migrate.dfm_format import MEGATRON, MEMORY, OTHERS
 from nemo_vfm.cli.migrate.draft import Format
 
 CLASS = "our recipe names the class"
-
 NEMO2 = Format(
     name="nemo2",
     title="NeMo 2",

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migration
 from nemo_vfm.cli.migrate.draft import UNKNOWN, Draft
-from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
+from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.lightning_cli import trust_words
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.plan.plan import AXES
 
 _MOST = 20  # keys that are told of one reason
-
-
 _ORDER = ("_target_", "base", "start_from", "weights", "module", "data", "task", "model", "parallel", "optimizer",
           "lr_scheduler", "schedule", "engine", "precision", "loop", "trainer", "accelerator", "devices", "num_nodes",
           "strategy", "callbacks", "loggers", "seed", "initial_seed")  # fmt: skip
@@ -33,11 +31,7 @@ _WHAT = {
 
 
 def recipe_text(migrated: Migration, source: str, place: str) -> str:
-    """The file to write at `place`.
-
-    Args:
-        place: what the user types to run it.
-    """
+    """The file to write; `place` is what the user types to run it."""
     draft = migrated.draft
     counts = {verdict: len(migrated.of(verdict)) for verdict in ("carried", "changed", "left")}
     gaps = trust_words(draft)
@@ -88,11 +82,6 @@ def shown_line(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def shown_value(key: Key) -> str:
-    """A key's value as it may stand in a comment; never a secret."""
-    return "(not shown)" if key.secret else shown(key.value, key.path)
-
-
 def shown(value: Value, path: str = "") -> str:
     """A text as it may stand in a comment: on one line, and cut."""
     if isinstance(value, tuple):
@@ -122,43 +111,37 @@ def _lines(node: dict[str, object], migrated: Migration, path: str, depth: int) 
             yield f"{indent}{text_of(key)}:", ""
             yield from _lines(value, migrated, address, depth + 1)
         else:
-            yield f"{indent}{text_of(key)}: {_text(value)}", _comment(migrated, address)
+            # Where it came from, or why it stands there.
+            fact = migrated.draft.origins.get(address)
+            paths = [one.key.path for one in migrated.entries if fact and migrated.form.fact(one.key.path) == fact]
+            comment = filter(None, [*map(shown, paths[:1]), migrated.draft.notes.get(address, "")])
+            yield f"{indent}{text_of(key)}: {_flow(value, in_list=False)}", "; ".join(comment)
 
 
-def _flow(value: object) -> str:
-    if not isinstance(value, dict):
-        return text_of(value, in_list=True) if isinstance(value, str) else _text(value)
-    if list(value) == [str(number) for number in range(len(value))]:
-        return f"[{', '.join(map(_flow, value.values()))}]"
-    return f"{{{', '.join(f'{text_of(key, in_list=True)}: {_flow(below)}' for key, below in value.items())}}}"
-
-
-def _text(value: object) -> str:
+def _flow(value: object, *, in_list: bool = True) -> str:
+    """A value on one line; a mapping whose keys count from 0 is a list."""
+    if isinstance(value, dict) and list(value) == [str(number) for number in range(len(value))]:
+        value = tuple(value.values())
     if isinstance(value, tuple):
-        return f"[{', '.join(text_of(part, in_list=True) for part in value)}]"
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{text_of(key, in_list=True)}: {_flow(below)}' for key, below in value.items())}}}"
     if isinstance(value, float):
         return f"{value!r}"
     assert value is None or isinstance(value, bool | int | str)
-    return text_of(value)
-
-
-def _comment(migrated: Migration, address: str) -> str:
-    """Where a value came from, or why it stands there."""
-    fact = migrated.draft.origins.get(address)
-    paths = [entry.key.path for entry in migrated.entries if fact and migrated.form.fact(entry.key.path) == fact]
-    parts = [*(shown(path) for path in paths[:1]), migrated.draft.notes.get(address, "")]
-    return "; ".join(part for part in parts if part)
+    return text_of(value, in_list=in_list)
 
 
 def _account(migrated: Migration) -> str:
     """What was changed and what was not carried over, as comments; the original's values are not lost with it."""
     changed = [
-        f"#   {_said(entry)} -> {shown_line(entry.fate.where)}: {entry.fate.why}" for entry in migrated.of("changed")
+        f"#   {entry.key.line}: {_sentence(entry, ' = ')} -> {shown_line(entry.fate.where)}: {entry.fate.why}"
+        for entry in migrated.of("changed")
     ]
     left = [
         line
         for why, entries in by_reason(migrated.of("left")).items()
-        for line in (f"#   {why}", *(f"#     {_said(entry)}" for entry in entries))
+        for line in (f"#   {why}", *(f"#     {entry.key.line}: {_sentence(entry, ' = ')}" for entry in entries))
     ]
     blocks = (("Changed", changed), ("Not carried over", left))
     return "".join(
@@ -174,10 +157,6 @@ def by_reason(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     for entry in entries:
         groups.setdefault(entry.fate.why, []).append(entry)
     return groups
-
-
-def _said(entry: Entry) -> str:
-    return f"{entry.key.line}: {shown(entry.key.path)} = {shown_value(entry.key)}"
 
 
 def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
@@ -214,8 +193,9 @@ def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
         yield f"{title} ({len(entries)})", "bold"
 
 
-def _sentence(entry: Entry) -> str:
-    return f"{shown(entry.key.path)}: {shown_value(entry.key)}"
+def _sentence(entry: Entry, sign: str = ": ") -> str:
+    value = "(not shown)" if entry.key.secret else shown(entry.key.value, entry.key.path)
+    return f"{shown(entry.key.path)}{sign}{value}"
 
 
 def _wrapped(text: str, indent: int, width: int) -> Iterator[tuple[str, str]]:

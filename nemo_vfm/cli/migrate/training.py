@@ -6,14 +6,8 @@ from nemo_vfm.config.compose import MAX_SEED
 
 _TRAIN = "nemo_vfm.train."
 _COSINE = {"cosine", "cosineannealing", "cosineannealingscheduler"}
-_CONSTANT = {
-    "constant",
-    "warmuppolicy",
-    "warmuppolicyscheduler",
-    "warmupholdpolicy",
-    "warmupholdpolicyscheduler",
-    "none",
-}
+_CONSTANT = {"constant", "none", "warmuppolicy", "warmuppolicyscheduler", "warmupholdpolicy",
+             "warmupholdpolicyscheduler"}  # fmt: skip
 _ADAMW = {"adamw": "", "fused_adam": "PyTorch's AdamW instead of Apex's, the same update",
           "distributed_fused_adam": "PyTorch's AdamW instead of the distributed one, the same update",
           "megatron_fused_adam": "PyTorch's AdamW instead of Megatron's, the same update",
@@ -83,10 +77,8 @@ def _length(draft: Draft) -> None:
         draft.leave("max_steps", "leave it out for no limit")
     if "epochs" in draft.facts and not epochs:
         draft.leave("epochs", "leave it out for no limit")
-    draft.leave(
-        "max_time",
-        "a duration is in steps, epochs or hours; the cluster's time limit does not change what is learned",
-    )
+    draft.leave("max_time", "a duration is in steps, epochs or hours; the cluster's time limit does not change what is "
+                "learned")  # fmt: skip
 
 
 def _optimizer(draft: Draft) -> None:
@@ -147,7 +139,18 @@ def _schedule(draft: Draft) -> None:
         draft.leave("decay", "after the warm-up the rate is constant or a cosine; constant is used")
         if "decay" in draft.facts:
             draft.differ("a constant learning rate replaces their schedule")
-    _warmup(draft)
+    steps, ratio, length = draft.get("warmup_steps"), draft.number("warmup_ratio"), draft.whole("max_steps")
+    if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0:
+        draft.carry("warmup_steps", "schedule.warmup_steps", steps)
+        draft.leave("warmup_ratio", "the warm-up is given in steps")
+    else:
+        draft.put("schedule.warmup_steps", 0)
+        draft.leave("warmup_steps", "zero means none")
+        draft.leave("warmup_ratio", "a warm-up is in steps, and the total number of steps is not known: "
+                    "schedule.warmup_steps")  # fmt: skip
+        if ratio and length:
+            why = f"in steps: {ratio:g} of {length}"
+            draft.change("warmup_ratio", "schedule.warmup_steps", round(ratio * length), why)
     lr, floor = draft.number("lr"), draft.real("min_lr")
     if cosine and lr and floor is not None and 0 <= floor <= lr:
         draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
@@ -158,22 +161,6 @@ def _schedule(draft: Draft) -> None:
     why = "the cosine lasts as long as the run" if cosine else "a constant rate does not end"
     draft.carry_or_leave("decay_steps", "schedule.total_steps", total, why)
     draft.leave("hold_steps", "a constant rate lasts to the end; a cosine begins after the warm-up")
-
-
-def _warmup(draft: Draft) -> None:
-    steps, ratio, total = draft.get("warmup_steps"), draft.number("warmup_ratio"), draft.whole("max_steps")
-    if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0:
-        draft.carry("warmup_steps", "schedule.warmup_steps", steps)
-        draft.leave("warmup_ratio", "the warm-up is given in steps")
-        return
-    draft.put("schedule.warmup_steps", 0)
-    draft.leave("warmup_steps", "zero means none")
-    if ratio and total:
-        draft.change("warmup_ratio", "schedule.warmup_steps", round(ratio * total), f"in steps: {ratio:g} of {total}")
-    else:
-        draft.leave(
-            "warmup_ratio", "a warm-up is in steps, and the total number of steps is not known: schedule.warmup_steps"
-        )
 
 
 #: Megatron-Core's and torchao's words for ours.
@@ -205,12 +192,8 @@ def _arithmetic(draft: Draft, fact: str) -> None:
     elif word in ("16", "16-mixed", "fp16", "float16", "bf16-true", "fp16_mixed"):
         draft.choose(fact, "precision", "bf16", "fp32 parameters and bf16 arithmetic, which needs no loss scaling")
     else:
-        draft.leave(
-            fact,
-            "it means nothing on its own"
-            if value in (False, None)
-            else "arithmetic is in bf16 or fp32, with FP8 in large linears; auto is used",
-        )
+        why = "arithmetic is in bf16 or fp32, with FP8 in large linears; auto is used"
+        draft.leave(fact, "it means nothing on its own" if value in (False, None) else why)
 
 
 def _average(draft: Draft) -> None:
@@ -234,12 +217,8 @@ def _checkpoints(draft: Draft) -> None:
     if "loop.checkpoint.keep_best" in draft.values:
         return
     if draft.whole("keep"):
-        draft.change(
-            "keep",
-            "loop.checkpoint.keep_last",
-            draft.whole("keep"),
-            "the newest are kept; loop.checkpoint.keep_best also keeps the best",
-        )
+        why = "the newest are kept; loop.checkpoint.keep_best also keeps the best"
+        draft.change("keep", "loop.checkpoint.keep_last", draft.whole("keep"), why)
     elif keep == -1:
         draft.put("loop.checkpoint.keep_last", None)
         draft.agree("keep", "loop.checkpoint.keep_last", "write null to keep all")

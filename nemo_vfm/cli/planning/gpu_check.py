@@ -5,55 +5,36 @@ reserved is no part of a recipe, so a sentence says it instead.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.cli.arguments import NETWORK
-from nemo_vfm.cli.planning.layout_words import binary, gib
+from nemo_vfm.cli.planning.layout_words import binary, count, gib
 from nemo_vfm.config import Problem, RecipeError
 from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.core.types.job import DevicePlan, HasNeeds, Job, needs_of
-from nemo_vfm.workflow import Workflow
+from nemo_vfm.workflow import jobs_in
 
 
-def plan_sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> list[str]:
-    """What the job, or each step of a workflow, would do with so many GPUs."""
-    gpus = _gpus(arguments.gpus)
-    sentences = [
-        f"{gpus}{step}: {text}" for step, below in _planned(job) for text in _sentences(below, recipe, arguments)
-    ]
+def plan_sentences(
+    job: Job | None, missing: Sequence[Problem], recipe: Path, arguments: argparse.Namespace
+) -> list[str]:
+    """What the job, or each step of a workflow, would do with so many GPUs; else why nothing can be said yet."""
+    gpus = count(arguments.gpus, "GPU", "GPUs")
+    if job is None:
+        return [f"{gpus}: it cannot be checked before you give {', '.join(problem.path for problem in missing)}"]
+    sentences = []
+    for at, below in jobs_in(job):
+        here = f"{gpus}{''.join(f', step {name}' for name in at[1::2])}"
+        try:
+            plan = needs_of(below, num_gpus=arguments.gpus).plan if isinstance(below, HasNeeds) else None
+        except RecipeError as error:  # of a model whose sizes an earlier step still has to write
+            sentences.append(f"{here}: it cannot be checked yet: {error.problems[0].message}")
+            continue
+        if plan is not None and plan.parameters:  # else a note says why they are not known
+            sentences.append(f"{here}: {plan.parameters:,} parameters; {_memory(below, plan, recipe, arguments)}")
+        sentences += [f"{here}: {note}" for note in (plan.notes if plan is not None else ())]
     return sentences or [f"{gpus}: this job has no parallel plan, so there is nothing to check"]
-
-
-def waiting_sentence(missing: Sequence[Problem], num_gpus: int) -> str:
-    """Why nothing can be said yet."""
-    wanted = ", ".join(problem.path for problem in missing)
-    return f"{_gpus(num_gpus)}: it cannot be checked before you give {wanted}"
-
-
-def _gpus(number: int) -> str:
-    return f"{number} {'GPU' if number == 1 else 'GPUs'}"
-
-
-def _planned(job: Job, step: str = "") -> Iterator[tuple[str, Job]]:
-    if isinstance(job, Workflow):
-        for name, below in job.steps.items():
-            yield from _planned(below, f"{step}, step {name}")
-    elif isinstance(job, HasNeeds):
-        yield step, job
-
-
-def _sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
-    try:
-        plan = needs_of(job, num_gpus=arguments.gpus).plan
-    except RecipeError as error:  # of a model whose sizes an earlier step still has to write
-        yield f"it cannot be checked yet: {error.problems[0].message}"
-        return
-    if plan is None:
-        return
-    if plan.parameters:  # else a note says why they are not known
-        yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
-    yield from plan.notes
 
 
 def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:

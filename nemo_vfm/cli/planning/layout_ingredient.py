@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.config.emit import text_of
-from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.fp8_time import fp8_pays_from
@@ -31,11 +30,7 @@ def changed(plan: ParallelPlan) -> dict[str, int | str | bool]:
 
 
 def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
-    """`conf/parallel/NAME.yaml`.
-
-    Args:
-        comments: what it begins with, a line each.
-    """
+    """`conf/parallel/NAME.yaml`, which begins with the comments, a line each."""
     wanted = ["# It needs engine.recompute: blocks."] if choice.recompute else []
     values = [f"{name}: {text_of(value)}" for name, value in changed(choice.plan).items()]
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
@@ -44,8 +39,7 @@ def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
 def changes(choice: Choice, request: PlanRequest, *, offload: bool = False) -> list[str]:
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
-    Args:
-        offload: whether the optimizer's state goes to host memory, too.
+    With `offload`, the optimizer's state goes to host memory, too.
     """
     plan, own = choice.plan, request.written
     if plan.context == 1:  # then it does not matter, and need not be changed
@@ -54,24 +48,26 @@ def changes(choice: Choice, request: PlanRequest, *, offload: bool = False) -> l
         plan = replace(plan, schedule=own.schedule)
     wanted = {field.name: getattr(plan, field.name) for field in fields(plan)}
     other = [f"{name}: {text_of(value)}" for name, value in wanted.items() if value != getattr(own, name)]
-    return [*([f"{request.where}={{{', '.join(other)}}}"] if other else []), *_of_engine(choice, request, offload)]
-
-
-def _of_engine(choice: Choice, request: PlanRequest, offload: bool) -> list[str]:
-    """A recipe that names no engine must name one before it can set something of it."""
-    wanted = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != request.recompute else {}
-    wanted |= {"offload_optimizer": "true"} if offload else {}
-    if request.has_engine or not wanted:
-        return [f"{request.step}engine.{name}={value}" for name, value in wanted.items()]
+    of_plan = [f"{request.where}={{{', '.join(other)}}}"] if other else []
+    engine = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != request.recompute else {}
+    engine |= {"offload_optimizer": "true"} if offload else {}
+    if request.has_engine or not engine:
+        return [*of_plan, *(f"{request.step}engine.{name}={value}" for name, value in engine.items())]
+    # A recipe that names no engine must name one before it can set something of it.
     target = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
-    inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **wanted}.items())
-    return [f"{request.step}engine={{{inside}}}"]
+    inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **engine}.items())
+    return [*of_plan, f"{request.step}engine={{{inside}}}"]
 
 
 def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
     """Everything, the ranked layouts first."""
     question, machine = request.question, request.question.machine
     nodes = -(-answer.gpus // machine.network.gpus_per_node)
+    fp8: Json = None
+    if (spec := question.fp8) is not None:  # and from which width it is quicker with the tokens of one sample
+        width = fp8_pays_from(machine.gpu, spec, question.subject.tokens)
+        fp8 = {"recipe": spec.recipe, "first_bf16": spec.first_bf16, "last_bf16": spec.last_bf16,
+               "pays_from_width": width, "width": question.work.width}  # fmt: skip
     return {
         "gpus": answer.gpus, "nodes": nodes, "gpus_per_node": min(answer.gpus, machine.network.gpus_per_node),
         "gpu": asdict(machine.gpu) | {"usable_bytes": round(machine.gpu.usable_bytes)},
@@ -81,7 +77,7 @@ def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
         "sample": {"inputs": {name: list(shape) for name, shape in request.sample.inputs.items()},
                    "source": request.sample.source},
         "phase": request.phase or None, "batch": question.subject.batch, "steps": request.steps,
-        "precision": question.arithmetic, "fp8": None if question.fp8 is None else _fp8(request, question.fp8),
+        "precision": question.arithmetic, "fp8": fp8,
         "mfu": CONVENTION, "beside_bytes": dict(request.held.weights), "not_counted": dict(request.held.unknown),
         "checkpoint_bytes": request.checkpoint_bytes, "checkpoints_kept": request.kept,
         "ranked": [_choice(request, one) for one in answer.ranked],
@@ -89,14 +85,6 @@ def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
         "refused": [{"about": one.about, "count": one.count, "values": list(one.values), "why": one.why}
                     for one in answer.groups()],
     }  # fmt: skip
-
-
-def _fp8(request: PlanRequest, spec: Fp8) -> "Json":
-    """How linears are in FP8, and from which width that is quicker with the tokens of one sample."""
-    question = request.question
-    width = fp8_pays_from(question.machine.gpu, spec, question.subject.tokens)
-    return {"recipe": spec.recipe, "first_bf16": spec.first_bf16, "last_bf16": spec.last_bf16,
-            "pays_from_width": width, "width": question.work.width}  # fmt: skip
 
 
 def _choice(request: PlanRequest, choice: Choice) -> "Json":

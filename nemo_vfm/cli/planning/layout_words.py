@@ -7,21 +7,13 @@ _GIB = 2.0**30
 
 def layout(plan: ParallelPlan) -> str:
     """`tensor 2 + sequence, context 4 ring, shard 8`; closest axis first, as ranks are counted."""
-    named = dict(zip(AXES, plan.sizes, strict=True))
-    parts = [_part(plan, axis, named[axis]) for axis in reversed(AXES) if named[axis] > 1]
-    return ", ".join(parts) or "one device"
-
-
-def _part(plan: ParallelPlan, axis: str, size: int) -> str:
-    if axis == "tensor":
-        return f"tensor {size}{' + sequence' if plan.sequence else ''}"
-    if axis == "context":
-        mixed = f" of {plan.ulysses}" if plan.attention == "ring_ulysses" else ""
-        return f"context {size} {plan.attention}{mixed}"
-    if axis == "pipeline" and plan.virtual > 1:
-        zero = " zero_bubble" if plan.schedule == "zero_bubble" else ""
-        return f"pipeline {size} x {plan.virtual}{zero}"
-    return f"{axis} {size}"
+    beside = {"tensor": " + sequence" if plan.sequence else "", "context": f" {plan.attention}", "pipeline": ""}
+    if plan.attention == "ring_ulysses":
+        beside["context"] += f" of {plan.ulysses}"
+    if plan.virtual > 1:
+        beside["pipeline"] = f" x {plan.virtual}{' zero_bubble' if plan.schedule == 'zero_bubble' else ''}"
+    sizes = reversed([*zip(AXES, plan.sizes, strict=True)])
+    return ", ".join(f"{axis} {size}{beside.get(axis, '')}" for axis, size in sizes if size > 1) or "one device"
 
 
 def gib(num_bytes: float) -> str:

@@ -31,11 +31,7 @@ _ABOUT = {
 
 
 def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) -> None:
-    """Write the page.
-
-    Args:
-        own: the recipe's layout, where it is for so many GPUs.
-    """
+    """Write the page; `own` is the recipe's layout, where it is for so many GPUs."""
     paper = Terminal()
     for text in (*_heading(request, answer), *fp8_sentences(request.question)):
         paper.prose(text)
@@ -44,11 +40,8 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
         place = answer.rank_of(own.family) if own is not None else None
         if place is not None and place > SHOWN:
             shown.append((place, answer.ranked[place - 1]))
-        table = _columns(request.steps is not None)
-        for number, choice in shown:
-            table.add_row(*_row(request, number, choice), style="bold" if number == place else "")
         with paper.console.capture() as drawn:
-            paper.console.print(table)
+            paper.console.print(_table(request, shown, place))
         for line in drawn.get().splitlines():
             paper.line(line.rstrip())
     for text in (*_own(request, answer, own), *_rules(request, answer)):
@@ -160,39 +153,28 @@ def fp8_sentences(question: Question) -> Iterator[str]:
         yield f"FP8 is faster than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
 
 
-def _columns(with_days: bool) -> "Table":
+def _table(request: PlanRequest, shown: Sequence[tuple[int, Choice]], own: int | None) -> "Table":
+    """Layouts with their places; the recipe's own one is bold."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("layout", overflow="fold", min_width=24)
-    for name in (
-        "parts x rows",
-        "GiB",
-        "step s",
-        "MFU %",
-        "waits %",
-        "sends %",
-        *(["days", "GPU h"] if with_days else []),
-    ):
+    with_days = ["days", "GPU h"] if request.steps is not None else []
+    for name in ("parts x rows", "GiB", "step s", "MFU %", "waits %", "sends %", *with_days):
         table.add_column(name, justify="right", no_wrap=True)
+    for number, choice in shown:
+        spent = cost(choice, request.question, request.steps)
+        cells = [
+            str(number), layout(choice.plan) + ("; recompute" if choice.recompute else ""),
+            f"{choice.plan.microbatches} x {choice.rows}", gib(choice.memory.total), digits(spent.step_s),
+            percent(spent.mfu), percent(spent.waits) if choice.plan.pipeline > 1 else "-", percent(spent.exchanges),
+        ]  # fmt: skip
+        if spent.days is not None:
+            cells += [digits(spent.days), large(spent.gpu_hours or 0)]
+        table.add_row(*cells, style="bold" if number == own else "")
     return table
-
-
-def _row(request: PlanRequest, number: int, choice: Choice) -> Iterator[str]:
-    spent = cost(choice, request.question, request.steps)
-    yield str(number)
-    yield layout(choice.plan) + ("; recompute" if choice.recompute else "")
-    yield f"{choice.plan.microbatches} x {choice.rows}"
-    yield gib(choice.memory.total)
-    yield digits(spent.step_s)
-    yield percent(spent.mfu)
-    yield percent(spent.waits) if choice.plan.pipeline > 1 else "-"
-    yield percent(spent.exchanges)
-    if spent.days is not None:
-        yield digits(spent.days)
-        yield large(spent.gpu_hours or 0)
 
 
 def _own(request: PlanRequest, answer: Answer, own: Choice | None) -> Iterator[str]:
@@ -233,16 +215,28 @@ def serving_answers(question: Question, gpus: int, sequences: int) -> dict[Servi
     }  # fmt: skip
 
 
-def serving_sentences(question: Question, gpus: int, sequences: int) -> list[str]:
+def serving_sentences(question: Question, gpus: int, sequences: int) -> Iterator[str]:
     """The page: what is served, then a sentence for each precision."""
-    work, gpu = question.work, question.machine.gpu
-    head = (
+    work, gpu, network = question.work, question.machine.gpu, question.machine.network
+    yield (
         f"Serving {type(question.subject.model).__name__} of {large(work.parameters)} parameters on {gpus:,} "
         f"{gpu.name}, of which each has {gib(gpu.usable_bytes)} GiB ({digits(gpu.usable_bytes / 1e9)} GB) to fill: "
         f"{sequences:,} x {work.tokens:,} tokens at once. Predicted, not measured."
     )
-    found = serving_answers(question, gpus, sequences)
-    return [head, *(_sentence(question, name, one, sequences) for name, one in found.items())]
+    for name, needed in serving_answers(question, gpus, sequences).items():
+        if needed is None:
+            yield f"{name}: {gpu.name} has no FP8 matmuls, which need compute capability 8.9."
+            continue
+        sizes = {"weights": needed.weights, "keys and values": needed.cache, "activations": needed.activations,
+                 "together": needed.total}  # fmt: skip
+        parts = ", ".join(f"{what} {num_bytes / 1e9:.1f} GB" for what, num_bytes in sizes.items()) + " a GPU"
+        if fits(needed, gpu):
+            yield f"{name}: it fits: {parts}."
+            continue
+        alone = "; the weights alone exceed it" if needed.weights > gpu.usable_bytes else ""
+        more = fewest_gpus(work, gpu, network, name, sequences=sequences)
+        would = f"it would fit on {more:,} {gpu.name}" if more else "it would fit on no number of them"
+        yield f"{name}: it does not fit: {parts}{alone}; {would}."
 
 
 def serving_json(question: Question, gpus: int, sequences: int) -> "Json":
@@ -255,23 +249,3 @@ def serving_json(question: Question, gpus: int, sequences: int) -> "Json":
         "serving": {name: None if one is None else asdict(one) | {"total": one.total, "fits": fits(one, gpu)}
                     for name, one in found.items()},
     }  # fmt: skip
-
-
-def _sentence(question: Question, name: ServingPrecision, needed: Serving | None, sequences: int) -> str:
-    gpu, network = question.machine.gpu, question.machine.network
-    if needed is None:
-        return f"{name}: {gpu.name} has no FP8 matmuls, which need compute capability 8.9."
-    parts = (
-        f"weights {_gb(needed.weights)}, keys and values {_gb(needed.cache)}, activations {_gb(needed.activations)}, "
-        f"together {_gb(needed.total)} a GPU"
-    )
-    if fits(needed, gpu):
-        return f"{name}: it fits: {parts}."
-    alone = "; the weights alone exceed it" if needed.weights > gpu.usable_bytes else ""
-    more = fewest_gpus(question.work, gpu, network, name, sequences=sequences)
-    would = f"it would fit on {more:,} {gpu.name}" if more else "it would fit on no number of them"
-    return f"{name}: it does not fit: {parts}{alone}; {would}."
-
-
-def _gb(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.1f} GB"

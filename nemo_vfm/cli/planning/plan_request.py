@@ -5,8 +5,10 @@ command line, the data's buckets or sequence length, the recipe's first comment 
 """
 
 import argparse
+import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,9 +163,7 @@ def _phase(
 def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | None, tokens: int | None) -> Sample:
     """What a sample of this training looks like.
 
-    Args:
-        latents: what the user says: frames, rows and columns, with commas between.
-        tokens: likewise, of a text.
+    The user says `latents` as frames, rows and columns with commas between, and `tokens` of a text.
     """
     from nemo_vfm.models.gpt import GPT
 
@@ -199,24 +199,14 @@ def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int,
         if sizes is None:
             raise UserError(f"--latents takes frames, rows and columns, such as 32,96,96; got {latents!r}")
         return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the command line"
-    if (largest := _largest_bucket(job)) is not None:
-        return *largest, "the largest of the recipe's buckets"
+    buckets, codec = getattr(job.data, "buckets", None), getattr(job.task, "codec", None)
+    if buckets is not None and codec is not None:
+        with suppress(UserError, OSError):  # a codec whose folder is given later
+            shapes = [codec.latent_shape(one.num_frames, one.height, one.width)[1:] for one in buckets.buckets.values()]
+            return *max(shapes, key=math.prod), "the largest of the recipe's buckets"
     if sizes := _LATENTS.search(re.sub(r"[\s#]+", " ", recipe.read_text(encoding="utf-8"))):
         return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the recipe's first lines"
     raise UserError(
         "the recipe does not define the size of its videos; give their latents' frames, rows and columns, such as "
         "--latents 32,96,96"
     )
-
-
-def _largest_bucket(job: "Train") -> tuple[int, int, int] | None:
-    buckets = getattr(job.data, "buckets", None)
-    codec = getattr(job.task, "codec", None)
-    if buckets is None or codec is None:
-        return None
-    try:
-        shapes = [codec.latent_shape(one.num_frames, one.height, one.width)[1:] for one in buckets.buckets.values()]
-    except (UserError, OSError):  # a codec whose folder is given later
-        return None
-    found: tuple[int, int, int] = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2])
-    return found

@@ -22,7 +22,14 @@ def package_name(folder: Path) -> str:
     if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise UserError(f"{folder.resolve().name!r} cannot be the name of a package: "
                         "letters, digits and _, not beginning with a digit, such as my_project")  # fmt: skip
-    if taken := _taken(name):
+    taken = ""  # what is imported by this name today; a mere folder that lies in the way counts for nothing
+    if name in _FOLDERS:
+        taken = f"the project's own folder {name}"
+    elif name in sys.stdlib_module_names:
+        taken = f"Python's own module {name}"
+    elif (found := importlib.util.find_spec(name)) is not None and found.origin is not None:  # imports nothing
+        taken = f"the installed package {name}"
+    if taken:
         raise UserError(f"{name} would shadow {taken}: give the project's folder another name, such as my_{name}")
     return name
 
@@ -39,13 +46,3 @@ def files_of(folder: Path, name: str) -> dict[Path, str]:
         target = folder.joinpath(name if first == "package" else first, *rest)
         texts[target] = path.read_text(encoding="utf-8").replace(_NAME, name)
     return texts
-
-
-def _taken(name: str) -> str:
-    """What is imported by this name today, as words; a mere folder that lies in the way counts for nothing."""
-    if name in _FOLDERS:
-        return f"the project's own folder {name}"
-    if name in sys.stdlib_module_names:
-        return f"Python's own module {name}"
-    found = importlib.util.find_spec(name)  # looks, and imports nothing
-    return f"the installed package {name}" if found is not None and found.origin is not None else ""

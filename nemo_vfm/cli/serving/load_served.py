@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.language_model import converted_model
-from nemo_vfm.cli.conversion.model_folder import INGREDIENT
-from nemo_vfm.cli.conversion.run_weights import run_of
+from nemo_vfm.cli.conversion.language_model import known_model
 
 if TYPE_CHECKING:
     import torch
 
     from nemo_vfm.core.precision import PrecisionName
-    from nemo_vfm.core.types.encoders import Tokenizer
     from nemo_vfm.models.gpt import GPT
     from nemo_vfm.serve.served_model import ServedModel
 
@@ -35,14 +32,6 @@ class ServedSource:
     score_weights: Mapping[str, float] | None = None  #: of attributes in a reward model's one score
     trust: Sequence[str] = ()
     allow_host: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    model: "GPT"  #: without weights
-    tokenizer: "Tokenizer | None"
-    context: int | None
-    generation: Path | None = None
 
 
 def load_served(source: ServedSource) -> "ServedModel":
@@ -70,7 +59,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     require_read(source.folder)
     from nemo_vfm.parallel.checkpoint import checkpoint
 
-    known = _converted(source.folder) if (source.folder / INGREDIENT).is_file() else _trained(source)
+    known = known_model(source.folder, source.trust, source.allow_host, "are served")
     saved = checkpoint.found(source.folder)
     group = source.weights or ("ema" if "ema" in saved.groups else "model")
     model = _with_weights(known.model, source, group, Precision(source.precision).resolved()[0])
@@ -80,76 +69,36 @@ def load_served(source: ServedSource) -> "ServedModel":
     beside = tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None
     return served_model(
         model, tokenizer, name=source.name or source.folder.resolve().name,
-        context=source.context or known.context, revision=f"step {saved.step}",
+        context=source.context or known.most_tokens, revision=f"step {saved.step}",
         generation=generation_settings(model.vocab, beside, known.generation),
     )  # fmt: skip
 
 
-def _converted(folder: Path) -> _Known:
-    from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
-
-    known = converted_model(folder)
-    tokenizer = None if known.tokenizer is None else FolderTokenizer(folder=known.tokenizer)
-    return _Known(known.model, tokenizer, known.most_tokens, known.generation)
-
-
-def _trained(source: ServedSource) -> _Known:
-    """The model of a run without its weights, and the tokenizer of the run's data."""
-    import torch
-
-    from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.types.encoders import Tokenizer
-    from nemo_vfm.explain.step_report import training
-    from nemo_vfm.models.gpt import GPT
-
-    job, _, _ = training(run_of(source.folder), source.trust, source.allow_host)
-    with torch.device("meta"):
-        model = job.model()
-    if not isinstance(model, GPT):
-        raise UserError(f"{source.folder} trained a {type(model).__name__}; only language models are served")
-    tokenizer = getattr(job.data, "tokenizer", None)
-    return _Known(model, tokenizer if isinstance(tokenizer, Tokenizer) else None,
-                  getattr(job.data, "sequence_length", None))  # fmt: skip
-
-
 def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.dtype") -> "GPT":
     """The model of the meta device, filled; adapters are merged into it."""
+    import torch
+
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.gpt import GPT
+    from nemo_vfm.parallel.apply.build_model import require_same_weights
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     if adapted_linears(model):
         adapted = trained(source.folder, group, source.trust, source.allow_host)
         weights = merged(adapted)
         assert isinstance(adapted, GPT)
-        model = _without_adapters(adapted)
+        sizes = adapted.sizes
+        with torch.device("meta"):
+            model = GPT(
+                vocab=adapted.vocab, width=sizes.width, depth=adapted.depth, heads=sizes.heads,
+                mlp_hidden=sizes.mlp_hidden, groups=sizes.groups, head_dim=sizes.head_dim, activation=sizes.activation,
+                norm=sizes.norm, eps=sizes.eps, rope=adapted.rope, tied=adapted.tied, qkv_bias=sizes.qkv_bias,
+                qk_norm=sizes.qk_norm, post_norm=sizes.post_norm, query_scalar=sizes.query_scalar,
+                scale_embedding=adapted.scale_embedding, window=adapted.window, experts=sizes.experts,
+            )  # fmt: skip
     else:
         weights = dict(checkpoint.weights_of(checkpoint.found(source.folder), group))
-    return _filled(model, weights, dtype)
-
-
-def _without_adapters(adapted: "GPT") -> "GPT":
-    import torch
-
-    from nemo_vfm.models.gpt import GPT
-
-    sizes = adapted.sizes
-    with torch.device("meta"):
-        return GPT(
-            vocab=adapted.vocab, width=sizes.width, depth=adapted.depth, heads=sizes.heads, mlp_hidden=sizes.mlp_hidden,
-            groups=sizes.groups, head_dim=sizes.head_dim, activation=sizes.activation, norm=sizes.norm, eps=sizes.eps,
-            rope=adapted.rope, tied=adapted.tied, qkv_bias=sizes.qkv_bias, qk_norm=sizes.qk_norm,
-            post_norm=sizes.post_norm, query_scalar=sizes.query_scalar, scale_embedding=adapted.scale_embedding,
-            window=adapted.window, experts=sizes.experts,
-        )  # fmt: skip
-
-
-def _filled(model: "GPT", weights: "dict[str, torch.Tensor]", dtype: "torch.dtype") -> "GPT":
-    import torch
-
-    from nemo_vfm.parallel.apply.build_model import require_same_weights
-
     model = model.to_empty(device="cpu").to(dtype)
     if model.tied:
         model.head.weight = model.embedding.weight

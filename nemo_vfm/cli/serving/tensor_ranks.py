@@ -13,14 +13,11 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, UserError
 
 if TYPE_CHECKING:
-    from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
     from nemo_vfm.parallel.ranks.process_group import World
-    from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
     from nemo_vfm.serve.served_model import ServedModel
 
 _PATIENCE_S = 20.0  # that rank 0 waits for the others to hear the end
-
 
 #: Gives the whole model, on each rank.
 Load: TypeAlias = "Callable[[], ServedModel]"
@@ -56,47 +53,36 @@ def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
             signal.signal(number, signal.SIG_IGN)
     with joined(sha256_text(repr(list(serving.words))), on_lost=_end) as world:
         try:
-            status = _lead(serving, load, answer, world) if ranks.is_first() else _follow(serving, load, world)
+            status = _serve(serving, load, answer, world)
         except Exception as error:
             _end_for(world, error)
     return status
 
 
-def _lead(serving: TensorServing, load: Load, answer: Answer, world: "World") -> int:
-    from nemo_vfm.serve.continuous.rank_passes import LeadingPasses
-
-    served, split, room = _share(serving, load)
-    passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
-    status = answer(served, passes)
-    world.tell_end(patience_s=_PATIENCE_S)
-    return status
-
-
-def _follow(serving: TensorServing, load: Load, world: "World") -> int:
-    from nemo_vfm.serve.continuous.model_passes import ModelPasses
-    from nemo_vfm.serve.continuous.rank_passes import follow
-    from nemo_vfm.serve.memory_settings import collapse_pages
-
-    served, split, room = _share(serving, load)
-    passes = ModelPasses(served.model, room, serving.at_once, ranks=split)
-    collapse_pages()
-    follow(passes, split)
-    world.hear()
-    return 0
-
-
-def _share(serving: TensorServing, load: Load) -> "tuple[ServedModel, ServingRanks, KeyValueRoom]":
-    """This rank's share of the weights, and of the room."""
+def _serve(serving: TensorServing, load: Load, answer: Answer, world: "World") -> int:
+    """Lead the other ranks, or follow rank 0, with this rank's share of the weights, and of the room."""
     from nemo_vfm.parallel.engine.serving_ranks import split_for_serving
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+    from nemo_vfm.serve.continuous.model_passes import ModelPasses
     from nemo_vfm.serve.continuous.packed_block import pack_modules
-    from nemo_vfm.serve.memory_settings import blocks_side_by_side
+    from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
+    from nemo_vfm.serve.memory_settings import blocks_side_by_side, collapse_pages
 
     served = load()
     split = split_for_serving(served.model, serving.tensor)
     with blocks_side_by_side():
         pack_modules(served.model)
-    return served, split, KeyValueRoom(served.model, serving.room_gb, serving.tensor)
+    room = KeyValueRoom(served.model, serving.room_gb, serving.tensor)
+    if ranks.is_first():
+        passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
+        status = answer(served, passes)
+        world.tell_end(patience_s=_PATIENCE_S)
+        return status
+    following = ModelPasses(served.model, room, serving.at_once, ranks=split)
+    collapse_pages()
+    follow(following, split)
+    world.hear()
+    return 0
 
 
 def _end_for(world: "World", error: Exception) -> NoReturn:

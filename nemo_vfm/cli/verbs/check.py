@@ -109,17 +109,12 @@ def _one(arguments: argparse.Namespace) -> int:
 
         sys.stdout.write(f"{below_caret(str(RecipeError(problems)), sys.stdout)}\n")
     if arguments.gpus is not None and not errors:
-        from nemo_vfm.cli.planning.gpu_check import plan_sentences, waiting_sentence
+        from nemo_vfm.cli.planning.gpu_check import plan_sentences
         from nemo_vfm.cli.recipe_job import stand_in_job
         from nemo_vfm.config import trust_list
 
         job = job or stand_in_job(arguments, problems, trust_list(arguments.trust))[0]
-        sentences = (
-            [waiting_sentence(problems, arguments.gpus)]
-            if job is None
-            else plan_sentences(job, composed.path, arguments)
-        )
-        for text in sentences:
+        for text in plan_sentences(job, problems, composed.path, arguments):
             Terminal().prose(text)
     sys.stdout.writelines(f"{one}\n" for one in notes)
     missing = len(problems) - errors

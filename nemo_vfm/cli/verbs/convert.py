@@ -52,31 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
                         help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
                              "format")  # fmt: skip
-    parser.add_argument(
-        "--base",
-        metavar="DIR",
-        type=Path,
-        help="folder of the pretrained model that FILE, an adapter, belongs to; with --to transformers or diffusers "
-        "the adapter is merged into it",
-    )
-    parser.add_argument(
-        "--alpha",
-        metavar="NUMBER",
-        type=float,
-        help="with --base: alpha of every linear, instead of the file's",
-    )
+    parser.add_argument("--base", metavar="DIR", type=Path,
+                        help="folder of the pretrained model that FILE, an adapter, belongs to; with --to "
+                             "transformers or diffusers the adapter is merged into it")  # fmt: skip
+    parser.add_argument("--alpha", metavar="NUMBER", type=float,
+                        help="with --base: alpha of every linear, instead of the file's")  # fmt: skip
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied next to the "
                              "transformer")  # fmt: skip
     parser.add_argument("--replaces", choices=("transformer", "transformer_2"),
                         help="with --to diffusers: which network of a --pipeline with two (Wan 2.2 A14B) is "
                              "replaced")  # fmt: skip
-    parser.add_argument(
-        "--tokenizer",
-        metavar="DIR",
-        type=Path,
-        help="with --to transformers: tokenizer folder, if the run's data does not name it",
-    )
+    parser.add_argument("--tokenizer", metavar="DIR", type=Path,
+                        help="with --to transformers: tokenizer folder, if the run's data does not name it"
+                        )  # fmt: skip
     parser.add_argument("--most-tokens", metavar="N", type=int,
                         help="with --to transformers: longest text that the model was trained on")  # fmt: skip
     parser.add_argument("--rope-scale", metavar="T,H,W", type=_three,

@@ -9,13 +9,10 @@ is missing or broken. Secrets and home folders are masked.
 import argparse
 import json
 import sys
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nemo_vfm.cli.doctor.examine_machine import Finding
+_STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.runtime.terminal import Terminal
 
         paper = Terminal()
-        paper.table(list(_rows(findings)), styles=_STYLES)
+        rows: list[tuple[str, ...]] = []
+        for group, members in groupby(findings, key=lambda finding: finding.group):
+            rows += [("",)] * bool(rows)
+            rows.append((group,))
+            rows += [(f"  {one.state}", one.name, paste_ready(one.detail)) for one in members]
+        paper.table(rows, styles=_STYLES)
         hints = [finding for finding in findings if finding.hint]
         if hints:
             paper.line("\nwhat to do", "bold")
@@ -50,19 +52,3 @@ def run(arguments: argparse.Namespace) -> int:
             "Everything required works." if not stopping else f"Required, and not working: {', '.join(stopping)}."
         )
     return 2 if stopping else 0
-
-
-_STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red"}
-
-
-def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
-    """A row a finding; before each group an empty one and its name."""
-    from nemo_vfm.cli.doctor.examine_machine import paste_ready
-
-    group = ""
-    for finding in findings:
-        if finding.group != group:
-            yield from [("",)] * bool(group)
-            yield (finding.group,)
-            group = finding.group
-        yield f"  {finding.state}", finding.name, paste_ready(finding.detail)

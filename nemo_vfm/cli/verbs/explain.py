@@ -32,7 +32,7 @@ from nemo_vfm.runtime.terminal import Terminal
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
-    from nemo_vfm.cli.catalogue.explain_component import Explanation, Places
+    from nemo_vfm.cli.catalogue.explain_component import Explanation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Find out what the name is, look, and print."""
     if arguments.name is not None:
-        if (step := _step(arguments)) is not None:
+        folder, _, step = arguments.name.rpartition("@")
+        is_step = arguments.key is None and step.isascii() and step.isdigit() and len(step) < 13
+        if folder and is_step and Path(folder).is_dir():
             from nemo_vfm.explain.step_report import tell_of_step
 
-            return tell_of_step(*step, trust=arguments.trust, allow_host=arguments.allow_host, as_json=arguments.json,
-                                losses=not arguments.no_losses)  # fmt: skip
+            return tell_of_step(Path(folder), int(step), trust=arguments.trust, allow_host=arguments.allow_host,
+                                as_json=arguments.json, losses=not arguments.no_losses)  # fmt: skip
 
         from nemo_vfm.explain.clip.curation_folder import names_run
         from nemo_vfm.explain.row_page import ROWS, tell_of_row
@@ -80,12 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
 
             return browse(where, arguments.key, as_json=arguments.json, out=arguments.out)
     return _component(arguments)
-
-
-def _step(arguments: argparse.Namespace) -> tuple[Path, int] | None:
-    run, _, step = arguments.name.rpartition("@")
-    is_step = arguments.key is None and step.isascii() and step.isdigit() and len(step) < 13 and Path(run).is_dir()
-    return (Path(run), int(step)) if is_step and run else None
 
 
 def _component(arguments: argparse.Namespace) -> int:
@@ -166,8 +162,13 @@ def _write(paper: Terminal, found: "Explanation") -> None:
         paper.prose(f"Needs: {package}", 2)
     if found.install:
         paper.prose(f"Install: {found.install}", 2)
-    for place in found.places:
-        _place(paper, place, found.name)
+    for place in found.places:  # the `source` of a curation takes other components than a log's
+        paper.line()
+        paper.prose("; ".join(dict.fromkeys(map(_slot, place.slots))), 2)
+        if place.ingredients:
+            paper.prose(f"conf/{found.name}: {', '.join(place.ingredients)}", 2)
+        for name in place.filled_by:
+            paper.line(f"    {name}")
     if found.filled_by and not found.places:
         paper.line()
         for name in dict.fromkeys(found.filled_by):
@@ -182,16 +183,6 @@ def _write(paper: Terminal, found: "Explanation") -> None:
     if found.yaml:
         paper.line("\nReady to paste", "bold")
         sys.stdout.write(found.yaml)
-
-
-def _place(paper: Terminal, place: "Places", slot: str) -> None:
-    """Whose slots these are, and what fits them: the `source` of a curation takes other components than a log's."""
-    paper.line()
-    paper.prose("; ".join(dict.fromkeys(map(_slot, place.slots))), 2)
-    if place.ingredients:
-        paper.prose(f"conf/{slot}: {', '.join(place.ingredients)}", 2)
-    for name in place.filled_by:
-        paper.line(f"    {name}")
 
 
 def _slot(slot: "Slot") -> str:

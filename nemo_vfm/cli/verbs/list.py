@@ -60,17 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _summary(names: list[str], width: int) -> None:
-    for group, members in groupby(sorted(names, key=_by_group), key=lambda name: _by_group(name)[0]):
-        listed = [printable(name, 200) for name in members]
+    grouped = sorted((printable(name.rpartition("/")[0], 200), name) for name in names)
+    for group, members in groupby(grouped, key=lambda pair: pair[0]):
+        listed = [printable(name, 200) for _, name in members]
         sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
         sys.stdout.writelines(f"{line}\n" for line in _wrapped(", ".join(listed), width))
     more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
     sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
-
-
-def _by_group(name: str) -> tuple[str, str]:
-    group = name.rpartition("/")[0]
-    return printable(group, 200), name
 
 
 def _wrapped(text: str, width: int) -> list[str]:

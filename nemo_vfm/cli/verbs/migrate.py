@@ -23,13 +23,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the recipe, tell every key's fate, and check what was written."""
     from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.migrate import migrate
+    from nemo_vfm.cli.migrate.foreign_yaml import MAX_BYTES
     from nemo_vfm.cli.migrate.lightning_cli import trust_words
     from nemo_vfm.cli.migrate.recipe_text import account, recipe_text
     from nemo_vfm.config.recipe_errors import shown_path
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.storage.files import opened
     from nemo_vfm.runtime.terminal import WIDEST, Terminal
 
     out = arguments.out or Path("recipes") / f"{arguments.file.stem}.yaml"
-    migrated = migrate(_text(arguments.file), str(arguments.file), arguments.form, arguments.kind)
+    try:
+        with opened(arguments.file) as data:
+            text = data.read(MAX_BYTES + 1).decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {arguments.file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{arguments.file} is not UTF-8 text: byte {error.start} is not") from error
+    migrated = migrate(text, str(arguments.file), arguments.form, arguments.kind)
     write({out: recipe_text(migrated, arguments.file.name, shown_path(str(out)))})
     paper = Terminal()
     paper.line(f"{arguments.file} is in {migrated.form.title}'s format; {out} is the recipe.")
@@ -37,20 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
         paper.line(line, style)
     paper.line()
     return _check(out, trust_words(migrated.draft), another=bool(migrated.draft.differences))
-
-
-def _text(file: Path) -> str:
-    from nemo_vfm.cli.migrate.foreign_yaml import MAX_BYTES
-    from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.storage.files import opened
-
-    try:
-        with opened(file) as data:
-            return data.read(MAX_BYTES + 1).decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8 text: byte {error.start} is not") from error
 
 
 def _check(out: Path, trust: str, *, another: bool) -> int:

@@ -55,19 +55,23 @@ def run(arguments: argparse.Namespace) -> int:
 
     ready, model, _ = rehearsed(arguments)
     layouts = [one for count in ranks for one in _chosen(arguments, count, model, ready.takes_packed)]
-    table, began = None if arguments.json else Table(layouts), time.monotonic()
-    if table is not None:
-        table.begin(arguments.recipe, model, ready.precision.fp8)
-    rows = []
-    for row in _rows(ready, model, layouts, ranks):
-        rows.append(row)
-        if table is not None:
-            table.add(row)
-    seconds = time.monotonic() - began
-    if table is None:
-        sys.stdout.write(json.dumps(_record(arguments.recipe, model, rows, seconds), indent=1) + "\n")
+    found = _rows(ready, model, layouts, ranks)
+    if not arguments.json:
+        width = max([len(str(layout)) for layout in layouts] + [20])
+        _write_head(arguments.recipe, model, ready.precision.fp8, width)
+        rows = _write_rows(found, width)
     else:
-        table.end(rows, seconds)
+        from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
+
+        began, rows = time.monotonic(), list(found)
+        record = {
+            "recipe": arguments.recipe, "model": type(model).__name__,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "tolerance": {"loss": LOSS, "gradient": GRADIENT},
+            "rows": [{**asdict(row), "layout": str(row.layout), "degrees": dict(row.layout.degrees)} for row in rows],
+            "equal": all(row.is_good for row in rows), "seconds": round(time.monotonic() - began, 1),
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(record, indent=1) + "\n")
     return 0 if all(row.is_good for row in rows) else 1
 
 
@@ -112,77 +116,55 @@ def _rows(
                 yield parity.control(pool, ready, count, is_cut=parity.is_cut(model))
 
 
-def _record(recipe: str, model: "nn.Module", rows: "Sequence[Row]", seconds: float) -> dict[str, object]:
+def _write_head(recipe: str, model: "nn.Module", fp8: Fp8 | None, width: int) -> None:
+    """What is tried, and the head of the columns."""
     from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
+    from nemo_vfm.parallel.verify.tiny_training import SAMPLES
 
-    return {
-        "recipe": recipe,
-        "model": type(model).__name__,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "tolerance": {"loss": LOSS, "gradient": GRADIENT},
-        "rows": [{**asdict(row), "layout": str(row.layout), "degrees": dict(row.layout.degrees)} for row in rows],
-        "equal": all(row.is_good for row in rows),
-        "seconds": round(seconds, 1),
-    }
+    numbers = "fp32" if fp8 is None else f"FP8 (recipe {fp8.recipe}) and float64"
+    count = sum(parameter.numel() for parameter in model.parameters())
+    paper = Terminal()
+    paper.line(f"{recipe}, made small", "bold")
+    paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in {numbers}, "
+                f"each rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
+                f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
+    paper.line()
+    paper.line(f"  ranks  {'layout':<{width}}  verdict       loss  gradient  of", "bold")
 
 
-class Table:
-    """A table of rows as they are measured; its widths follow from all layouts that will come."""
-
-    def __init__(self, layouts: "Sequence[Layout]") -> None:
-        self._width = max([len(str(layout)) for layout in layouts] + [20])
-        self._paper, self._ranks = Terminal(), 0
-
-    def begin(self, recipe: str, model: "nn.Module", fp8: Fp8 | None) -> None:
-        """Print what is tried, and the head of the columns."""
-        from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
-        from nemo_vfm.parallel.verify.tiny_training import SAMPLES
-
-        numbers = "fp32" if fp8 is None else f"FP8 (recipe {fp8.recipe}) and float64"
-        count = sum(parameter.numel() for parameter in model.parameters())
-        paper = self._paper
-        paper.line(f"{recipe}, made small", "bold")
-        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in {numbers}, "
-                    f"each rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
-                    f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
-        paper.line()
-        paper.line(f"  ranks  {'layout':<{self._width}}  verdict       loss  gradient  of", "bold")
-
-    def add(self, row: "Row") -> None:
-        """One more; a line between numbers of ranks."""
-        if row.left_out and self._ranks:
-            self._paper.line()
-            self._paper.line(f"  control, {row.left_out}: it must be detected", "bold")
-            self._ranks = 0
-        elif not row.left_out and row.ranks != self._ranks:
-            if self._ranks:
-                self._paper.line()
-            self._ranks = row.ranks
-        head = f"  {row.ranks:>5}  {row.layout!s:<{self._width}}  "
-        self._paper.line(
-            f"{head}{row.verdict:<8}  {self._figures(row, len(head) + 10)}", _STYLES.get(row.verdict, "red")
-        )
-
-    def _figures(self, row: "Row", used: int) -> str:
+def _write_rows(found: "Iterator[Row]", width: int) -> "list[Row]":
+    """Each row as it is measured, a line between numbers of ranks; then the verdict of all, and each reason in full."""
+    paper, ranks, rows, began = Terminal(), 0, list["Row"](), time.monotonic()
+    for row in found:
+        rows.append(row)
+        if row.left_out and ranks:
+            paper.line()
+            paper.line(f"  control, {row.left_out}: it must be detected", "bold")
+            ranks = 0
+        elif not row.left_out and row.ranks != ranks:
+            if ranks:
+                paper.line()
+            ranks = row.ranks
+        head = f"  {row.ranks:>5}  {row.layout!s:<{width}}  {row.verdict:<8}  "
         if row.loss is None or row.gradient is None:
-            return _cut(row.reason, max(40, self._paper.width - used), "")
-        numbers = f"{_figure(row.loss):>8}  {_figure(row.gradient):>8}  "
-        name = row.parameter.removesuffix(".weight")
-        return numbers + _cut(name, max(24, self._paper.width - used - len(numbers)), name.rpartition(".")[2])
-
-    def end(self, rows: "Sequence[Row]", seconds: float) -> None:
-        """The verdict of all, and each reason in full."""
-        counts = Counter(row.verdict for row in rows if not row.left_out)
-        controls = [row for row in rows if row.left_out]
-        verdicts = [f"{count} {verdict}" for verdict, count in sorted(counts.items())]
-        if controls:
-            verdicts.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls detected")
-        self._paper.line()
-        for reason, count in Counter(row.reason for row in rows if row.reason).items():
-            self._paper.prose(f"{count} x {reason}", 2)
-        good = all(row.is_good for row in rows)
-        self._paper.line(f"{'All as expected' if good else 'NOT as expected'}: {', '.join(verdicts)} ({seconds:.0f} s)",
-                         "green" if good else "red")  # fmt: skip
+            text = head + _cut(row.reason, max(40, paper.width - len(head)), "")
+        else:
+            text, name = f"{head}{_figure(row.loss):>8}  {_figure(row.gradient):>8}  ", row.parameter
+            name = name.removesuffix(".weight")
+            text += _cut(name, max(24, paper.width - len(text)), name.rpartition(".")[2])
+        paper.line(text, _STYLES.get(row.verdict, "red"))
+    counts = Counter(row.verdict for row in rows if not row.left_out)
+    controls = [row for row in rows if row.left_out]
+    verdicts = [f"{count} {verdict}" for verdict, count in sorted(counts.items())]
+    if controls:
+        verdicts.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls detected")
+    paper.line()
+    for reason, count in Counter(row.reason for row in rows if row.reason).items():
+        paper.prose(f"{count} x {reason}", 2)
+    good, seconds = all(row.is_good for row in rows), time.monotonic() - began
+    paper.line(f"{'All as expected' if good else 'NOT as expected'}: {', '.join(verdicts)} ({seconds:.0f} s)",
+               "green" if good else "red")  # fmt: skip
+    return rows
 
 
 def _figure(value: float) -> str:

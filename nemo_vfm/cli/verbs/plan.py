@@ -14,7 +14,7 @@ Examples:
 import argparse
 import json
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
         return _serve(arguments, request)
     planner = Planner(request.question)
     answer = planner.answer(arguments.gpus)
-    own = _own(planner, request, answer)
+    own = None  # the recipe's own layout, where it is for so many GPUs and can be
+    if request.own.world == answer.gpus:
+        with suppress(UserError):
+            own = planner.choice(request.own, recompute=request.recompute)
     if arguments.json:
         from nemo_vfm.cli.planning.layout_ingredient import to_json
 
@@ -106,16 +109,6 @@ def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
     return 0 if any(one is not None and fits(one, gpu) for one in found.values()) else 2
 
 
-def _own(planner: "Planner", request: "PlanRequest", answer: "Answer") -> "Choice | None":
-    """The recipe's own layout, where it is for so many GPUs and can be."""
-    if request.own.world != answer.gpus:
-        return None
-    try:
-        return planner.choice(request.own, recompute=request.recompute)
-    except UserError:
-        return None
-
-
 def _tell(
     arguments: argparse.Namespace, planner: "Planner", request: "PlanRequest", answer: "Answer", own: "Choice | None"
 ) -> None:
@@ -134,28 +127,18 @@ def _tell(
     tell_remedies(request, start, found, answer, more)
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What a cluster's file says of its nodes, as far as `plan` asks; None where it says nothing."""
-
-    gpu: str | None = None
-    gpus_per_node: int | None = None
-    network: str | None = None
-
-
 def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
     """The arguments of `plan`, in which changes name no cluster any more: they say how many GPUs of which kind.
 
-    Args:
-        arguments: `gpus`, `gpu` and `network` are None where they are not given; an option wins over a cluster.
+    An option wins over a cluster; it is None where it is not given.
     """
     ours = [word for word in arguments.overrides if _path(word).partition(".")[0] in (_SLOT, *_SIZES)]
     sizes = {_path(word): word for word in ours if _path(word) in _SIZES}
     names = [word for word in ours if _path(word) == _SLOT]
-    found = _machine(names[-1], ours, arguments) if names else _Machine()
+    gpu, per_node, network = _machine(names[-1], ours, arguments) if names else (None, None, None)
     given = dict(vars(arguments), overrides=[word for word in arguments.overrides if word not in ours])
     if arguments.gpus is None:
-        if not sizes or ("nodes" in sizes and found.gpus_per_node is None):
+        if not sizes or ("nodes" in sizes and per_node is None):
             raise UserError("it is not said for how many GPUs: give --gpus N, or cluster=NAME and nodes=N as "
                             "`vfm-launch submit` takes them")  # fmt: skip
         if len(sizes) > 1:
@@ -164,9 +147,9 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
         number = word.partition("=")[2]
         if not number.isdecimal() or int(number) < 1:
             raise UserError(f"{name} must be a whole number, one or more, got {word}")
-        given["gpus"] = int(number) * (found.gpus_per_node if name == "nodes" and found.gpus_per_node else 1)
-    given["gpu"] = arguments.gpu or found.gpu or GPU
-    given["network"] = arguments.network or found.network or NETWORK
+        given["gpus"] = int(number) * (per_node if name == "nodes" and per_node else 1)
+    given["gpu"] = arguments.gpu or gpu or GPU
+    given["network"] = arguments.network or network or NETWORK
     return argparse.Namespace(**given)
 
 
@@ -174,8 +157,8 @@ def _path(word: str) -> str:
     return word.removeprefix("~").partition("=")[0]
 
 
-def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> _Machine:
-    """GPUs of a node, their kind and the network between them, of the cluster's file and what changes it."""
+def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> tuple[str, int, str | None]:
+    """(kind of GPU, GPUs of a node, network between them or None) by the cluster's file and what changes it."""
     roots, name = Roots.standard(arguments.conf), named.partition("=")[2]
     file = roots.require_ingredient(_SLOT, name, Mark(Source.typed(named), 1, len(_SLOT) + 2))
     changes = [word.replace(f"{_SLOT}.", "", 1) for word in ours if _path(word).startswith(f"{_SLOT}.")]
@@ -187,4 +170,4 @@ def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> _Mac
                         f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip
     domain = per_node * (segment if isinstance(segment, int) else 1)
     networks = [one for one in (name, f"{gpu}_nvl{domain}") if one in roots.choices("network")]
-    return _Machine(gpu, per_node, next(iter(networks), None))
+    return gpu, per_node, next(iter(networks), None)

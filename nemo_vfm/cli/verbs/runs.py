@@ -53,8 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
             named[folder] = printable(str(short), 1000)
     lines = sorted(map(look, named), key=lambda line: (-line.last, str(line.path)))
     if arguments.json:
-        records = [{"run": named[line.path], **asdict(line), "path": str(line.path), "last": _iso(line.last)}
-                   for line in lines]  # fmt: skip
+        records = []
+        for line in lines:
+            last = _local(line.last)
+            records.append({"run": named[line.path], **asdict(line), "path": str(line.path),
+                            "last": None if last is None else last.isoformat(timespec="seconds")})  # fmt: skip
         sys.stdout.write(json.dumps(records, indent=1) + "\n")
         return 0
     if not lines:
@@ -65,29 +68,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _iso(time: float) -> str | None:
-    """None where a file says a time that no calendar has."""
-    try:
-        return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
 def _row(line: Line, name: str) -> dict[str, str]:
+    began = _local(line.started or "")
+    started = "" if began is None else began.strftime("%Y-%m-%d %H:%M")
     done = f" {line.steps_done[0]}/{line.steps_done[1]}" if line.steps_done else ""
     return {
         "run": name, "state": f"{line.state}{f' {line.at}' if line.at else ''}{done}",
         "step": "" if line.step is None else str(line.step), "loss": _short(line.loss),
-        "val loss": _short(line.val_loss), "started": _when(line.started), "took": _span(line.seconds),
+        "val loss": _short(line.val_loss), "started": started, "took": _span(line.seconds),
         "size": _bytes(line.num_bytes), "seed": "" if line.seed is None else str(line.seed),
         "recipe": line.recipe or "",
     }  # fmt: skip
 
 
 def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) -> str:
-    wide = _fitted(
-        {n: max(len(n), *(len(row[n]) for row in rows)) for n in _ORDER if any(row[n] for row in rows)}, width
-    )
+    wide = {n: max(len(n), *(len(row[n]) for row in rows)) for n in _ORDER if any(row[n] for row in rows)}
+    # The columns that a terminal has room for; long names get a separate line before the last columns go.
+    others = {name: wide[name] for name in wide if name != "run"}
+    for name in _LEFT_OUT:
+        if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:
+            others.pop(name, None)
+    rest = width - sum(size + 2 for size in others.values())
+    wide = {"run": min(wide["run"], max(_SHORTEST, rest)), **others}
     text = ["  ".join(_cell(name, name, wide[name]) for name in wide).rstrip()]
     for row, line in zip(rows, lines, strict=True):
         if len(row["run"]) > wide["run"]:  # a name is copied into the next command, so it is never cut
@@ -103,16 +105,6 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
     return "".join(f"{row}\n" for row in text)
 
 
-def _fitted(wide: dict[str, int], width: int) -> dict[str, int]:
-    """The columns that a terminal has room for; long names get a separate line before the last columns go."""
-    others = {name: wide[name] for name in wide if name != "run"}
-    for name in _LEFT_OUT:
-        if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:
-            others.pop(name, None)
-    rest = width - sum(size + 2 for size in others.values())
-    return {"run": min(wide["run"], max(_SHORTEST, rest)), **others}
-
-
 def _cell(name: str, text: str, width: int) -> str:
     text = text if len(text) <= width else ""
     return text.rjust(width) if name in _TO_THE_RIGHT else text.ljust(width)
@@ -122,12 +114,13 @@ def _short(number: float | None) -> str:
     return "" if number is None else f"{number:.4g}"
 
 
-def _when(started: str | None) -> str:
-    """In the user's own time, since it is compared with a watch."""
+def _local(time: float | str) -> datetime | None:
+    """In the user's own time, since it is compared with a watch; None where a file says what no calendar has."""
     try:
-        return datetime.fromisoformat(started or "").astimezone().strftime("%Y-%m-%d %H:%M")
+        moment = datetime.fromisoformat(time) if isinstance(time, str) else datetime.fromtimestamp(time)
+        return moment.astimezone()
     except (ValueError, OverflowError, OSError):
-        return ""
+        return None
 
 
 def _span(seconds: float | None) -> str:

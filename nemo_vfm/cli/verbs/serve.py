@@ -79,7 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     set_memory()
     from nemo_vfm.core import ranks
-    from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.secret import key_of
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
     from nemo_vfm.serve.continuous.model_passes import ModelPasses

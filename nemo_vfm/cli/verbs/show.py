@@ -47,16 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
-        # 0 also where there are some, as `git diff` does.
-        old, new = _two(arguments)
-        keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
-        found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
-        paper, styles = Terminal(), {"-": "red", "+": "green", " ": "bold"}
-        if not found:
-            paper.line("no difference")
-        for mark, line in side_lines(found):
-            paper.line(line, styles[mark])
-        return 0
+        _write_differences(differing(*_sides(arguments)))
+        return 0  # also where there are some, as `git diff` does
     if arguments.defaults:
         sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
         return 0
@@ -86,24 +78,25 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
     return whole
 
 
-def _two(arguments: argparse.Namespace) -> "tuple[Composed, Composed]":
+def _sides(arguments: argparse.Namespace) -> tuple[Map, Map]:
     """A and B with the changes made to both, or A without and with them."""
     words = list(arguments.overrides)
     second = next((word for word in words if "=" not in word and not word.startswith("~")), None)
     if second is not None:
         words.remove(second)
-        return _one(arguments, arguments.recipe, words), _one(arguments, second, words)
-    if not words:
+    elif not words:
         raise UserError("--diff takes two recipes or run folders, or one and changes to it")
-    return _one(arguments, arguments.recipe, []), _one(arguments, arguments.recipe, words)
-
-
-def _one(arguments: argparse.Namespace, name: str, changes: list[str]) -> "Composed":
-    if Path(name).is_dir():
-        if not (Path(name) / "recipe.yaml").is_file():
-            raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")
-        name = str(Path(name) / "recipe.yaml")
-    return composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": name, "overrides": changes}))
+    trees = []
+    for name, changes in ((arguments.recipe, [] if second is None else words), (second or arguments.recipe, words)):
+        file = name
+        if Path(name).is_dir():
+            file = str(Path(name) / "recipe.yaml")
+            if not Path(file).is_file():
+                raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")
+        composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": file, "overrides": changes}))
+        # A path below the run folder is the same path in both.
+        trees.append(_tree(composed, arguments, keep=frozenset({"run_dir"})))
+    return trees[0], trees[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +111,27 @@ class Difference:
 def differing(old: Map, new: Map) -> list[Difference]:
     """The differences; a list counts as one value where it holds plain values only."""
     left, right = dict(_leaves(old)), dict(_leaves(new))
-    pairs = (Difference(key, left.get(key), right.get(key)) for key in _in_order(list(left), list(right)))
+    keys = list(left)  # in their order, a new one behind what stands before it in the new recipe
+    for before, key in zip(["", *right], right, strict=False):
+        if key not in left:
+            keys.insert(keys.index(before) + 1 if before in keys else 0, key)
+    pairs = (Difference(key, left.get(key), right.get(key)) for key in keys)
     return [pair for pair in pairs if _text(pair.old) != _text(pair.new) and pair.key not in _IGNORED]
 
 
-def side_lines(differences: list[Difference]) -> Iterator[tuple[str, str]]:
-    """(mark, line) for each line to print; the mark is ' ', '-' or '+'."""
+def _write_differences(differences: list[Difference]) -> None:
+    """Each key, and below it what the sides say with its place."""
+    paper = Terminal()
+    if not differences:
+        paper.line("no difference")
     texts = [_text(node) for pair in differences for node in (pair.old, pair.new)]
     width = max((len(text) for text in texts if len(text) <= _ALIGNED), default=0)
     for pair in differences:
-        yield " ", pair.key
-        for mark, node in (("-", pair.old), ("+", pair.new)):
+        paper.line(pair.key, "bold")
+        for mark, style, node in (("-", "red", pair.old), ("+", "green", pair.new)):
             if node is not None:
                 via = f" {node.via}" if isinstance(node, Scalar) and node.via not in ("", node.value) else ""
-                yield mark, f"  {mark} {_text(node):<{width}}  # {node.mark.place()}{via}"
-
-
-def _in_order(old: list[str], new: list[str]) -> list[str]:
-    """All keys: the old ones in their order, a new one behind what stands before it in the new recipe."""
-    known, merged = set(old), list(old)
-    for before, key in zip(["", *new], new, strict=False):
-        if key not in known:
-            merged.insert(merged.index(before) + 1 if before in merged else 0, key)
-    return merged
+                paper.line(f"  {mark} {_text(node):<{width}}  # {node.mark.place()}{via}", style)
 
 
 def _leaves(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:

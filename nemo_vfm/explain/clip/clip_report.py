@@ -11,28 +11,16 @@ from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodi
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
 
-_PER_SECOND = "% of the diagonal/s"
 _UNITS = {
-    "motion": _PER_SECOND,
-    "motion_peak": _PER_SECOND,
-    "motion.global_mean": "of (width + height) per frame",
-    "motion.patch_min": "of (width + height) per frame",
-    "camera.pan_x": "% of the width/s",
-    "camera.pan_y": "% of the height/s",
-    "camera.zoom": "growth/s",
-    "camera.roll": "degrees/s",
-    "camera.residual": "0 to 1",
-    "camera.shake": "% of the sides/s",
-    "luma_mean": "0 to 255",
-    "luma_std": "0 to 255",
-    "black_ratio": "of its frames",
-    "freeze_ratio": "of its frames",
-    "quality.dark": "of the pixels",
-    "quality.bright": "of the pixels",
-    "letterbox.ratio": "of the picture",
-    "text.area": "of the picture",
-    "similarity": "0 to 1",
-}
+    **dict.fromkeys(("motion", "motion_peak"), "% of the diagonal/s"),
+    **dict.fromkeys(("motion.global_mean", "motion.patch_min"), "of (width + height) per frame"),
+    "camera.pan_x": "% of the width/s", "camera.pan_y": "% of the height/s", "camera.zoom": "growth/s",
+    "camera.roll": "degrees/s", "camera.residual": "0 to 1", "camera.shake": "% of the sides/s",
+    **dict.fromkeys(("luma_mean", "luma_std"), "0 to 255"), "similarity": "0 to 1",
+    **dict.fromkeys(("black_ratio", "freeze_ratio"), "of its frames"),
+    **dict.fromkeys(("quality.dark", "quality.bright"), "of the pixels"),
+    **dict.fromkeys(("letterbox.ratio", "text.area"), "of the picture"),
+}  # fmt: skip
 _FAMILIES = {
     "quality.contrast.": "0 to 127.5", "quality.noise.": "luma steps", "quality.entropy.": "bits",
 }  # fmt: skip
@@ -149,11 +137,13 @@ def _standing(curation: Curation, name: str, place: int) -> Standing:
     if isinstance(column, Labels):
         codes = column.codes[alive]
         return Standing(name, value, "", int((codes >= 0).sum()), None, int((codes == column.codes[place]).sum()))
+    unit = _UNITS.get(name, "") or next((one for family, one in _FAMILIES.items() if name.startswith(family)), "")
+    unit = unit or next((one for ending, one in _ENDINGS.items() if name.endswith(ending)), "")
     numbers = column[alive]
     numbers = numbers[~np.isnan(numbers)]
     if not isinstance(value, float):
-        return Standing(name, None, unit(name), len(numbers), None, 0)
-    return Standing(name, value, unit(name), len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
+        return Standing(name, None, unit, len(numbers), None, 0)
+    return Standing(name, value, unit, len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
 def _alike(curation: Curation, place: int, dropped: int) -> Alike:
@@ -162,13 +152,3 @@ def _alike(curation: Curation, place: int, dropped: int) -> Alike:
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]
     return Alike(*names, *curation.span(place), likeness.value if likeness else None)
-
-
-def unit(column: str) -> str:
-    """The unit; empty if there is none, or it is unknown."""
-    if column in _UNITS:
-        return _UNITS[column]
-    for family, found in _FAMILIES.items():
-        if column.startswith(family):
-            return found
-    return next((found for ending, found in _ENDINGS.items() if column.endswith(ending)), "")

@@ -62,8 +62,17 @@ def _only(curation: Curation, found: Sequence[int], what: str) -> int:
 def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
     source = _source(curation, file)
     places = [place for place, name in enumerate(curation.texts("source")) if name == source]
-    frame = _frame_at(curation, places, float(at)) if seconds else int(at)
     spans = np.array([curation.span(place) for place in places])
+    frame = int(spans[:, 1].max()) if seconds else int(at)
+    begins_s = 0.0
+    for place in sorted(places, key=curation.span) if seconds else ():
+        # Clips follow each other without gaps, each at a rate of its own.
+        (first, last), fps = curation.span(place), curation.number("fps", place) or 1.0
+        lasts_s = curation.number("duration_s", place) or (last - first) / fps
+        if float(at) < begins_s + lasts_s:
+            frame = min(last - 1, first + int((float(at) - begins_s) * fps + 1e-6))
+            break
+        begins_s += lasts_s
     holding = [places[row] for row in np.flatnonzero((spans[:, 0] <= frame) & (frame < spans[:, 1]))]
     if holding:
         return _only(curation, holding, f"hold frame {frame:,} of {printable(source, 80)}")
@@ -72,18 +81,6 @@ def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
         f"no clip holds frame {frame:,} of {printable(source, 80)}, which has {len(places):,}; the nearest is "
         f"{label(curation, places[int(away.argmin())])}"
     )
-
-
-def _frame_at(curation: Curation, places: Sequence[int], at_s: float) -> int:
-    """The frame at a time; clips follow each other without gaps, each at a rate of its own."""
-    begins_s = 0.0
-    for place in sorted(places, key=curation.span):
-        (first, last), fps = curation.span(place), curation.number("fps", place) or 1.0
-        lasts_s = curation.number("duration_s", place) or (last - first) / fps
-        if at_s < begins_s + lasts_s:
-            return min(last - 1, first + int((at_s - begins_s) * fps + 1e-6))
-        begins_s += lasts_s
-    return max(curation.span(place)[1] for place in places)
 
 
 def _source(curation: Curation, file: str) -> str:

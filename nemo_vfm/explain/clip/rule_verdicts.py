@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.rule import Rule, reads_captions
 from nemo_vfm.curate.decide.score_table import Labels
 from nemo_vfm.explain.clip.curation_folder import Curation
@@ -53,10 +52,33 @@ def verdicts(curation: Curation, place: int) -> list[Verdict]:
     with suppress(pa.ArrowException, OSError, KeyError, ValueError):
         column = pq.read_table(curation.folder / "vectors.parquet", columns=["column"])["column"]
         compared = set(column.unique().to_pylist())
-    return [
-        _verdict(curation, place, name, rule_values, compared)
-        for name, rule_values in curation.read("rules.json").items()
-    ]
+    found = []
+    for name, rule_values in curation.read("rules.json").items():
+        try:
+            if "keep" in rule_values or "drop" in rule_values:
+                rule = Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
+            else:
+                threshold, is_below = float(rule_values["threshold"]), rule_values["op"] == "<"
+                above, below = (None, threshold) if is_below else (threshold, None)
+                rule = Rule(score=rule_values["score"], below=below, above=above)
+            drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            why = "rules.json cannot be read here"
+            found.append(Verdict(name, str(rule_values), "drop", "unknown", why=why))
+            continue
+        decided = curation.text("rule", place) == name
+        columns = dict.fromkeys(use.name for use in rule.uses())
+        says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()), reads_captions(rule))
+        margins = []
+        for limit in limits:
+            value, is_over = curation.number(limit.score, place), bool(limit.drops(curation.table)[place])
+            spares = spares_at(value, limit.op, inclusive=limit.inclusive) if is_over and value is not None else None
+            by = None if value is None else abs(value - limit.threshold)
+            margins.append(Margin(limit.score, value, limit.op, limit.threshold, is_over, by, spares))
+        values = {column: value_of(curation, column, place) for column in columns}
+        form: Literal["keep", "drop"] = "keep" if rule.keep is not None else "drop"
+        found.append(Verdict(name, rule.text, form, says, decided, values, tuple(margins), why))
+    return found
 
 
 def value_of(curation: Curation, column: str, place: int) -> float | str | None:
@@ -78,33 +100,6 @@ def spares_at(value: float, op: str, *, inclusive: bool) -> float:
     if not stands or (inclusive and found == value):
         found = float(f"{(whole - 1 if down else whole + 1) * step:.10g}")
     return found
-
-
-def _verdict(curation: Curation, place: int, name: str, rule_values: Json, compared: set[str]) -> Verdict:
-    try:
-        if "keep" in rule_values or "drop" in rule_values:
-            rule = Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
-        else:
-            threshold, is_below = float(rule_values["threshold"]), rule_values["op"] == "<"
-            above, below = (None, threshold) if is_below else (threshold, None)
-            rule = Rule(score=rule_values["score"], below=below, above=above)
-        drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return Verdict(name, str(rule_values), "drop", "unknown", why="rules.json cannot be read here")
-    decided = curation.text("rule", place) == name
-    columns = dict.fromkeys(use.name for use in rule.uses())
-    says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()), reads_captions(rule))
-    margins = []
-    for limit in limits:
-        value, is_over = curation.number(limit.score, place), bool(limit.drops(curation.table)[place])
-        spares = spares_at(value, limit.op, inclusive=limit.inclusive) if is_over and value is not None else None
-        by = None if value is None else abs(value - limit.threshold)
-        margins.append(Margin(limit.score, value, limit.op, limit.threshold, is_over, by, spares))
-    return Verdict(
-        name, rule.text, "keep" if rule.keep is not None else "drop", says, decided,
-        {column: value_of(curation, column, place) for column in columns},
-        tuple(margins), why,
-    )  # fmt: skip
 
 
 def _says(

@@ -4,13 +4,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import printable
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
-from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
 from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, describe, entry_of, summarise
@@ -28,7 +28,11 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
         raise UserError(str(error)) from error
     page = summarise(samples) if key is None else describe(samples, entry_of(samples.entries, key))
     draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
-    frames = _frames(samples, page) if out is not None or draws else []
+    frames: list[Frame] = []
+    if out is not None or draws:
+        with suppress(DataError):  # what is damaged is listed with the members
+            frames = (first_frames(samples, _SAMPLES) if isinstance(page, Summary)
+                      else frames_of(samples, entry_of(samples.entries, page.key), _FRAMES))  # fmt: skip
     if out is not None:
         if not frames:
             raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
@@ -47,15 +51,6 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     if out is not None and not as_json:
         sys.stdout.write(f"{out}\n")
     return 0
-
-
-def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
-    if isinstance(page, Summary):
-        return first_frames(samples, _SAMPLES)
-    try:
-        return frames_of(samples, entry_of(samples.entries, page.key), _FRAMES)
-    except DataError:
-        return []  # it is listed with the damaged members
 
 
 def _write_summary(paper: Terminal, shards_named: str, page: Summary) -> None:

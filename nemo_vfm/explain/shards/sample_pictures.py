@@ -85,7 +85,15 @@ def first_frames(samples: Samples, most: int) -> list[Frame]:
 def sheet(frames: Sequence[Frame]) -> Pixels:
     """All frames in a grid, up to four in a row, with their labels below."""
     columns = min(4, len(frames))
-    cells = [_cell(frame) for frame in frames]
+    cells: list[Pixels] = []
+    for frame in frames:
+        height, width = frame.pixels.shape[:2]
+        # Small ones grow in squares, so that their pixels show.
+        way = cv2.INTER_AREA if width >= _CELL_PX else cv2.INTER_NEAREST
+        picture = cv2.resize(frame.pixels, (_CELL_PX, max(1, round(height * _CELL_PX / width))), interpolation=way)
+        label = np.full((_LABEL_PX, _CELL_PX, 3), _PAPER, np.uint8)
+        cv2.putText(label, frame.label[:44], (2, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.42, _INK, 1, cv2.LINE_AA)
+        cells.append(np.concatenate([picture, label]).astype(np.uint8, copy=False))
     height = max(cell.shape[0] for cell in cells)
     rows = -(-len(cells) // columns)
     size = (_GAP_PX + rows * (height + _GAP_PX), _GAP_PX + columns * (_CELL_PX + _GAP_PX), 3)
@@ -119,10 +127,16 @@ def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
         small = cv2.resize(frame.pixels, (width, rows + rows % 2), interpolation=cv2.INTER_AREA)
         pictures.append(small.astype(np.uint8, copy=False))
     height = max(len(picture) for picture in pictures)
-    return [
-        " ".join(_characters(picture, row) if row < len(picture) else " " * width for picture in pictures).rstrip()
-        for row in range(0, height, 2)
-    ]
+    lines = []
+    for row in range(0, height, 2):
+        cells = [" " * width] * len(pictures)
+        for number, picture in enumerate(pictures):
+            if row < len(picture):
+                pairs = zip(picture[row].tolist(), picture[row + 1].tolist(), strict=True)
+                coloured = (f"\x1b[38;2;{a[0]};{a[1]};{a[2]}m\x1b[48;2;{b[0]};{b[1]};{b[2]}m▀" for a, b in pairs)
+                cells[number] = "".join(coloured) + "\x1b[0m"
+        lines.append(" ".join(cells).rstrip())
+    return lines
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -130,19 +144,3 @@ def _spread(count: int, most: int) -> list[int]:
     if most == 1 or count == 1:
         return [count // 2]
     return [round(place * (count - 1) / (min(most, count) - 1)) for place in range(min(most, count))]
-
-
-def _cell(frame: Frame) -> Pixels:
-    """A frame as wide as a column, its label below; small ones grow in squares, so that their pixels show."""
-    height, width = frame.pixels.shape[:2]
-    way = cv2.INTER_AREA if width >= _CELL_PX else cv2.INTER_NEAREST
-    picture = cv2.resize(frame.pixels, (_CELL_PX, max(1, round(height * _CELL_PX / width))), interpolation=way)
-    label = np.full((_LABEL_PX, _CELL_PX, 3), _PAPER, np.uint8)
-    cv2.putText(label, frame.label[:44], (2, 15), cv2.FONT_HERSHEY_SIMPLEX, 0.42, _INK, 1, cv2.LINE_AA)
-    return np.concatenate([picture, label]).astype(np.uint8, copy=False)
-
-
-def _characters(picture: Pixels, row: int) -> str:
-    pairs = zip(picture[row].tolist(), picture[row + 1].tolist(), strict=True)
-    cells = (f"\x1b[38;2;{a[0]};{a[1]};{a[2]}m\x1b[48;2;{b[0]};{b[1]};{b[2]}m▀" for a, b in pairs)
-    return "".join(cells) + "\x1b[0m"

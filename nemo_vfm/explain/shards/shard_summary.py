@@ -5,6 +5,7 @@ import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,8 +72,19 @@ def summarise(samples: Samples) -> Summary:
             sizes[name].append(size)
     known = all("fps" in entry.index and "caption" in entry.index for entry in entries)
     looked = entries if known else entries[:_MOST_LOOKED_INTO]
-    facts = [_facts(samples, entry) for entry in looked]
-    captions = [_num_words(samples, entry) for entry in looked]
+    facts: list[Mapping[str, Json]] = []  # where the index says nothing, of the sample itself
+    durations, captions = list[float](), list[int]()
+    for entry in looked:
+        fact: Mapping[str, Json] = entry.index
+        with suppress(DataError, KeyError, TypeError, ValueError):  # what is damaged is simply not known
+            fact = {**entry.index, **facts_of(samples, entry)}
+        facts.append(fact)
+        with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):
+            lasts = fact.get("duration_s")
+            durations.append(float(fact["num_frames"]) / float(fact["fps"]) if lasts is None else float(lasts))
+        captions.append(0)
+        with suppress(DataError):
+            captions[-1] = len(caption_of(samples, entry).split())
     return Summary(
         samples=len(entries),
         shards=len({entry.shard for entry in entries}),
@@ -83,7 +95,7 @@ def summarise(samples: Samples) -> Summary:
         sizes=_counted(f"{fact['width']}x{fact['height']}" for fact in facts if {"width", "height"} <= fact.keys()),
         latent_shapes=_counted("x".join(map(str, f["latent_shape"])) for f in facts if "latent_shape" in f),
         fps=_counted(f"{float(fact['fps']):.4g}" for fact in facts if "fps" in fact),
-        duration_s=histogram(list(_durations(facts))),
+        duration_s=histogram(durations),
         caption_words=whole_histogram([count for count in captions if count]),
         without_caption=captions.count(0),
         unknown=sum("fps" not in fact for fact in facts),
@@ -114,30 +126,6 @@ def whole_histogram(found: Sequence[int]) -> list[Bin]:
     low, width = min(found), -(-(max(found) - min(found) + 1) // _NUM_BINS)
     counts = Counter((number - low) // width for number in found)
     return [Bin(low + bar * width, low + (bar + 1) * width - 1, counts[bar]) for bar in range(max(counts) + 1)]
-
-
-def _facts(samples: Samples, entry: Entry) -> Mapping[str, Json]:
-    """The index, and where it says nothing of the rate, the sample itself; what is damaged is simply not known."""
-    try:
-        return {**entry.index, **facts_of(samples, entry)}
-    except (DataError, KeyError, TypeError, ValueError):
-        return entry.index
-
-
-def _durations(facts: Sequence[Mapping[str, Json]]) -> Iterator[float]:
-    for fact in facts:
-        try:
-            known = fact.get("duration_s")
-            yield float(fact["num_frames"]) / float(fact["fps"]) if known is None else float(known)
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
-            continue
-
-
-def _num_words(samples: Samples, entry: Entry) -> int:
-    try:
-        return len(caption_of(samples, entry).split())
-    except DataError:
-        return 0
 
 
 def _counted(names: Iterator[str]) -> dict[str, int]:
@@ -191,8 +179,22 @@ def describe(samples: Samples, entry: Entry) -> One:
     """Read all members of a sample; a damaged one is said and does not hide the others."""
     one = One(entry.key, entry.shard, dict(entry.members), "", dict(entry.index))
     for extension in entry.members:
+        kind = extension.rpartition(".")[2]
         try:
-            _look(one, samples, entry, extension)
+            if kind == "json":
+                one.facts = json.loads(samples.read(entry, extension))
+            elif kind == "safetensors":
+                stored = {name: torch.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape)
+                          for name, value in stored_tensors(samples.read(entry, extension)).items()}  # fmt: skip
+                one.tensors += [_tensor(extension, name, tensor) for name, tensor in stored.items()]
+            elif kind == "npy":
+                array = np.load(io.BytesIO(samples.read(entry, extension)), allow_pickle=False)
+                one.tensors.append(_tensor(extension, "", torch.from_numpy(np.atleast_1d(array))))
+            elif kind in VIDEOS:
+                with open_video(samples.read(entry, extension)) as reader:
+                    info = reader.info()
+                size, rate = f"{info.width}x{info.height}", f"{info.num_frames} frames at {info.fps:.4g} fps"
+                one.films[extension] = f"{info.codec}, {size}, {rate}, {info.duration_s:.2f} s"
         except (DataError, ValueError, EOFError) as error:
             one.damaged[extension] = str(error)
     try:
@@ -200,28 +202,6 @@ def describe(samples: Samples, entry: Entry) -> One:
     except DataError as error:
         one.damaged["txt"] = str(error)
     return one
-
-
-def _look(one: One, samples: Samples, entry: Entry, extension: str) -> None:
-    kind = extension.rpartition(".")[2]
-    if kind == "json":
-        one.facts = json.loads(samples.read(entry, extension))
-    elif kind == "safetensors":
-        stored = stored_tensors(samples.read(entry, extension))
-        one.tensors += [
-            _tensor(extension, name, torch.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape))
-            for name, value in stored.items()
-        ]
-    elif kind == "npy":
-        array = np.load(io.BytesIO(samples.read(entry, extension)), allow_pickle=False)
-        one.tensors.append(_tensor(extension, "", torch.from_numpy(np.atleast_1d(array))))
-    elif kind in VIDEOS:
-        with open_video(samples.read(entry, extension)) as reader:
-            info = reader.info()
-        one.films[extension] = (
-            f"{info.codec}, {info.width}x{info.height}, {info.num_frames} frames at {info.fps:.4g} fps, "
-            f"{info.duration_s:.2f} s"
-        )
 
 
 def _tensor(member: str, name: str, tensor: torch.Tensor) -> Tensor:

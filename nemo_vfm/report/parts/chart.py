@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.plain_text import figure
 from nemo_vfm.report.parts.section import fragment
 
 MAX_POINTS = 480
-
 Point = tuple[float, float]
 
 
@@ -212,13 +211,16 @@ def line_chart(
     x_axis = Axis(min(xs), max(xs)) if max(xs) > min(xs) else Axis.around(xs)
     y_axis = Axis.around(ys, log=log_y and min(ys) > 0 and max(ys) < 1e9 * min(ys), zero=zero)
     across, up = _across(x_axis), _up(y_axis)
-    drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
-    paths = [
-        {"style": line.style, "tone": line.tone,
-         "dots": dots if len(dots) == 1 or (line.style == "dots" and len(dots) <= 60) else [],
-         "d": Markup(_path(dots, line.steps))}  # noqa: S704 - numbers only
-        for line, dots in drawn
-    ]  # fmt: skip
+    paths = []
+    for line in lines:
+        dots = [(across(x), up(y)) for x, y in thin(line.points)]
+        path = "M" + "L".join(f"{x} {y}" for x, y in dots)
+        if line.steps:
+            moves = (f"V{y}H{x}" if line.steps == "before" else f"H{x}V{y}" for x, y in dots[1:])
+            path = f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
+        shown = dots if len(dots) == 1 or (line.style == "dots" and len(dots) <= 60) else []
+        paths.append({"style": line.style, "tone": line.tone, "dots": shown,
+                      "d": Markup(path)})  # fmt: skip  # noqa: S704 - numbers only
     legend = [(line.name, line.tone, line.style) for line in lines if line.name and with_legend]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
@@ -228,13 +230,6 @@ def line_chart(
         for line in lines if line.style != "faint" or len(lines) == 1
     ]  # fmt: skip
     return _frame(title, f"{title} over {x_label}: " + "; ".join(parts), x_axis, y_axis, x_label, legend, inside, ticks)
-
-
-def _path(dots: Sequence[Point], steps: str) -> str:
-    if not steps:
-        return "M" + "L".join(f"{x} {y}" for x, y in dots)
-    moves = (f"V{y}H{x}" if steps == "before" else f"H{x}V{y}" for x, y in dots[1:])
-    return f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
 
 
 _BARS = """
@@ -260,7 +255,22 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     low, high = _bar_range(values, limit, bins)
     counts = [_count(group.values, low, high, bins, limit) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
-    inside = fragment(_BARS, {"bars": _bars(groups, counts, y_axis), "limit": _limit(limit, x_axis)})
+    width, up, below, bars = 100 / bins, _up(y_axis), [0] * bins, list[dict[str, object]]()
+    for group, row in zip(groups, counts, strict=True):
+        for place, count in enumerate(row):
+            if count:
+                top, base = up(below[place] + count), up(below[place])
+                bars.append({"tone": group.tone, "x": round(place * width + 0.15, 2), "y": top,
+                             "width": round(width - 0.3, 2), "height": round(base - top, 2)})  # fmt: skip
+                below[place] += count
+    threshold = None
+    if limit is not None:  # where it stands, the stretch that it drops, and its label on the side with more room
+        side, at = limit[0], _across(x_axis)(limit[1])
+        begin, end = (0, at) if side.startswith("<") else (at, 100)
+        label = {"dx": 5, "anchor": "start"} if at < 50 else {"dx": -5, "anchor": "end"}
+        text = f"dropped {side} {figure(limit[1])}"
+        threshold = {"at": at, "from": begin, "width": max(end - begin, 0), "text": text, **label}
+    inside = fragment(_BARS, {"bars": bars, "limit": threshold})
     beyond = sum(value < low or value > high for value in values)
     x_label = f"{beyond} outliers, in the outermost bars" if beyond else ""
     legend = [(f"{g.name} {len(g.values):,}", g.tone, "bar") for g in groups if g.values]
@@ -296,28 +306,3 @@ def _count(
             place = round(place) - (1 if limit[0] in (">", "<=") else 0)
         counts[min(max(int(place), 0), bins - 1)] += 1
     return counts
-
-
-def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], y: Axis) -> list[dict[str, object]]:
-    bins, up = len(counts[0]), _up(y)
-    width = 100 / bins
-    below, bars = [0] * bins, list[dict[str, object]]()
-    for group, row in zip(groups, counts, strict=True):
-        for place, count in enumerate(row):
-            if count:
-                top, base = up(below[place] + count), up(below[place])
-                bars.append({"tone": group.tone, "x": round(place * width + 0.15, 2), "y": top,
-                             "width": round(width - 0.3, 2), "height": round(base - top, 2)})  # fmt: skip
-                below[place] += count
-    return bars
-
-
-def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object] | None:
-    """Where the threshold stands, the stretch that it drops, and its label on the side with more room."""
-    if limit is None:
-        return None
-    side, value = limit
-    at = _across(x)(value)
-    begin, end = (0, at) if side.startswith("<") else (at, 100)
-    label = {"dx": 5, "anchor": "start"} if at < 50 else {"dx": -5, "anchor": "end"}
-    return {"at": at, "from": begin, "width": max(end - begin, 0), "text": f"dropped {side} {figure(value)}", **label}

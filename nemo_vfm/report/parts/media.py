@@ -56,7 +56,7 @@ class Media:
         """A video inside a tar; None where it does not fit into what is left of the budget, or is no MP4."""
         if not tar.is_file() or not 0 < size <= self.budget_bytes - self.used_bytes or offset < 0:
             return None
-        data = self.run.read_span(tar, offset, size)
+        data = self.run.read_bytes(tar, span=(offset, size)) or b""
         if _sniff(data) != _MP4:
             return None
         self.used_bytes += len(data)

@@ -81,33 +81,24 @@ class RunFolder:
         notes, self._notes = tuple(self._notes), []
         return notes
 
-    def read_bytes(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes | None:
-        """A file's bytes; None, with a note, where it is missing, too large, or outside the run folder."""
+    def read_bytes(self, path: Path, *, span: tuple[int, int] | None = None) -> bytes | None:
+        """A file's bytes, or a `span` of it (offset, size); None, with a note, if missing, too large or outside."""
         try:
             if not real(path).is_relative_to(self.root):
                 self.note(f"{path.name} is outside the run folder and was not read.")
                 return None
-            if (size := path.stat().st_size) > max_bytes:
-                limit = f"the limit is {max_bytes / 1e6:,.1f} MB"
+            if span is not None:
+                with opened(path) as file:
+                    file.seek(span[0])
+                    return file.read(span[1])
+            if (size := path.stat().st_size) > MAX_FILE_BYTES:
+                limit = f"the limit is {MAX_FILE_BYTES / 1e6:,.1f} MB"
                 self.note(f"{self.label(path)} was not read: {size / 1e6:,.1f} MB, and {limit}.")
                 return None
-            return read_bytes(path, max_bytes)
+            return read_bytes(path, MAX_FILE_BYTES)
         except (OSError, ValueError) as error:
             self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
             return None
-
-    def read_span(self, path: Path, offset: int, size: int) -> bytes:
-        """Bytes from inside a file; none, with a note, where it cannot be read or is outside the run folder."""
-        try:
-            if not real(path).is_relative_to(self.root):
-                self.note(f"{path.name} is outside the run folder and was not read.")
-                return b""
-            with opened(path) as file:
-                file.seek(offset)
-                return file.read(size)
-        except (OSError, ValueError) as error:
-            self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
-            return b""
 
     def read_text(self, name: str) -> str:
         """A text file of the root, or the empty text."""

@@ -10,7 +10,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 36
 MAX_BUCKETS, MAX_REASONS, MAX_MISSES = 40, 12, 10
-
 _BODY = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">bucket</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>

@@ -15,7 +15,6 @@ ORDER = 7
 OPEN_CHARTS = 4
 _MEASURES = {"auc": "AUC", "normalised_entropy": "normalised entropy", "calibration": "calibration",
              "log_loss": "log loss", "ece": "calibration error"}  # fmt: skip
-
 _BODY = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">label</th><th scope="col" class="n">samples</th>

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media, Medium
+from nemo_vfm.report.parts.media import Media
 from nemo_vfm.report.parts.plain_text import clean, exact, mapping, number
 from nemo_vfm.report.parts.run_values import RunFolder, Step
 from nemo_vfm.report.parts.section import Section, fragment
@@ -14,7 +14,6 @@ BUDGET_MB = 2.0
 MAX_CLIPS, MAX_FAILURES, MAX_SHARDS = 10, 8, 8
 _DESCRIPTION = "description"  # the `caption_by` of a sentence that was made of the clip's numbers
 _FRAMES_BYTES = 20_000  # of a strip of four frames, about; kept free for each clip whose video does not fit
-
 _BODY = """
 <dl class="facts">
 {% for name, value in facts %}
@@ -54,7 +53,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 for why, count in mapping(reasons).items()
             ]
             failures = [(who, why, exact(count)) for count, who, why in sorted(found, reverse=True)[:MAX_FAILURES]]
-            body = fragment(_BODY, {"facts": _facts(values, by), "failures": failures, "clips": clips})
+            names = {who: f"by {clean(str(who), 40)}" for who in by} | {_DESCRIPTION: "placeholders from numbers"}
+            facts = [(names[who], exact(number(count) or 0)) for who, count in by.items()]
+            if values.get("truncated"):
+                facts.append(("cut at a limit", exact(number(values.get("truncated")) or 0)))
+            for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out")):
+                if count := number(values.get(key)):
+                    facts.append((name, exact(count)))
+            body = fragment(_BODY, {"facts": facts, "failures": failures, "clips": clips})
             lead = "Read a few: a wrong caption is worse than none."
             yield Section("Captions", body, lead, step.name, folded=True)
 
@@ -70,18 +76,6 @@ def stand_in(row: Mapping[str, Any], by: Mapping[str, Any]) -> str:
     return "placeholder:" if row.get("caption") and who == _DESCRIPTION else ""
 
 
-def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [
-        ("placeholders from numbers" if who == _DESCRIPTION else f"by {clean(str(who), 40)}", exact(number(count) or 0))
-        for who, count in by.items()
-    ]
-    tokens = [
-        (name, number(values.get(key))) for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"))
-    ]
-    cut = [("cut at a limit", exact(number(values.get("truncated")) or 0))] if values.get("truncated") else []
-    return facts + cut + [(name, exact(count)) for name, count in tokens if count]
-
-
 def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> list[dict[str, Any]]:
     """Kept clips with a caption, spread over the table, each as its video or as frames of it."""
     if not (step.folder / "scores.parquet").is_file():
@@ -94,23 +88,18 @@ def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> l
         samples = mapping(run.read_json(index)).get("samples")
         for sample in map(mapping, samples if isinstance(samples, list) else ()):
             videos[str(sample.get("key"))] = index.with_suffix(".tar"), mapping(sample.get("members")).get("mp4")
-    return [
-        {
-            "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
+    clips = []
+    for row in values[::stride][:MAX_CLIPS]:
+        clip_id, video = str(row.get("clip_id")), None
+        lies: tuple[Path | None, Any] = videos.get(clip_id, (None, None))
+        tar, span = lies
+        is_span = isinstance(span, list) and len(span) == 2 and all(isinstance(number, int) for number in span)
+        # The clip itself where there is room for it beside the others' frames, else frames of it.
+        if tar and is_span and span[1] + MAX_CLIPS * _FRAMES_BYTES <= media.budget_bytes - media.used_bytes:
+            video = media.embed_member(tar, *span)
+        clips.append({
+            "medium": video or media.embed(step.folder / "thumbnails" / f"{clip_id}.jpg"), "alt": "the clip",
             "caption": clean(str(row["caption"]), 600), "stand_in": stand_in(row, by),
             "source": clean(str(row.get("source")), 80),
-        }
-        for row in values[::stride][:MAX_CLIPS]
-    ]  # fmt: skip
-
-
-def _medium(media: Media, step: Step, clip_id: str, videos: Mapping[str, tuple[Path, Any]]) -> Medium | None:
-    """The clip itself where there is room for it, else frames of it."""
-    frames = step.folder / "thumbnails" / f"{clip_id}.jpg"
-    tar, span = videos.get(clip_id, (None, None))
-    if tar and isinstance(span, list) and len(span) == 2 and all(isinstance(number, int) for number in span):
-        reserved = MAX_CLIPS * _FRAMES_BYTES
-        fits = span[1] + reserved <= media.budget_bytes - media.used_bytes
-        if fits and (video := media.embed_member(tar, *span)):
-            return video
-    return media.embed(frames)
+        })  # fmt: skip
+    return clips

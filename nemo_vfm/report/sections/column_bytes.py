@@ -10,7 +10,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 13
 MAX_COLUMNS = 20
-
 _BODY = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">column</th><th scope="col">file</th><th scope="col" class="n">values</th>

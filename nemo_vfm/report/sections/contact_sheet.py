@@ -15,7 +15,6 @@ BUDGET_MB = 3.0
 Row = dict[str, Any]
 MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED, MAX_STAGES = 6, 6, 6, 20, 12
 MAX_LISTED = 2000  # lines, with links to the pictures in the run folder: the page itself has no room for all of these
-
 _SHEETS = """
 {% macro clip(c) %}
 <figure class="clip">{{ medium(c.medium, c.alt, "strip") }}
@@ -117,15 +116,11 @@ def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, A
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
         "pairs_count": shown_of(MAX_PAIRS, len(twins)),
         "nearest": [look.nearest(found, kept) for found in stages if listing(found.get("pairs"))],
-        "failed": [
-            {
-                "source": clean(str(row.get("source")), 80),
-                "message": clean(str(row.get("message") or "no message"), 300),
-            }
-            for row in failed[:MAX_FAILED]
-        ],
+        "failed": [{"source": clean(str(row.get("source")), 80),
+                    "message": clean(str(row.get("message") or "no message"), 300)}
+                   for row in failed[:MAX_FAILED]],
         "failed_count": shown_of(MAX_FAILED, len(failed)),
-    }
+    }  # fmt: skip
     lead = "Four frames of each clip, in order; images are shown whole. Large groups are sampled evenly. "
     lead += "Each clip's entry ends in the start of its id, for nemo-vfm explain RUN ID."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
@@ -148,12 +143,19 @@ class _Look:
 
     def clip(self, row: Mapping[str, Any], fact: str = "") -> dict[str, Any]:
         caption = clean(str(row.get("caption") or ""), 160)
+        rule = self.rules.get(str(row.get("rule")), {})
+        score = str(rule.get("score"))
+        value, limit = number(row.get(score)), number(rule.get("threshold"))
+        if not fact and value is not None and limit is not None:  # the score that decided, against its threshold
+            fact = f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
+        elif not fact and row.get("decision") != "kept":
+            fact = clean(str(row.get("message") or ""), 120) or words(clean(str(row.get("rule") or ""), 120))
         return {
             "medium": self._media.embed(self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))),
             "alt": f"{'Four frames' if _lasts(row) else 'Image'}: {caption or clean(str(row.get('source')), 80)}",
             "caption": caption,
             "stand_in": stand_in(row, self._by),
-            "fact": fact or self._reason(row),
+            "fact": fact,
             "tone": "kept" if row.get("decision") == "kept" else "dropped",
             "source": _source(row),
             "id": clean(str(row.get("clip_id") or ""), 100)[:8],
@@ -174,16 +176,6 @@ class _Look:
         name = words(clean(column, 60))
         title = f"Most similar kept clips by {name}: a lower threshold would drop the second of each pair"
         return {"title": title, "count": shown_of(MAX_PAIRS, len(known)), "pairs": shown}
-
-    def _reason(self, row: Mapping[str, Any]) -> str:
-        """The score that decided, against its threshold."""
-        rule = self.rules.get(str(row.get("rule")), {})
-        score = str(rule.get("score"))
-        value, limit = number(row.get(score)), number(rule.get("threshold"))
-        if value is None or limit is None:
-            message = clean(str(row.get("message") or ""), 120)
-            return "" if row.get("decision") == "kept" else message or words(clean(str(row.get("rule") or ""), 120))
-        return f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
 
 
 def _file_name(clip_id: Any) -> str:

@@ -12,7 +12,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 ORDER = 4
 MAX_SHOWN, MAX_LETTERS, MAX_TOPICS = 6, 700, 12
 _GRAM = 3
-
 _BODY = """
 <div class="texts">{% for row in rows %}
 <article class="prompt"><h3>{{ row.place }}</h3>{% for role, text in row.messages %}

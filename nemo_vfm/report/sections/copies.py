@@ -17,7 +17,6 @@ MAX_STAGES = 12
 FROM = {
     "valley": "the valley between duplicates and others", "knee": "the knee of the curve", "given": "given",
 }  # fmt: skip
-
 _BODY = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">stage</th><th scope="col">compares by</th><th scope="col" class="n">drops above</th>

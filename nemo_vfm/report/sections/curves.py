@@ -27,7 +27,6 @@ _CHARTS = """
 """
 _HEADLINES = {"val_perplexity": "perplexity", "val_loss": "validation loss", "loss": "training loss"}
 MFU = "MFU is {formula}; the peak is {peak}."
-
 Values = Mapping[str, Sequence[Point]]
 
 
@@ -64,13 +63,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, tuple(cards))
             if charts := [*_speeds(by_step, times), *_others(by_step)]:
                 body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
-                yield Section(
-                    "Rates and norms",
-                    body,
-                    "Learning rate, speed and other logged values.",
-                    step.name,
-                    folded=True,
-                )
+                lead = "Learning rate, speed and other logged values."
+                yield Section("Rates and norms", body, lead, step.name, folded=True)
 
 
 def _losses(values: Values) -> Iterator[Markup]:

@@ -10,7 +10,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 ORDER = 40
 TITLES = {"by_bucket": "bucket", "unbinned": "no bucket fits", "failed": "failed"}
 INTERNAL = frozenset({"schema", "made_of"})
-
 _TABLES = """
 {% for group in groups %}
 <div class="scroll"><table class="counts">

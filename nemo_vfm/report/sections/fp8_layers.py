@@ -1,6 +1,6 @@
 """Tabulates the linears in FP8: the range of their operands, what quantisation lost, and which of them were named."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from nemo_vfm.report.parts.media import Media
@@ -11,7 +11,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 ORDER = 8
 MAX_LAYERS, MAX_PROBLEMS = 16, 24
 _ROLES = ("input", "weight", "gradient")
-
 _BODY = """
 {% if problems %}
 <div class="scroll"><table class="counts">
@@ -45,17 +44,24 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         layers = mapping(looks[-1].get("layers")) if looks else {}
         if not layers:
             continue
-        problems = [
-            {
-                "step": exact(number(look.get("step"))),
-                "layer": clean(str(mapping(one).get("layer")), 80),
-                "problem": clean(str(mapping(one).get("problem")), 120)
-                + ("; now computed in BF16" if mapping(one).get("to_bf16") else ""),
-            }
-            for look in looks
-            for one in listing(look.get("problems"))
-        ]
-        shown = _rows(layers, mapping(looks[-1].get("ages")), {row["layer"] for row in problems})
+        problems = []
+        for look in looks:
+            for one in map(mapping, listing(look.get("problems"))):
+                now = "; now computed in BF16" if one.get("to_bf16") else ""
+                problems.append({"step": exact(number(look.get("step"))), "layer": clean(str(one.get("layer")), 80),
+                                 "problem": clean(str(one.get("problem")), 120) + now})  # fmt: skip
+        # Those that were named first, then those that lose most.
+        named, ages, shown = {row["layer"] for row in problems}, mapping(looks[-1].get("ages")), []
+        losses = {name: (_share(found, "saturated"), _share(found, "flushed")) for name, found in layers.items()}
+        for name in sorted(layers, key=lambda name: (name not in named, -sum(losses[name])))[:MAX_LAYERS]:
+            operands = {role: mapping(mapping(layers[name]).get(role)) for role in _ROLES}
+            age = max((number(age) or 0.0 for age in listing(ages.get(name))), default=0.0)
+            shown.append({
+                "name": clean(name, 80), "amax": [figure(number(one.get("amax"))) for one in operands.values()],
+                "outlier": figure(number(operands["input"].get("outlier"))),
+                "saturated": _percent(losses[name][0]), "flushed": _percent(losses[name][1]),
+                "age": exact(age) if ages else "–",
+            })  # fmt: skip
         if len(layers) > len(shown):
             run.note(f"Only {len(shown)} of {len(layers):,} FP8 layers are shown: those that lose most.")
         lead = (
@@ -65,23 +71,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         )
         values = {"roles": _ROLES, "layers": shown, "problems": problems[:MAX_PROBLEMS]}
         yield Section("FP8", fragment(_BODY, values), lead, step.name, folded=not problems)
-
-
-def _rows(layers: Mapping[str, Any], ages: Mapping[str, Any], named: set[str]) -> list[dict[str, Any]]:
-    """Those that were named first, then those that lose most."""
-    losses = {name: (_share(found, "saturated"), _share(found, "flushed")) for name, found in layers.items()}
-    order = sorted(layers, key=lambda name: (name not in named, -sum(losses[name])))[:MAX_LAYERS]
-    return [
-        {
-            "name": clean(name, 80),
-            "amax": [figure(number(mapping(mapping(layers[name]).get(role)).get("amax"))) for role in _ROLES],
-            "outlier": figure(number(mapping(mapping(layers[name]).get("input")).get("outlier"))),
-            "saturated": _percent(losses[name][0]),
-            "flushed": _percent(losses[name][1]),
-            "age": exact(max((number(age) or 0.0 for age in listing(ages.get(name))), default=0.0)) if ages else "–",
-        }
-        for name in order
-    ]
 
 
 def _share(operands: Any, what: str) -> float:

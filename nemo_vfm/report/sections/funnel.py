@@ -12,7 +12,6 @@ ORDER = 10
 MEASURES = ("files", "clips", "images", "seconds", "rows", "requests")
 MAX_FAILURES, MAX_NAMES = 12, 20
 Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is
-
 _TABLE = """
 <div class="scroll"><table class="funnel">
 <thead><tr><th scope="col"></th>

@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 12
 MAX_ROWS, OPEN_CHARTS = 40, 6
-
 _BODY = """
 {% for title, headings, rows in tables if rows %}
 <h3>{{ title }}</h3>
@@ -47,22 +46,13 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if not features:
             continue
         parts = [
-            (
-                "Groups that repeat within sessions",
-                _GROUPS,
-                _rows(
-                    run,
-                    groups,
-                    lambda group: [
-                        _percent(group.get("unchanged")),
-                        *(_estimate(group.get(name)) for name in ("predicted", "measured")),
-                    ],
-                ),
-            ),
+            ("Groups that repeat within sessions", _GROUPS, _rows(run, groups, lambda group: [
+                _percent(group.get("unchanged")), _estimate(group.get("predicted")), _estimate(group.get("measured")),
+            ])),
             ("Features", _FEATURES, _rows(run, features, _feature)),
             ("Rows of tables", _TABLES, _rows(run, tables, _table)),
             ("Drift from one time window to the next", _DRIFT, _rows(run, tables, _drift)),
-        ]
+        ]  # fmt: skip
         charts = [chart for name, table in tables.items() for chart in _charts(clean(name, 60), mapping(table))]
         values = {"tables": parts, "charts": grid(charts, OPEN_CHARTS) if charts else ""}
         a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))

@@ -17,7 +17,6 @@ ORDER = 5
 BUDGET_MB = 3.0
 MAX_SHOWN, MAX_PROMPTS = 8, 40
 MAX_NAMES = 12  # of pictures that a module logged
-
 _STRIP = """
 <div class="previews {{ kind }}" style="--columns: {{ columns }}">{% for item in shown %}
 <figure>{{ medium(item.medium, alt ~ " " ~ item.step) }}<figcaption>{{ label }} {{ item.step }}</figcaption></figure>

@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 90
 MAX_RECIPE_CHARS = 200_000
-
 _BODY = """
 {% if times %}
 <div class="scroll"><table class="counts">

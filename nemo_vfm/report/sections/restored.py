@@ -10,7 +10,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 ORDER = 35
 BUDGET_MB = 3.0
 MAX_CLIPS = 12
-
 _SHEET = """
 <div class="{{ "pairs" if kind == "clips" else "previews stacked" }}">
 {% for c in clips %}

@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Card, Section, fragment
 ORDER = 5
 MAX_SOURCES, MAX_SCORES = 12, 8
 _SOURCES = ("source", "topic", "operator", "category")  # the first that a row's parents have is its source
-
 _TABLE = """
 <div class="scroll"><table><thead><tr>
 {% for name in head %}<th scope="col">{{ name }}</th>{% endfor %}
@@ -46,7 +45,19 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Preferences", body, lead, step.name)
         uses = mapping(mapping(run.read_json(step.folder / "ledger.json")).get("uses"))
         if uses:
-            yield _costs(uses, len(rows), step.name)
+            names = ("asked", "recalled", "tokens_in", "tokens_out", "money")
+            table = [[clean(role, 80), *(figure(number(mapping(use).get(name))) for name in names)]
+                     for role, use in uses.items()]  # fmt: skip
+            totals = {name: sum(number(mapping(use).get(name)) or 0.0 for use in uses.values()) for name in names}
+            table.append(["all", *(figure(totals[name]) for name in names)])
+            head = ["model", "answers requested", "cached", "input tokens", "output tokens", "money"]
+            lead = "Tokens and cost of all answers, including cached ones, in the currency of the budget's prices."
+            tokens = totals["tokens_in"] + totals["tokens_out"]
+            cards = [Card("tokens", figure(tokens), f"{figure(round(tokens / len(rows)))} a row" if rows else "")]
+            if money := totals["money"]:
+                cards.append(Card("money", figure(money), f"{figure(money / max(1, len(rows)))} a row"))
+            body = fragment(_TABLE, {"head": head, "rows": table})
+            yield Section("Cost of the answers", body, lead, step.name, tuple(cards))
 
 
 def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -66,20 +77,3 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
         means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
         table.append([source, exact(max(map(len, scores.values()))), *means])
     return fragment(_TABLE, {"head": ["source", "rows", *map(words, names)], "rows": table})
-
-
-def _costs(uses: Mapping[str, Any], num_rows: int, step: str) -> Section:
-    names = ("asked", "recalled", "tokens_in", "tokens_out", "money")
-    table = [[clean(role, 80), *(figure(number(mapping(use).get(name))) for name in names)]
-             for role, use in uses.items()]  # fmt: skip
-    totals = {name: sum(number(mapping(use).get(name)) or 0.0 for use in uses.values()) for name in names}
-    table.append(["all", *(figure(totals[name]) for name in names)])
-    tokens = totals["tokens_in"] + totals["tokens_out"]
-    body = fragment(_TABLE, {"head": ["model", "answers requested", "cached", "input tokens", "output tokens",
-                                      "money"], "rows": table})  # fmt: skip
-    lead = "Tokens and cost of all answers, including cached ones, in the currency of the budget's prices."
-    per_row = f"{figure(round(tokens / num_rows))} a row" if num_rows else ""
-    cards = [Card("tokens", figure(tokens), per_row)]
-    if totals["money"]:
-        cards.append(Card("money", figure(totals["money"]), f"{figure(totals['money'] / max(1, num_rows))} a row"))
-    return Section("Cost of the answers", body, lead, step, tuple(cards))

@@ -14,7 +14,6 @@ MAX_PROMPTS = 32
 SHOWN_FIRST = 8
 NOT_MEASURED = frozenset({"index", "prompt", "seed"})
 UNTRAINED = frozenset({"baseline", "untrained"})
-
 _BODY = """
 {% if measures %}
 <div class="scroll"><table class="measures">
@@ -77,7 +76,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     evaluation = next((value for _, value in run.each("evaluation.json")), {})
     if not columns and not evaluation:
         return
-    prompts = [_prompt(run, media, columns, evaluation, index) for index in _indices(columns)[:MAX_PROMPTS]]
+    indices = sorted({index for _, samples in columns.values() for index in samples})
+    prompts = [_prompt(run, media, columns, evaluation, index) for index in indices[:MAX_PROMPTS]]
     for step in run.having("nearest.json"):
         by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
         for prompt in prompts:
@@ -89,8 +89,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                     "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
                     "distance": f" · {figure(distance)}" if distance is not None else "",
                 }
-    if len(_indices(columns)) > MAX_PROMPTS:
-        run.note(f"The first {MAX_PROMPTS} of {len(_indices(columns))} prompts are shown.")
+    if len(indices) > MAX_PROMPTS:
+        run.note(f"The first {MAX_PROMPTS} of {len(indices)} prompts are shown.")
     names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
     # Every number of the evaluation, beside the untrained model's where it has one.
     other = mapping(evaluation.get("untrained"))
@@ -124,10 +124,6 @@ def _columns(run: RunFolder) -> dict[str, tuple[Step, dict[int, Mapping[str, Any
 def _by_index(samples: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
     numbered = ((number(item.get("index")), place, item) for place, item in enumerate(samples))
     return {int(index) if index is not None else place: item for index, place, item in numbered}
-
-
-def _indices(columns: Mapping[str, tuple[Step, Mapping[int, Any]]]) -> list[int]:
-    return sorted({index for _, samples in columns.values() for index in samples})
 
 
 def _prompt(
@@ -182,11 +178,6 @@ def _cards(evaluation: Mapping[str, Any]) -> tuple[Card, ...]:
             chance = number(mapping(evaluation.get("chance")).get(key.removesuffix("_accuracy")))
             notes = [("chance", chance), ("untrained", before)]
             note = ", ".join(f"{what} {100 * one:.0f} %" for what, one in notes if one is not None)
-            cards.append(
-                Card(
-                    words(clean(key.removesuffix("_accuracy"), 40)) + " right",
-                    f"{100 * share:.0f} %",
-                    note or "measured from pixels",
-                )
-            )
+            label = words(clean(key.removesuffix("_accuracy"), 40)) + " right"
+            cards.append(Card(label, f"{100 * share:.0f} %", note or "measured from pixels"))
     return tuple(cards[:4])

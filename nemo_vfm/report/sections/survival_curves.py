@@ -13,7 +13,6 @@ from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 25
 OPEN_CHARTS = 12
-
 _BODY = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">rule</th><th scope="col">drops</th><th scope="col" class="n">clips that break it</th>

@@ -14,7 +14,6 @@ from nemo_vfm.report.sections.contact_sheet import spread
 
 ORDER = 6
 MAX_SHOWN, NUM_OPEN, MAX_PROMPTS, MAX_LETTERS = 3, 3, 12, 900
-
 _BODY = """
 {% macro shown(rows) %}
 <div class="texts">{% for row in rows %}
