@@ -1,11 +1,9 @@
-"""Clusters unit vectors by spherical k-means, and groups similar pairs.
+"""Clusters unit vectors by spherical k-means.
 
 Clusters overlap; the same vectors and seed give the same ones.
 Shape letters: N vectors, K clusters, D width of a vector.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -70,54 +68,3 @@ def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
         # A cluster that lost all its vectors begins anew at those that fit nowhere.
         centroids[empty] = sample_ND[cosine.argsort(stable=True)[: len(empty)]]
     return centroids
-
-
-class UnionFind:
-    """Which of `num_items` items belong together; two items are together when a chain of unions joins them."""
-
-    def __init__(self, num_items: int) -> None:
-        self._parent = list(range(num_items))
-
-    def find(self, item: int) -> int:
-        """The representative of the item's group."""
-        while self._parent[item] != item:
-            self._parent[item] = self._parent[self._parent[item]]
-            item = self._parent[item]
-        return item
-
-    def union(self, a: int, b: int) -> None:
-        """Put the groups of `a` and `b` together; the lower representative stays."""
-        a, b = sorted((self.find(a), self.find(b)))
-        self._parent[b] = a
-
-
-def kept_by_likeness(
-    preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[tuple[int, int]]
-) -> dict[int, int]:
-    """For each item that is to go, the best of the kept items that it is itself like.
-
-    It follows no chain. Two shots that lie in one long film are like the film and not like each
-    other; if one of them is kept in the film's place, for it is larger, the other stays too.
-    """
-    like: dict[int, set[int]] = {item: set() for item in range(len(preferences))}
-    for a, b in pairs:
-        if a != b:
-            like[a].add(b)
-            like[b].add(a)
-    # sorted() is stable in reverse, too: of equals the first stays.
-    rank = {item: place for place, item in enumerate(sorted(like, key=lambda item: preferences[item], reverse=True))}
-    gone: dict[int, int] = {}
-    for item in rank:
-        keepers = [other for other in like[item] if rank[other] < rank[item] and other not in gone]
-        if keepers:
-            gone[item] = min(keepers, key=rank.__getitem__)
-    return gone
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Vectors `a` < `b` (by position) and their cosine."""
-
-    a: int
-    b: int
-    cosine: float

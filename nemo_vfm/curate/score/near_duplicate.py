@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
-from nemo_vfm.dedup.cluster import Pair, kept_by_likeness
-from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.dedup.sequence import RATE, Kept, Pair, alike, kept_by_likeness, signature
 
 _MAX_SECONDS = 600  # longer clips are sampled less often, so that only copies of the same length are found
 _LEAST = 0.3  # a similarity below this is reported as 0: it is between different shots
