@@ -14,7 +14,7 @@ from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.rule import Known
 from nemo_vfm.curate.decide.score_table import Table, table_of
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.batching.bucket import Buckets
 
 RULE = "balance"  #: what ledgers and tables call it

@@ -21,8 +21,8 @@ from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, write_scores
-from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn
-from nemo_vfm.curate.record.stage import ClipRecord, Compares, Comparison, Learned
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, ClipRecord, LedgerColumn
+from nemo_vfm.curate.record.stage import Compares, Comparison, Learned
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all, stamp_of
 from nemo_vfm.data.shards.clip_id import source_id
 from nemo_vfm.data.shards.sample_members import is_image

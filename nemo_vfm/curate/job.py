@@ -27,7 +27,6 @@ from nemo_vfm.curate.decide.rule import (
     label_columns,
     nearest_pairs,
     reads_captions,
-    rules_json,
     survival,
 )
 from nemo_vfm.curate.decide.score_table import table_of
@@ -55,20 +54,8 @@ from nemo_vfm.curate.output.write_outputs import (
     write_shards,
     write_vectors,
 )
-from nemo_vfm.curate.record.ledger import FileRecord, Ledger, count
-from nemo_vfm.curate.record.stage import (
-    FACTS,
-    AnyStage,
-    Captioner,
-    ClipRecord,
-    Fetching,
-    GivesScores,
-    Ready,
-    Restorer,
-    Source,
-    SourceFile,
-    Splitter,
-)
+from nemo_vfm.curate.record.ledger import FACTS, ClipRecord, FileRecord, Ledger, SourceFile, count
+from nemo_vfm.curate.record.stage import AnyStage, Captioner, Fetching, GivesScores, Ready, Restorer, Source, Splitter
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -192,7 +179,8 @@ class Curate:
             self._write(files, records, ledger, media, places, balanced)
             if not ledger.kept:
                 raise NothingKept(_why_nothing(ledger))
-        upload_shards(places.shards, self.copy_to)
+        if self.copy_to is not None:
+            upload_shards(places.shards, self.copy_to)
         if not is_done:
             write_json(places.done, state)
         if not self.keep_clips:
@@ -336,8 +324,8 @@ class Curate:
         words += [name for name, known in CAPTION_COLUMNS.items() if known is not None]
         write_scores(places.folder / "scores.parquet", records, [*columns, *of_source, *CAPTION_COLUMNS], words)
         write_vectors(places.folder / "vectors.parquet", records, self.stages)
-        write_json(places.folder / "rules.json", rules_json(self.rules, records))
         table = table_of(records)
+        write_json(places.folder / "rules.json", {name: rule.to_json(table) for name, rule in self.rules.items()})
         survives = survival(table, self.rules, compared=comparisons(self.stages))
         write_json(places.folder / "survival.json", survives)
         write_json(places.folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, self.rules, table))

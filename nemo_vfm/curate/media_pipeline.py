@@ -23,8 +23,8 @@ from nemo_vfm.curate.examine.findings import Cache, Findings, Missing
 from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
 from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, Learned, MediaInfo, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, MediaInfo, SourceFile
+from nemo_vfm.curate.record.stage import Learned, Ready, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
 from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 from nemo_vfm.data.video.image_file import said_of_deep

@@ -31,8 +31,8 @@ from nemo_vfm.curate.decide.rule import (
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder
-from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, kind_of
-from nemo_vfm.curate.record.stage import ClipRecord, Compares
+from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, ClipRecord, Ledger, kind_of
+from nemo_vfm.curate.record.stage import Compares
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 

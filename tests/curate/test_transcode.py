@@ -12,8 +12,7 @@ from nemo_vfm.curate.execute.work_units import Item
 from nemo_vfm.curate.media_pipeline import encode_kept
 from nemo_vfm.curate.output import transcode
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, SourceFile
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, SourceFile
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.data.shards.clip_id import Clip

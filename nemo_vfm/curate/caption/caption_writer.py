@@ -16,7 +16,8 @@ from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
 from nemo_vfm.curate.caption.description import DESCRIPTION
-from nemo_vfm.curate.record.stage import Captioner, ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Captioner
 
 MAX_FAILURES_IN_A_ROW = 20
 #: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads

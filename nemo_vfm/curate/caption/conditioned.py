@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.curate.caption.caption_types import Caption, Draft
-from nemo_vfm.curate.record.stage import FACTS
+from nemo_vfm.curate.record.ledger import FACTS
 
 DEFAULT = "{caption}. {facts}."
 _ENDS = (".", "!", "?", "…")

@@ -24,8 +24,8 @@ from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
-from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, MediaInfo, ReadsVectors, Score, Splitter, Stage
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord, MediaInfo
+from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.curate.split.finder import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
 from nemo_vfm.data.shards.clip_id import Clip, source_id

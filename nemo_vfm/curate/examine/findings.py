@@ -17,8 +17,8 @@ from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, TableSpan
+from nemo_vfm.curate.record.stage import FileScore, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes

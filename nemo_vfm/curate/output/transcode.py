@@ -29,7 +29,8 @@ from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.examine_file import Unchanged, reason_of
 from nemo_vfm.curate.examine.findings import fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
 from nemo_vfm.data.shards.shard_folder import Entry
 from nemo_vfm.data.video.audio import clip_audio
@@ -103,14 +104,15 @@ class Media:
 
     def drop(self, kept: Sequence[ClipRecord]) -> None:
         """Delete the files of clips that the shards hold, once every byte of the shards has been verified."""
-        facts = {one.clip.id: fact for one in kept if not (fact := self.fact_of(one)).get(_IN_SHARDS)}
-        if facts and (problems := verify(self.shards)):
+        facts = {one.clip.id: self.fact_of(one) for one in kept}
+        new = {clip_id: fact for clip_id, fact in facts.items() if not fact.get(_IN_SHARDS)}
+        if new and (problems := verify(self.shards)):
             raise UserError(f"{problems[0]}, although it was just written; check the disk. The clips are kept in "
                             f"{self.folder}, and the next run writes the shards again")  # fmt: skip
-        for clip_id, fact in facts.items():
+        for clip_id, fact in new.items():
             write_json(self.path(clip_id).with_suffix(".json"), {**fact, _IN_SHARDS: True})
-        for one in kept:
-            for file in self._files(one.clip.id, self.fact_of(one)):
+        for clip_id, fact in facts.items():
+            for file in self._files(clip_id, fact):
                 file.unlink(missing_ok=True)
 
     def _files(self, clip_id: str, fact: Json, stamp: str | None = None) -> list[Path]:
@@ -151,7 +153,7 @@ def _opened(shards: Path, changed: int) -> tuple[ShardSet | None, dict[str, Entr
     if changed < 0:
         return None, {}
     try:
-        found = ShardSet(shards)
+        found = ShardSet(shards, verify=True)
     except (DataError, UserError):
         return None, {}
     return found, {entry.key: entry for entry in found.entries}

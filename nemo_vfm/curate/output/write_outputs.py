@@ -16,7 +16,8 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.rule import comparisons
-from nemo_vfm.curate.record.stage import ClipRecord, Stage
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Stage
 from nemo_vfm.data.batching.bucket_count import Shape
 from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
 from nemo_vfm.data.shards.shard_files import ShardWriter

@@ -19,7 +19,7 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip, is_key, key_of
 from nemo_vfm.data.shards.sample_members import is_image, json_among, media_among
 from nemo_vfm.data.shards.sample_reader import caption_of

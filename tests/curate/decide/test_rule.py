@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.config import Mark, Problem, RecipeError, Source, build, compose
-from nemo_vfm.curate.decide.expression import Limit
-from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken
+from nemo_vfm.curate.decide.rule import Limit, Rule, check_columns, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
 
 NAN = float("nan")
