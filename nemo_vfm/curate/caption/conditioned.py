@@ -42,7 +42,6 @@ class ScoreConditioned:
         return ""
 
     def reads(self) -> Mapping[tuple[str, ...], str]:
-        """See `ReadsColumns.reads`."""
         return {("facts", name): column for name, column in self.facts.items()}
 
     def _context_text(self, draft: Draft) -> str:

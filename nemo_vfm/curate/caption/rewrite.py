@@ -54,7 +54,6 @@ class Rewriter:
         self.writer, self.prompt, self.longest_growth = writer, prompt, longest_growth
 
     def ready(self) -> None:
-        """See `Ready.ready`."""
         if isinstance(self.writer, Ready):
             self.writer.ready()
 
@@ -93,7 +92,6 @@ class EndpointWriter:
         self.chat, self.asker = chat, Asker(chat=chat, pace=pace, tries=tries)
 
     def ready(self) -> None:
-        """See `Ready.ready`."""
         self.chat.ready()
 
     def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:

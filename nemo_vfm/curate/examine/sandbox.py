@@ -340,7 +340,6 @@ class _MediaWorker:
         self._stopped = False
 
     def do(self, item: object) -> Iterator[object]:
-        """See `Worker.do`."""
         assert isinstance(item, Item)
         if self._stopped:
             yield Reply({"failed": "its work was stopped"})

@@ -127,7 +127,6 @@ class Ray:
     """
 
     def needs_ray(self) -> bool:
-        """See `Executor.needs_ray`."""
         return True
 
     def __init__(
@@ -145,7 +144,6 @@ class Ray:
         self.max_actors, self.attempts = max_actors, attempts
 
     def recipients(self) -> Sequence[Recipient]:
-        """See `Sends.recipients`."""
         address = self.address or os.environ.get("RAY_ADDRESS")
         if address in ("", *_OWN):
             return ()
@@ -153,7 +151,6 @@ class Ray:
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        """See `Executor.run`."""
         self._begin()
         pipeline = _Pipeline(steps, self, watch)
         try:

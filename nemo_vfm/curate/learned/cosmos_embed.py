@@ -49,11 +49,9 @@ class CosmosEmbed(VectorDuplicates):
         self._fingerprint = ""
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("cosmos_similarity",)
 
     def wanted(self, num_frames: int, fps: float) -> list[int]:
-        """See `Learned.wanted`."""
         return evenly(num_frames, self.num_frames)
 
     def fingerprint(self) -> str:

@@ -53,11 +53,9 @@ class Destripe:
         self.mode, self.channels, self.min_excess_db = mode, channels, min_excess_db
 
     def columns(self) -> Sequence[str]:
-        """See `Restorer`."""
         return ("stripe_excess_db", "stripe_excess_after_db", "stripe_theta_deg", "scratches")
 
     def look(self, frames_THWC: NDArray[np.uint8]) -> "Destriped | None":
-        """See `Restorer`."""
         luma_THW = luma(frames_THWC)
         excess = StripeExcess.of(luma_THW)
         if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is not None:
@@ -159,7 +157,6 @@ class Destriped:
         self.found: dict[str, float] = {}
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """See `Restoration`."""
         out = np.empty_like(frames_THWC)
         for frame, target in zip(frames_THWC, out, strict=True):
             fixed, recovery = self._fixed, self._recovery
@@ -170,7 +167,6 @@ class Destriped:
         return out
 
     def facts(self) -> Mapping[str, float]:
-        """See `Restoration`."""
         return self.found
 
 

@@ -180,7 +180,6 @@ class TiffPages:
         return self._run_of if self._run_of > 1 else len(self._tiff.pages)
 
     def read(self, place: int) -> Pixels:
-        """See `Pages`."""
         if self._run_of > 1:
             page = self._sound(0)
             file = self._tiff.filehandle
@@ -194,7 +193,6 @@ class TiffPages:
         return pixels[..., : pixels.shape[2] - len(page.extrasamples)] if pixels.ndim == 3 else pixels
 
     def write(self, place: int, pixels: Pixels) -> None:
-        """See `Pages`."""
         if self._run_of > 1:
             page = self._sound(0)
             self._tiff.filehandle.seek(self._offset(page, place))
@@ -295,12 +293,10 @@ class PngPage:
         return 1
 
     def read(self, place: int) -> Pixels:
-        """See `Pages`."""
         pixels = self._all()
         return pixels[..., :3] if pixels.ndim == 3 else pixels
 
     def write(self, place: int, pixels: Pixels) -> None:
-        """See `Pages`."""
         stored = self._all()
         if stored.ndim == 3:
             stored[..., :3] = pixels

@@ -31,7 +31,6 @@ class LocalDuplicate:
         self.quality = quality
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("local_similarity",)
 
     def remember(self, footage: ClipFrames) -> str:

@@ -140,7 +140,6 @@ class Logo:
         self.likeness = likeness
 
     def columns(self) -> Sequence[str]:
-        """The names of the four scores."""
         return ("logo.overlay", "logo.likeness", "logo.area", "logo.corner")
 
     def remember(self, footage: ClipFrames) -> str:

@@ -89,7 +89,6 @@ class Motion:
         self.side_px, self.num_pairs = side_px, num_pairs
 
     def columns(self) -> Sequence[str]:
-        """The names of the two scores."""
         return ("motion", "motion_peak")
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:

@@ -36,7 +36,6 @@ class NearDuplicate:
         self.quality = quality
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("similarity",)
 
     def remember(self, footage: ClipFrames) -> str:

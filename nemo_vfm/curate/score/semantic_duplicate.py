@@ -70,7 +70,6 @@ class SemanticDuplicate(VectorDuplicates):
         self.embedder, self.quality, self.seed = embedder, quality, seed
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("semantic_similarity",)
 
     def remember(self, footage: ClipFrames) -> str:

@@ -98,7 +98,6 @@ class TechnicalQuality:
         self.num_frames = num_frames
 
     def columns(self) -> Sequence[str]:
-        """The names of all scores."""
         spread = [f"quality.{name}.{part}" for name in _SPREAD for part in ("mean", "min", "p10")]
         return (*spread, "quality.dark", "quality.bright", "quality.blockiness", "quality.flicker")
 

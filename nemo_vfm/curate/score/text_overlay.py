@@ -107,7 +107,6 @@ class TextOverlay:
         self.strokes, self.most_moments, self.weights = strokes, most_moments, weights
 
     def columns(self) -> Sequence[str]:
-        """The names of the five scores."""
         return ("text.overlay", "text.strokes", "text.area", "text.bottom", "text.corner")
 
     def fingerprint(self) -> str:

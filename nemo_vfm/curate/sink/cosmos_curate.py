@@ -38,7 +38,6 @@ class CosmosCurate:
         self.captioner, self.version = captioner, version
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, short, silent = Written(), 0, 0
         videos: dict[str, list[str]] = {}
         for entry in clips(shards, written):

@@ -31,7 +31,6 @@ class CosmosPredict2:
         self.num_frames = num_frames
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, silent = Written(), 0
         for name in ("videos", "metas"):
             (folder / name).mkdir()

@@ -27,7 +27,6 @@ class Dfm:
         self.min_frames = min_frames
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, items = Written(), []
         for entry in clips(shards, written):
             if entry.index["num_frames"] < self.min_frames:

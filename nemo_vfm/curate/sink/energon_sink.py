@@ -27,7 +27,6 @@ class Energon:
         self.samples_per_shard, self.val_share = samples_per_shard, val_share
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, held_out = Written(), []
         with ShardWriter(folder, samples_per_shard=self.samples_per_shard) as writer:
             for entry in clips(shards, written):

@@ -65,7 +65,6 @@ class TableSource:
         self.first, self.share, self._subset = first, share, Subset(first, share)
 
     def score_columns(self) -> Mapping[str, Kind]:
-        """See `GivesScores.score_columns`."""
         return self._read[0]
 
     def files(self) -> list[SourceFile]:

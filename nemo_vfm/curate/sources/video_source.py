@@ -105,7 +105,6 @@ class Folder:
         self._into: Path | None = None
 
     def fetch_into(self, folder: Path) -> None:
-        """See `Fetching.fetch_into`."""
         self._into = folder
 
     def files(self) -> list[SourceFile]:

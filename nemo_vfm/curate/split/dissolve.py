@@ -80,7 +80,6 @@ class Dissolves(Finder):
         return cuts + self._close()
 
     def certain(self) -> int:
-        """See `Finder`."""
         return self._run[0][1] if self._run else max(0, self._count - self._reach)
 
     def _remember(self, glance: Glance, times: int = 1) -> None:

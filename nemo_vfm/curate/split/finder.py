@@ -147,7 +147,6 @@ class Black(Finder):
         return [Gradual(self._start)] if self._start > 0 and long else []
 
     def certain(self) -> int:
-        """See `Finder`."""
         undecided = self._start is not None and self._count - self._start < self._min_frames
         return self._start if undecided and self._start is not None else self._count
 
@@ -163,15 +162,12 @@ class Spaced(Finder):
         self._finder, self._min_frames, self._last = finder, min_frames, 0
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         return self._thin(self._finder.see(glance))
 
     def end(self) -> list[int]:
-        """See `Finder`."""
         return self._thin(self._finder.end())
 
     def certain(self) -> int:
-        """See `Finder`."""
         return self._finder.certain()
 
     def _thin(self, cuts: list[int]) -> list[int]:
@@ -197,7 +193,6 @@ class Joined(Finder):
         self._given: list[int] = []  # the last few that were yielded
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         self._chosen += self._first.see(glance)
         self._waiting += self._second.see(glance)
         if not self._chosen and not self._waiting:
@@ -210,14 +205,12 @@ class Joined(Finder):
         return ready
 
     def end(self) -> list[int]:
-        """See `Finder`."""
         self._chosen += self._first.end()
         self._waiting += self._second.end()
         self._choose(max([0, *self._chosen, *self._waiting]) + self._min_frames)
         return sorted(self._chosen)
 
     def certain(self) -> int:
-        """See `Finder`."""
         certain = min(self._first.certain(), self._second.certain())
         return min(certain, self._waiting[0]) if self._waiting else certain
 
@@ -251,7 +244,6 @@ class Peaks(Finder):
         return [self._count - 1 - self._window] if score >= self._ratio * mean else []
 
     def certain(self) -> int:
-        """See `Finder`."""
         return max(0, self._count - self._window)
 
 
@@ -262,10 +254,8 @@ class Above(Finder):
         self._threshold, self._count = threshold, 0
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         self._count += 1
         return [self._count - 1] if glance.content >= self._threshold else []
 
     def certain(self) -> int:
-        """See `Finder`."""
         return self._count

@@ -35,7 +35,6 @@ class WithoutFlashes(Finder):
         self._flash_end = 0  # cuts until here are the far edges of flashes
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         self._glances.append(glance)
         self._waiting += self._finder.see(glance)
         cuts = self._decide(self._first + len(self._glances) - 1 - self._num_frames)
@@ -51,7 +50,6 @@ class WithoutFlashes(Finder):
         return self._decide(self._first + len(self._glances))
 
     def certain(self) -> int:
-        """See `Finder`."""
         return min([self._finder.certain(), *self._waiting[:1]])
 
     def _decide(self, until: int) -> list[int]:

@@ -243,7 +243,6 @@ class _Kept(Glance):
 
     @property
     def brightness(self) -> float:
-        """See `Glance`."""
         return self._brightness
 
 
