@@ -7,7 +7,7 @@ Read in its `cosmos_predict2/data/dataset_video.py` and `scripts/get_t5_embeddin
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_text
-from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 _EMBEDDINGS = "text.safetensors"

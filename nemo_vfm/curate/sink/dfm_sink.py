@@ -7,7 +7,7 @@ Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_json
-from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nemo_vfm.curate.sink.sink_layout import Written, clips
+from nemo_vfm.curate.sink.export import Written, clips
 from nemo_vfm.data.shards.energon_index import write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import is_held_out

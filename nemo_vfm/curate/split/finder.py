@@ -8,6 +8,7 @@ Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colou
 
 import math
 from collections import deque
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -28,42 +29,35 @@ class Glance:
         sample_HWC: pixels picked from the frame on a grid.
     """
 
-    __slots__ = ("_layout_D", "_length", "_thumbnail_D", "content", "sample_HWC")
-
     def __init__(self, content: float, sample_HWC: Frame) -> None:
         self.content, self.sample_HWC = content, sample_HWC
-        self._thumbnail_D: NDArray[np.float32] | None = None
-        self._layout_D: NDArray[np.float32] | None = None
-        self._length = 0.0
 
-    @property
+    @cached_property
     def brightness(self) -> float:
         """The mean of R, G and B, 0 to 255."""
         return sum(cv2.mean(self.sample_HWC)[:3]) / 3
 
-    @property
+    @cached_property
     def thumbnail_D(self) -> NDArray[np.float32]:
         """16 by 9 cells of the whole frame, 0 to 255; too coarse to see small motion."""
-        if self._thumbnail_D is None:
-            small = cv2.resize(self.sample_HWC, CELLS, interpolation=cv2.INTER_AREA)
-            self._thumbnail_D = small.astype(np.float32).ravel()
-        return self._thumbnail_D
+        small = cv2.resize(self.sample_HWC, CELLS, interpolation=cv2.INTER_AREA)
+        return np.asarray(small, np.float32).ravel()
 
-    @property
+    @cached_property
+    def _around_NC(self) -> NDArray[np.float32]:
+        cells_NC = self.thumbnail_D.reshape(-1, 3)
+        around_NC: NDArray[np.float32] = cells_NC - cells_NC.mean(axis=0)  # 20 times as quick as cv2.reduce (2026-11)
+        return around_NC
+
+    @cached_property
     def layout_D(self) -> NDArray[np.float32]:
         """The layout of colours in any light: the thumbnail minus its mean, of length 1; 0 if it is flat."""
-        if self._layout_D is None:
-            cells_NC = self.thumbnail_D.reshape(-1, 3)
-            around_NC = cells_NC - cells_NC.mean(axis=0)  # cv2.reduce takes twenty times as long (2026-11)
-            self._length = float(cv2.norm(around_NC))
-            self._layout_D = around_NC.ravel() / np.float32(max(self._length, 1.0))
-        return self._layout_D
+        return self._around_NC.ravel() / np.float32(max(float(cv2.norm(self._around_NC)), 1.0))
 
     @property
     def contrast(self) -> float:
         """Root mean square distance of the thumbnail's cells from their mean, 0 to 128."""
-        size: int = self.layout_D.size
-        return self._length / math.sqrt(size)
+        return float(cv2.norm(self._around_NC)) / math.sqrt(self._around_NC.size)
 
 
 class Eye:
@@ -226,6 +220,8 @@ class Peaks(Finder):
     """Frames whose content score is far above the mean of their neighbours, as in PySceneDetect's AdaptiveDetector.
 
     Args:
+        window: neighbours on each side; with 0, all frames of at least `min_content` are cuts, as in its
+            ContentDetector.
         min_content: a lower score is no cut, whatever the neighbours' scores.
     """
 
@@ -240,22 +236,8 @@ class Peaks(Finder):
         self._count += 1
         if len(self._scores) <= 2 * self._window or (score := self._scores[self._window]) < self._min_content:
             return []
-        mean = (sum(self._scores) - score) / (2 * self._window)
+        mean = (sum(self._scores) - score) / max(1, 2 * self._window)
         return [self._count - 1 - self._window] if score >= self._ratio * mean else []
 
     def certain(self) -> int:
         return max(0, self._count - self._window)
-
-
-class Above(Finder):
-    """Frames whose content score reaches a threshold, as in PySceneDetect's ContentDetector."""
-
-    def __init__(self, threshold: float) -> None:
-        self._threshold, self._count = threshold, 0
-
-    def see(self, glance: Glance) -> list[int]:
-        self._count += 1
-        return [self._count - 1] if glance.content >= self._threshold else []
-
-    def certain(self) -> int:
-        return self._count

@@ -54,7 +54,7 @@ class Trim:
         self._first = self._count = 0  # the number of the first stored frame; frames seen
         self._waiting: list[int] = []
         self._before = 0  # the previous cut
-        self._certain = 0
+        self.certain = 0  #: no gap will begin before this frame any more
 
     def see(self, glance: Glance) -> list[Span]:
         """The gaps that have become certain with this frame."""
@@ -64,8 +64,8 @@ class Trim:
             self._glances.append(glance)
         until = self._finder.certain() - self._behind
         gaps = self._decide(until) if self._waiting else []
-        self._certain = max(0, min(until, self._waiting[0] - self._behind) if self._waiting else until)
-        while self._glances and self._first < self._certain:
+        self.certain = max(0, min(until, self._waiting[0] - self._behind) if self._waiting else until)
+        while self._glances and self._first < self.certain:
             self._glances.popleft()
             self._first += 1
         return gaps
@@ -74,10 +74,6 @@ class Trim:
         """The gaps that are left when no frame comes any more."""
         self._waiting += [cut for cut in self._finder.end() if cut < self._count]
         return self._decide(self._count)
-
-    def certain(self) -> int:
-        """No gap will begin before this frame any more."""
-        return self._certain
 
     def _decide(self, until: int) -> list[Span]:
         gaps = []
@@ -171,19 +167,14 @@ class Pieces:
         """The spans that end at these gaps, and those that no gap before the frame `certain` can change."""
         for start, stop in gaps:
             if start > self._start:
-                yield from self._until(start)
-            self._start = max(self._start, stop)
+                yield from self._pieces(start)
+                yield self._start, start
+            self._start = max(self._start, start, stop)
         yield from self._pieces(certain)
 
     def end(self, count: int) -> Iterator[Span]:
         """The rest of a video of `count` frames."""
-        if count > self._start:
-            yield from self._until(count)
-
-    def _until(self, stop: int) -> Iterator[Span]:
-        yield from self._pieces(stop)
-        yield self._start, stop
-        self._start = stop
+        yield from self.add([(count, count)], 0)
 
     def _pieces(self, known: int) -> Iterator[Span]:
         """The first pieces of a shot that lasts at least until `known`; the last piece is held back for its tail."""
@@ -198,7 +189,7 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
     for glance in glances:
         gaps = trim.see(glance)
         count += 1
-        yield from pieces.add(gaps, trim.certain())
+        yield from pieces.add(gaps, trim.certain)
     yield from pieces.add(trim.end(), 0)
     yield from pieces.end(count)
 
@@ -232,20 +223,6 @@ class SplitsByGlances(ABC):
         )  # fmt: skip
 
 
-class _Kept(Glance):
-    """A glance that was sent from another process, without its pixels."""
-
-    __slots__ = ("_brightness",)
-
-    def __init__(self, content: float, brightness: float, thumbnail_D: np.ndarray) -> None:
-        super().__init__(content, np.empty((0, 0, 3), np.uint8))
-        self._brightness, self._thumbnail_D = brightness, thumbnail_D.astype(np.float32)
-
-    @property
-    def brightness(self) -> float:
-        return self._brightness
-
-
 def packed(glances: Sequence[Glance]) -> str:
     """The numbers of some glances that finders use, as text."""
     rows = np.zeros(len(glances), _ROW)
@@ -272,10 +249,12 @@ def in_parts(
 
 def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float, holes: Sequence[int]) -> list[Span]:
     """The spans of a video whose glances were packed in pieces."""
-    return list(in_parts(_unpacked(texts), holes, lambda part: cut_glances(part, *splitter.plan(fps))))
 
+    def glances() -> Iterator[Glance]:
+        for text in texts:
+            for content, brightness, thumbnail_D in np.frombuffer(base64.b85decode(text), _ROW):
+                glance = Glance(float(content), np.empty((0, 0, 3), np.uint8))  # its pixels stay where they were seen
+                glance.brightness, glance.thumbnail_D = float(brightness), thumbnail_D.astype(np.float32)
+                yield glance
 
-def _unpacked(texts: Iterable[str]) -> Iterator[Glance]:
-    for text in texts:
-        for content, brightness, thumbnail_D in np.frombuffer(base64.b85decode(text), _ROW):
-            yield _Kept(float(content), float(brightness), thumbnail_D)
+    return list(in_parts(glances(), holes, lambda part: cut_glances(part, *splitter.plan(fps))))
