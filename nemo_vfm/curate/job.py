@@ -8,7 +8,7 @@ from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_gpu
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
+from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -47,6 +47,7 @@ from nemo_vfm.curate.media_pipeline import (
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
+    finished,
     remove_unfinished,
     replace_folder,
     shape_of,
@@ -166,13 +167,12 @@ class Curate:
         balanced = None if self.balance is None else self.balance.apply(records)
         # Rules that read captions come last; duplicates of a clip that they drop are not restored.
         chosen = {name: rule for name, rule in self.rules.items() if reads_captions(rule)}
-        names = [*chosen, None]  # the last entry is for -1
-        for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
+        for record, broken in zip(records, first_broken(table_of(records), chosen), strict=True):
             if record.decision == "kept":
-                record.rule = names[place]
+                record.rule = broken
         ledger = count(files)
         state = self._state(files, records)
-        is_done = places.finished(state)
+        is_done = finished(places.done, state) is not None and (places.shards / "shards.json").is_file()
         if not is_done:
             write_json(places.folder / "captions.json", caption_report.to_json())
             write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
@@ -182,7 +182,7 @@ class Curate:
         if self.copy_to is not None:
             upload_shards(places.shards, self.copy_to)
         if not is_done:
-            write_json(places.done, state)
+            write_json(places.done, {"made_of": state})
         if not self.keep_clips:
             media.drop([record for record in records if record.decision == "kept"])
         return _outcome(ledger, did_nothing=is_done)
@@ -272,7 +272,7 @@ class Curate:
         numbers = (column for stage in self.stages.values() for column in stage.columns())
         return dict.fromkeys([*FACTS, *numbers]) | label_columns(self.stages) | dict(of_source)
 
-    def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
+    def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> str:
         """A hash of everything that the outputs depend on."""
         facts = [
             fingerprint(
@@ -294,7 +294,7 @@ class Curate:
                 for r in records
             ],
         ]
-        return {"made_of": sha256_text(repr(facts))}
+        return sha256_text(repr(facts))
 
     def _write(
         self,
@@ -364,13 +364,6 @@ class _Places:
     thumbnails = property(lambda self: self.folder / "thumbnails")
     shards = property(lambda self: self.folder / "shards")
     done = property(lambda self: self.folder / "made_of.json")
-
-    def finished(self, state: Json) -> bool:
-        """Whether the outputs of this very state exist."""
-        try:
-            return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
-        except (OSError, ValueError):
-            return False
 
 
 def _write_or_remove(path: Path, value: Json) -> None:

@@ -76,6 +76,7 @@ class Film:
     """One file under examination."""
 
     file: FileRecord  #: of the ledger
+    info: MediaInfo  #: what its container reports
     missing: Missing  #: what has yet to be found out
     splitter: object  #: of the recipe
     open_jobs: int = 0  #: pieces that are not done yet
@@ -84,12 +85,6 @@ class Film:
     looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
     end: Json = None  #: how far it could be read
     broken: bool = False  #: a stretch could not be read
-
-    @property
-    def info(self) -> MediaInfo:
-        """What its container reports."""
-        assert self.file.info is not None
-        return self.file.info
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +157,8 @@ class ExamineJob:
 
 def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[ExamineJob]:
     """One job a file, or several of which each takes a stretch."""
-    film = Film(file, missing, examine.splitter)
-    count = film.info.num_frames
+    assert file.info is not None
+    film, count = Film(file, file.info, missing, examine.splitter), file.info.num_frames
     # A damaged file may have less than a frame a minute.
     length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
     known = missing.spans is not None or file.found.spans_s is not None

@@ -79,7 +79,7 @@ def decide_again(
     late = {name: rule for name, rule in rules.items() if reads_captions(rule)}
     first = {name: rule for name, rule in rules.items() if name not in late}
     single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
-    fates = Fates(_broken(curated.table, single), [None] * len(curated.table))
+    fates = Fates(first_broken(curated.table, single), [None] * len(curated.table))
     for name in (name for name in first if name not in single):
         column, kept = rules[name].uses()[0].name, _alive(curated, fates)
         records = _records(curated, kept, column)
@@ -97,14 +97,8 @@ def decide_again(
         for place in kept:
             if not fates.balanced.weights[ids[place]]:
                 fates.rules[place] = RULE
-    fates.rules = [rule or other for rule, other in zip(fates.rules, _broken(curated.table, late), strict=True)]
+    fates.rules = [rule or other for rule, other in zip(fates.rules, first_broken(curated.table, late), strict=True)]
     return fates
-
-
-def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
-    """For every clip, the first of these rules that drops it."""
-    names = [*rules, None]  # the last entry is for -1
-    return [names[place] for place in first_broken(table, rules).tolist()]
 
 
 def _check(

@@ -225,14 +225,12 @@ class _Parser:
                 label = self._column(other, "a word can only be compared with a column")
                 found = OneOf(left.at, label, (word,))
                 return Not(left.at, found) if sign.text == "!=" else found
-        left, right = self._percentile(left, right), self._percentile(right, left)
-        return Compared(left.at, cast(Comparator, sign.text), self._number(left), self._number(right))
-
-    def _percentile(self, part: _Operand, other: _Operand) -> _Operand:
-        """`pct(15)` with the column that it is compared with."""
-        if isinstance(part, _OpenPercentile) and isinstance(other, Column):
-            return Percentile(part.at, other.name, part.percent)
-        return part
+        numbers = []
+        for part, other in ((left, right), (right, left)):
+            if isinstance(part, _OpenPercentile) and isinstance(other, Column):
+                part = Percentile(part.at, other.name, part.percent)
+            numbers.append(self._number(part))
+        return Compared(left.at, cast(Comparator, sign.text), *numbers)
 
     def _sum(self, signs: str = "+-") -> Truth | _Operand:
         """A sum of products, which bind tighter."""

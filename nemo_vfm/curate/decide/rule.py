@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
@@ -188,12 +187,13 @@ def _reads_column(part: Numeric) -> bool:
     return isinstance(part, Column) or (isinstance(part, Function) and any(map(_reads_column, part.arguments)))
 
 
-def first_broken(table: Table, rules: Mapping[str, Rule]) -> NDArray[np.int32]:
-    """For every clip, the index of the first rule that drops it; -1 if none does, or it failed."""
+def first_broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
+    """For every clip, the first rule that drops it; None if none does, or it failed."""
     found = np.full(len(table), -1, np.int32)
     for place, rule in enumerate(rules.values()):
         found[rule.drops(table) & (found < 0) & table.alive] = place
-    return found
+    names = [*rules, None]  # the last entry is for -1
+    return [names[place] for place in found.tolist()]
 
 
 Known = Mapping[str, Collection[str] | None]  # column -> the words that may stand in it; None where it holds numbers
@@ -224,7 +224,10 @@ def check_rules(
     check_columns(known, rules, is_all=of_source is not None)
     for column, (stage_name, _) in comparisons(stages).items():
         for name, rule in rules.items():
-            if any(use.name == column for use in rule.uses()) and not _says_above(rule, column):
+            part, sign = rule.expression(), ">" if rule.keep is None else "<="
+            left = part.left if isinstance(part, Compared) and part.op == sign else None
+            says_above = isinstance(left, Column) and left.name == column
+            if any(use.name == column for use in rule.uses()) and not says_above:
                 raise PartRefused(
                     f"a rule on {column!r} of the stage {stage_name!r} must have the form above: NUMBER or drop: "
                     f"{column} > NUMBER, so that it drops similar clips; rule {name!r} says {rule.text}", "rules", name,
@@ -284,14 +287,6 @@ def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = Tru
             raise PartRefused(str(error), "rules", name) from None
 
 
-def _says_above(rule: Rule, column: str) -> bool:
-    part = rule.expression()
-    if rule.score is not None:
-        return rule.above is not None
-    sign = ">" if rule.drop is not None else "<="
-    return isinstance(part, Compared) and part.op == sign and isinstance(part.left, Column) and part.left.name == column
-
-
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """Give every clip that did not fail its similarity to the others."""
     for column, (name, stage) in comparisons(stages).items():
@@ -310,9 +305,8 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
     table, compared = table_of(records), comparisons(stages)
     rules = {name: rule for name, rule in rules.items() if not reads_captions(rule)}
     single = {name: rule for name, rule in rules.items() if rule.uses()[0].name not in compared}
-    names = [*single, None]  # the last entry is for -1
-    for record, place in zip(records, first_broken(table, single).tolist(), strict=True):
-        record.duplicate_of, record.rule = None, names[place]
+    for record, broken in zip(records, first_broken(table, single), strict=True):
+        record.duplicate_of, record.rule = None, broken
     for name, rule in rules.items():
         if name not in single:
             drop_duplicates(records, name, above(rule, table), *compared[rule.uses()[0].name])

@@ -348,8 +348,21 @@ class Examine:
             tick(0)
             if isinstance(stage, Learned):
                 arrays[name] = footage.frames(stage.wanted(footage.num_frames, footage.fps))
-            else:
-                fact["found"][name] = found_by(stage, footage)
+                continue
+            found: Json
+            try:
+                if isinstance(stage, Comparison):
+                    found = {"vector": stage.remember(footage)}
+                elif isinstance(stage, FileScore):  # what the file's clips get scores from
+                    found = {"memory": stage.remember(footage)}
+                else:
+                    assert isinstance(stage, Score)
+                    found = {"scores": finite(stage.measure(footage))}
+            except MemoryError:
+                raise
+            except Exception as error:  # a stage that fails on a clip fails that clip alone
+                found = {"message": str(error) or type(error).__name__}
+            fact["found"][name] = found
         return Reply(fact, arrays)
 
 
@@ -360,25 +373,6 @@ def _given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> Iterat
         while waiting and waiting[0][1] <= walk.num_walked:
             yield waiting.popleft()
     yield from (span for span in waiting if span[1] <= walk.num_walked)  # a damaged one delays no other
-
-
-def found_by(stage: Stage, footage: ClipFrames) -> Json:
-    """What a stage without a model finds in a clip.
-
-    `{"scores"}`; `{"vector"}` to compare; `{"memory"}`, from which the file's clips get scores; or `{"message"}`: why
-    the stage failed.
-    """
-    try:
-        if isinstance(stage, Comparison):
-            return {"vector": stage.remember(footage)}
-        if isinstance(stage, FileScore):
-            return {"memory": stage.remember(footage)}
-        assert isinstance(stage, Score)
-        return {"scores": finite(stage.measure(footage))}
-    except MemoryError:
-        raise
-    except Exception as error:  # a stage that fails on a clip fails that clip alone
-        return {"message": str(error) or type(error).__name__}
 
 
 def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:

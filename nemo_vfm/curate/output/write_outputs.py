@@ -162,19 +162,13 @@ def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
         if path.name not in names and path.is_file():
             path.unlink()
     for theirs, ours in sorted(wanted.items()):
-        if (source / theirs).is_file() and not _same(source / theirs, target / ours):
-            with atomic_path(target / ours) as temporary:
+        there, here = source / theirs, target / ours
+        if there.is_file() and not (here.is_file() and there.samefile(here)):
+            with atomic_path(here) as temporary:
                 try:
-                    os.link(source / theirs, temporary)
+                    os.link(there, temporary)
                 except OSError:  # another disk, or one without hard links
-                    shutil.copyfile(source / theirs, temporary)
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
+                    shutil.copyfile(there, temporary)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -185,9 +179,6 @@ def remove_unfinished(folder: Path) -> None:
 
 def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """vectors.parquet: one row per clip and comparing stage, if anything was stored about the clip."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = (
         (record.clip.id, name, column, record.vectors[name])
         for column, (name, _) in comparisons(stages).items()
@@ -206,9 +197,6 @@ def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str
 
 def read_vectors(path: Path) -> dict[str, dict[str, str]]:
     """For each compared column, clip id -> vector; empty if there is no such file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if not path.is_file():
         return {}
     try:
