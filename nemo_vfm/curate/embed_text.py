@@ -66,7 +66,9 @@ class EmbedText:
         remove_unfinished(run.folder)
         target, done = run.folder / "shards", run.folder / _DONE
         outcome = Outcome(f"{len(samples)} samples have text embeddings", {"samples": len(samples)})
-        state = self._state()
+        # A fingerprint of everything that the outputs depend on.
+        parts = (self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard)
+        state = fingerprint(*parts, shards_digest(self.shards))
         if finished(done, state) is not None and (target / "shards.json").is_file():
             upload_shards(target, self.copy_to)
             return replace(outcome, did_nothing=True)
@@ -91,11 +93,6 @@ class EmbedText:
         write_json(done, facts)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
         return outcome
-
-    def _state(self) -> str:
-        """A fingerprint of everything that the outputs depend on."""
-        parts = (self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard)
-        return fingerprint(*parts, shards_digest(self.shards))
 
     def _encode(self, samples: ShardSet, work: Path) -> None:
         """Every caption that has no file in `work` yet."""

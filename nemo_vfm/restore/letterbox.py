@@ -138,7 +138,10 @@ def find_picture(borders: Borders) -> Picture:
     box = Box(left, top, right, bottom)
     size = len(rows.step_L) * len(columns.step_L)
     kept = (right - left) * (bottom - top) / size
-    is_picture = min(_part_lit(rows, top, bottom), _part_lit(columns, left, right)) >= _LEAST_LIT
+    is_picture = all(
+        last > first and float((lines.highest_LS[first:last] >= _DARK).mean()) >= _LEAST_LIT
+        for lines, first, last in ((rows, top, bottom), (columns, left, right))
+    )
     return Picture(box if kept >= _LEAST_KEPT and is_picture else None, lit)
 
 
@@ -244,10 +247,6 @@ def _is_sharp(away_LS: NDArray[np.bool_], ends: Ends) -> bool:
     first, stop = ends
     sides = away_LS[first : first + _EDGE_LINES], away_LS[max(0, stop - _EDGE_LINES) : stop]
     return all(bool(side.any(axis=0).mean() >= _SHARP) for side in sides)
-
-
-def _part_lit(lines: Lines, first: int, stop: int) -> float:
-    return float((lines.highest_LS[first:stop] >= _DARK).mean()) if stop > first else 0.0
 
 
 @dataclass(slots=True)

@@ -151,23 +151,21 @@ class Ray:
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        self._begin()
-        pipeline = _Pipeline(steps, self, watch)
-        try:
-            yield from pipeline.work(items)
-        finally:
-            pipeline.stop()
-
-    def _begin(self) -> None:
         address = self.address or os.environ.get("RAY_ADDRESS")
         ray = ray_module(own=address is None)
-        if ray.is_initialized():
-            return
-        if address is not None:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            return
         # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+        where = (
+            {"address": address}
+            if address is not None
+            else {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        )
+        if not ray.is_initialized():
+            ray.init(log_to_driver=False, logging_level="ERROR", **where)
+        pipeline = _Pipeline(steps, self, watch)
+        try:  # no more items are begun than there may be actors
+            yield from finished(pipeline.item, items, workers=pipeline.most)
+        finally:
+            pipeline.stop()
 
 
 class _Pipeline:
@@ -184,7 +182,7 @@ class _Pipeline:
             self._crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
         watch.steps = [Throughput(step.name) for step in steps]
         self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
-        self._most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
+        self.most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
         self._balance()
 
     def _balance(self) -> None:
@@ -194,18 +192,14 @@ class _Pipeline:
             Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)
             for actors, took in zip(self._crews, self._watch.steps, strict=True)
         ]
-        counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self._most)
+        counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self.most)
         for actors, count, took in zip(self._crews, counts, self._watch.steps, strict=True):
             actors.want(count)
             if took.workers != count:
                 info(f"{took.step}: {count} actors")
             took.workers = max(took.workers, count)
 
-    def work(self, items: Sequence[Item]) -> Iterator[Done]:
-        """Results as they come; no more items are begun than there may be actors."""
-        yield from finished(self._item, items, workers=self._most)
-
-    def _item(self, item: Item) -> list[object] | Lost:
+    def item(self, item: Item) -> list[object] | Lost:
         with present(item) as lost:
             result = lost or self._attempts(item)
         with self._lock:

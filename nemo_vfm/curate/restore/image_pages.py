@@ -183,9 +183,8 @@ class TiffPages:
         if self._run_of > 1:
             page = self._sound(0)
             file = self._tiff.filehandle
-            file.seek(self._offset(page, place))
-            dtype = np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)
-            pixels = np.frombuffer(file.read(page.nbytes), dtype).reshape(page.shape)
+            file.seek(page.dataoffsets[0] + place * page.nbytes)
+            pixels = np.frombuffer(file.read(page.nbytes), self._stored(page)).reshape(page.shape)
             return pixels.astype(page.dtype)
         page = self._sound(place)
         pixels = np.asarray(page.asarray())
@@ -195,7 +194,7 @@ class TiffPages:
     def write(self, place: int, pixels: Pixels) -> None:
         if self._run_of > 1:
             page = self._sound(0)
-            self._tiff.filehandle.seek(self._offset(page, place))
+            self._tiff.filehandle.seek(page.dataoffsets[0] + place * page.nbytes)
             self._tiff.filehandle.write(np.ascontiguousarray(pixels, self._stored(page)).tobytes())
             return
         page = self._sound(place)
@@ -223,9 +222,6 @@ class TiffPages:
         if page.compression not in (1, 8, 32946) or page.predictor == 3:
             require("imagecodecs", purpose=f"A TIFF compressed by {_CODECS[page.compression]}")
         return page
-
-    def _offset(self, page: Any, place: int) -> int:
-        return int(page.dataoffsets[0]) + place * int(page.nbytes)
 
     def _stored(self, page: Any) -> Any:
         return np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)

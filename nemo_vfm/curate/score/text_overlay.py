@@ -59,8 +59,17 @@ def overlap(one: Box, other: Box) -> float:
 def _boxes(weights: Path, frame_HWC: NDArray[np.uint8]) -> list[Box]:
     """Where writing is, in pixels of the frame; DBNet's own way from a map of probabilities (arXiv 1911.08947, 3.4)."""
     height, width = frame_HWC.shape[:2]
-    map_hw = _probabilities(weights, frame_HWC)
-    h, w = map_hw.shape
+    ratio = _LONG_SIDE_PX / max(width, height)
+    w, h = (max(1, round(side * ratio / _MULTIPLE_PX)) * _MULTIPLE_PX for side in (width, height))
+    try:
+        detector = _detector(weights)
+        detector.setInput(cv2.dnn.blobFromImage(frame_HWC[..., ::-1].copy(), 1 / 255, (w, h), _MEANS))
+        out = np.asarray(detector.forward(), dtype=np.float32)
+    except cv2.error as error:
+        raise UserError(f"{weights} cannot be run: {error.err}. {_EXPECTED}") from error
+    if out.size != w * h:
+        raise UserError(f"{weights} gives {out.shape} for an image of {w}x{h}. {_EXPECTED}")
+    map_hw = out.reshape(h, w)  # how sure the detector is of writing, at its own size
     found = cv2.connectedComponentsWithStats((map_hw > _INSIDE).astype(np.uint8))
     boxes = []
     for label, (x, y, across, down, area) in list(enumerate(found[2].tolist()))[1:]:
@@ -72,22 +81,6 @@ def _boxes(weights: Path, frame_HWC: NDArray[np.uint8]) -> list[Box]:
         if right > left and bottom > top:
             boxes.append((left, top, right, bottom))
     return boxes
-
-
-def _probabilities(weights: Path, frame_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """How sure the detector is of writing, (h, w) at its own size."""
-    height, width = frame_HWC.shape[:2]
-    ratio = _LONG_SIDE_PX / max(width, height)
-    size = [max(1, round(side * ratio / _MULTIPLE_PX)) * _MULTIPLE_PX for side in (width, height)]
-    try:
-        detector = _detector(weights)
-        detector.setInput(cv2.dnn.blobFromImage(frame_HWC[..., ::-1].copy(), 1 / 255, size, _MEANS))
-        out = np.asarray(detector.forward(), dtype=np.float32)
-    except cv2.error as error:
-        raise UserError(f"{weights} cannot be run: {error.err}. {_EXPECTED}") from error
-    if out.size != size[0] * size[1]:
-        raise UserError(f"{weights} gives {out.shape} for an image of {size[0]}x{size[1]}. {_EXPECTED}")
-    return out.reshape(size[1], size[0])
 
 
 @lru_cache(maxsize=1)

@@ -66,34 +66,32 @@ class WithoutFlashes(Finder):
         return cuts
 
     def _comes_back(self, cut: int) -> int:
-        """The frame, after the jump at `cut`, at which the picture of before is back; 0 where it is not."""
-        place = cut - self._first
-        # Where the picture after a jump is nearest to one before; 0 where none is near: all of a still shot.
+        """The frame, after the jump at `cut`, at which the picture of before is back, or a light out; 0 where none is."""
+        place, num_glances = cut - self._first, len(self._glances)
+        # Where the picture after a jump is nearest to one before; none where none is near: all of a still shot.
         near = []
         for before in [self._glances[at] for at in range(max(0, place - _BEFORE), place)]:
             limit = self._likeness * _apart(before, self._glances[place])
-            for after in range(place + 1, min(place + self._num_frames + 1, len(self._glances))):
+            for after in range(place + 1, min(place + self._num_frames + 1, num_glances)):
                 apart = _apart(before, self._glances[after])
                 if apart <= limit and _differ(before, self._glances[after]) <= self._layout:
                     near.append((apart, after))
-        back = min(near, default=(0.0, 0))[1] or self._light_goes_out(place)
-        return self._first + back if back else 0
-
-    def _light_goes_out(self, place: int) -> int:
-        """Where a light that came on at a jump is out again; 0 where it never is, or another shot lies under it."""
+        if near:
+            return self._first + min(near)[1]
+        # Where a light that came on at the jump is out again, unless another shot lies under it.
         before, lit = self._glances[place - 1], self._glances[place]
         light = _lighter(before, lit)
         if _differ(before, lit) > self._layout:
             return 0
-        for after in range(place + 1, min(place + self._num_frames, len(self._glances) - 1)):
+        for after in range(place + 1, min(place + self._num_frames, num_glances - 1)):
             picture = self._glances[after]
             steady = abs(_lighter(picture, self._glances[after + 1])) <= _STEADY * light
             if steady and abs(_lighter(before, picture)) <= self._likeness * light:
                 # How far the picture may move until `after`, at its speeds on both sides of the light.
-                sides = range(max(0, place - _BEFORE), place), range(after, min(after + _BEFORE, len(self._glances)))
+                sides = range(max(0, place - _BEFORE), place), range(after, min(after + _BEFORE, num_glances))
                 steps = [[_apart(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
                 way = sum(max(side, default=0.0) for side in steps) / 2 * (after - place + 1)
-                return after if _apart(before, picture) <= way else 0
+                return self._first + after if _apart(before, picture) <= way else 0
         return 0
 
 

@@ -80,21 +80,19 @@ class Trim:
         while self._waiting and self._waiting[0] <= until:
             cut = self._waiting.pop(0)
             next_cut = self._waiting[0] if self._waiting else self._count
-            start, stop = self._extent(cut, next_cut) if self._reach else (cut, cut)
+            middle = min((cut - 1, cut), key=self._light) if self._reach else cut
+            is_dark = bool(self._reach) and self._light(middle) < _DARK
+            start = stop = cut
+            if is_dark or (self._reach and isinstance(cut, Gradual)):
+                middle = middle if is_dark else cut
+                before = range(middle, max(self._before, cut - self._reach, self._first) - 1, -1)
+                after = range(middle, min(next_cut - 1, cut + self._reach, self._count - 1) + 1)
+                sides = self._half(before), self._half(after)
+                if any(sides):
+                    start, stop = min(cut, middle - sides[0]), max(cut, middle + sides[1])
             gaps.append((max(start - self._margin, 1), min(stop + self._margin, self._count - 1)))
             self._before = cut
         return gaps
-
-    def _extent(self, cut: int, next_cut: int) -> Span:
-        middle = min((cut - 1, cut), key=self._light)
-        if self._light(middle) >= _DARK:
-            if not isinstance(cut, Gradual):
-                return cut, cut
-            middle = cut
-        before = range(middle, max(self._before, cut - self._reach, self._first) - 1, -1)
-        after = range(middle, min(next_cut - 1, cut + self._reach, self._count - 1) + 1)
-        sides = self._half(before), self._half(after)
-        return (min(cut, middle - sides[0]), max(cut, middle + sides[1])) if any(sides) else (cut, cut)
 
     def _light(self, number: int) -> float:
         return float(self._glances[number - self._first].thumbnail_D.mean())
