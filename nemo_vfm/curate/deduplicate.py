@@ -20,7 +20,7 @@ from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, write_scores
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, write_scores
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, ClipRecord, LedgerColumn
 from nemo_vfm.curate.record.stage import Compares, Comparison, Learned
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all
@@ -209,13 +209,8 @@ class Deduplicate:
 
     def _state(self, clips: Sequence[ShardClip]) -> str:
         """A fingerprint of everything that the outputs depend on."""
-        own = [
-            [fingerprint(stage) for stage in self.stages.values()],
-            dict(self.above),
-            list(self.stages),
-            self.epsilon,
-            self.samples_per_shard,
-        ]
+        prints = [fingerprint(stage) for stage in self.stages.values()]
+        own = [prints, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
         stamps: list[Json] = []  # change with the bytes of each folder's shards; without an index, with sizes and times
         for folder in {id(clip.shards): clip.shards.folder for clip in clips}.values():
             if isinstance(folder, Path) and not (folder / "shards.json").is_file():
@@ -251,12 +246,12 @@ class Deduplicate:
         kept = [clip for clip, record in zip(clips, records, strict=True) if record.decision == "kept"]
         info(f"writing {len(kept)} of {len(clips)} clips to {folder / 'shards'}")
 
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for clip in kept:
-                    writer.write(clip.key, clip.members(), clip.entry.index)
-
-        replace_folder(folder / "shards", fill)
+        with (
+            replaced_folder(folder / "shards") as partial,
+            ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer,
+        ):
+            for clip in kept:
+                writer.write(clip.key, clip.members(), clip.entry.index)
         known = {f"{record.clip.id}.jpg" for record in records}
         for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, from earlier runs
             if path.name not in known:

@@ -49,7 +49,7 @@ from nemo_vfm.curate.output.write_outputs import (
     copy_files,
     finished,
     remove_unfinished,
-    replace_folder,
+    replaced_folder,
     shape_of,
     write_scores,
     write_shards,
@@ -314,7 +314,8 @@ class Curate:
         if kept:
             write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
         else:
-            replace_folder(places.shards, lambda _: None)
+            with replaced_folder(places.shards):
+                pass
         copy_files(
             places.work / "thumbnails", places.thumbnails, {f"{r.clip.id}.jpg": f"{r.clip.id}.jpg" for r in records}
         )

@@ -53,9 +53,9 @@ def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[t
         few = np.repeat(lengths <= _CROWD, lengths)
         keys, owner = keys[few], owner[few]
         for apart in range(1, int(lengths[lengths <= _CROWD].max(initial=1))):  # neighbours in runs of equal keys
-            a, b = owner[:-apart], owner[apart:]
-            same_key = (keys[apart:] == keys[:-apart]) & (clip_of[a] != clip_of[b])
-            codes.append(a[same_key] * len(frames) + b[same_key])
+            one, other = owner[:-apart], owner[apart:]
+            same_key = (keys[apart:] == keys[:-apart]) & (clip_of[one] != clip_of[other])
+            codes.append(one[same_key] * len(frames) + other[same_key])
     found, votes = np.unique(np.concatenate(codes), return_counts=True)
     order = np.argsort(-votes[votes >= _LEAST], kind="stable")
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}

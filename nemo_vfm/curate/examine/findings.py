@@ -17,7 +17,7 @@ from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, TableSpan
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord
 from nemo_vfm.curate.record.stage import FileScore, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
@@ -198,13 +198,8 @@ class Findings:
             _fill_rows(file, records, facts, paths)
         elif file.found.rows:
             for record in records:
-                _tell(record, file.found.rows[0])
-
-
-def _tell(record: ClipRecord, row: TableSpan) -> None:
-    """Give a clip the caption and scores of its table row."""
-    record.source_caption = row.caption
-    record.scores |= row.scores
+                record.source_caption = file.found.rows[0].caption
+                record.scores |= file.found.rows[0].scores
 
 
 def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json], paths: tuple[Path, ...]) -> None:
@@ -219,7 +214,9 @@ def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json
             record.message = f"{row.row}: {fact['message']}"
             records.append(record)
         if span in untold:
-            _tell(untold.pop(span), row)
+            record = untold.pop(span)
+            record.source_caption = row.caption
+            record.scores |= row.scores
         else:
             equal += 1
     if equal:

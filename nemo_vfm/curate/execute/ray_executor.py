@@ -154,11 +154,8 @@ class Ray:
         address = self.address or os.environ.get("RAY_ADDRESS")
         ray = ray_module(own=address is None)
         # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
-        where = (
-            {"address": address}
-            if address is not None
-            else {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        )
+        own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        where = own if address is None else {"address": address}
         if not ray.is_initialized():
             ray.init(log_to_driver=False, logging_level="ERROR", **where)
         pipeline = _Pipeline(steps, self, watch)

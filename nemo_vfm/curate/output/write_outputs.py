@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -98,14 +99,15 @@ def _shape(record: ClipRecord) -> dict[str, Json]:
     }
 
 
-def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new folder and replace the old one with it; after a kill in between there is none, never half of one."""
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A new folder that replaces the old one once the block has filled it; after a kill there is none, never half."""
     partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("partial", "old"))
     for left in (partial, old):
         shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        fill(partial)
+        yield partial
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # makes room on a full disk for the messages about it
         raise
@@ -136,23 +138,20 @@ def write_shards(
 
     from nemo_vfm.data.video.image_file import is_deep
 
-    def fill(partial: Path) -> None:
-        with ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
-            for record in records:
-                film = media(record)
-                data = film.read_bytes()
-                members: Mapping[str, bytes] = {
-                    film.suffix[1:]: data,
-                    **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
-                    "txt": record.caption.encode(),
-                    "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
-                }
-                more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
-                if film.suffix == ".png" and is_deep(data):
-                    more["is_deep"] = True  # by which loaders count 16-bit pictures
-                writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
-
-    replace_folder(folder, fill)
+    with replaced_folder(folder) as partial, ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
+        for record in records:
+            film = media(record)
+            data = film.read_bytes()
+            members: Mapping[str, bytes] = {
+                film.suffix[1:]: data,
+                **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
+                "txt": record.caption.encode(),
+                "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
+            }
+            more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
+            if film.suffix == ".png" and is_deep(data):
+                more["is_deep"] = True  # by which loaders count 16-bit pictures
+            writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
 
 
 def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:

@@ -270,6 +270,24 @@ class Ledger:
         """Clips and images."""
         return self.clips.kept + self.images.kept
 
+    def book_file(
+        self, name: str, decision: str, reason: str, us: int, between: Mapping[str, int],
+        *, is_image: bool, has_clips: bool,
+    ) -> None:  # fmt: skip
+        """Book a file, and of its microseconds those between its clips, by reason; all of them if it has no clips."""
+        reason = kind_of(reason, name) if decision == "failed" else reason
+        for column in (self.files, self.images) if is_image else (self.files,):
+            column.total += 1
+            column.book(decision, reason, 1)
+        if is_image:
+            return
+        self.microseconds.total += us
+        for why, between_us in between.items():
+            if between_us:
+                self.microseconds.book("dropped", why, between_us)
+        if not has_clips:
+            self.microseconds.book(decision, reason, us)
+
     def to_json(self) -> LedgerJson:
         """As ledger.json has it; of images where there are any, and of the sound where clips were encoded."""
         found: LedgerJson = {"files": self.files.to_json(), "clips": self.clips.to_json(),
@@ -290,16 +308,12 @@ def count(files: Iterable[FileRecord]) -> Ledger:
     """
     ledger = Ledger()
     for file in files:
-        name, (decision, reason) = file.found.name, file.fate()
-        reason = kind_of(reason, name) if decision == "failed" else reason
-        ledger.files.total += 1
-        ledger.files.book(decision, reason, 1)
-        if file.found.is_image:
-            ledger.images.total += 1
-            ledger.images.book(decision, reason, 1)
+        name, is_image = file.found.name, file.found.is_image
+        between = {TRANSITION: file.trimmed_us, NO_FRAMES: file.hole_us}
+        ledger.book_file(name, *file.fate(), file.duration_us, between, is_image=is_image, has_clips=bool(file.clips))
+        if is_image:
             continue
         ledger.clips.total += len(file.clips)
-        ledger.microseconds.total += file.duration_us
         for clip in file.clips:
             why = kind_of(clip.message, name) if clip.message is not None else clip.rule or ""
             ledger.clips.book(clip.decision, why, 1)
@@ -313,11 +327,6 @@ def count(files: Iterable[FileRecord]) -> Ledger:
                     ledger.audio.book("failed", kind_of(clip.audio_failure, name), 1)
                 else:
                     ledger.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
-        for reason_between, between_us in ((TRANSITION, file.trimmed_us), (NO_FRAMES, file.hole_us)):
-            if between_us:
-                ledger.microseconds.book("dropped", reason_between, between_us)
-        if not file.clips:
-            ledger.microseconds.book(decision, reason, file.duration_us)
     for name in ("files", "clips", "images", "microseconds", "audio"):
         assert getattr(ledger, name).adds_up(), f"the ledger's {name} do not add up: {getattr(ledger, name)}"
     return ledger

@@ -236,11 +236,17 @@ class TiffPages:
         return stored
 
     def _put(self, page: Any, stored: Pixels) -> None:
+        tifffile = require("tifffile", purpose="Writing a TIFF")
         file, end = self._tiff.filehandle, self._tiff.filehandle.size
         kind = "Tile" if page.is_tiled else "Strip"
         offsets, counts = list(page.dataoffsets), list(page.databytecounts)
         for number, segment in enumerate(_segments(page, stored)):
-            data = _encoded(page, np.ascontiguousarray(segment, self._stored(page)))
+            encoded = np.ascontiguousarray(segment, self._stored(page))
+            if page.predictor != 1:
+                encoded = np.asarray(tifffile.TIFF.PREDICTORS[page.predictor](encoded, axis=-2))
+            data = encoded.tobytes()
+            if page.compression != 1:
+                data = bytes(tifffile.TIFF.COMPRESSORS[page.compression](data))
             if len(data) > counts[number]:
                 end += end % 2
                 offsets[number], end = end, end + len(data)
@@ -269,14 +275,6 @@ def _segments(page: Any, stored: Pixels) -> Iterator[Pixels]:
                     missing = ((0, rows - part.shape[0]), (0, columns - part.shape[1]), (0, 0))
                     part = np.pad(part, missing, mode="edge")
                 yield part
-
-
-def _encoded(page: Any, segment: Pixels) -> bytes:
-    tifffile = require("tifffile", purpose="Writing a TIFF")
-    if page.predictor != 1:
-        segment = np.asarray(tifffile.TIFF.PREDICTORS[page.predictor](segment, axis=-2))
-    data = segment.tobytes()
-    return data if page.compression == 1 else bytes(tifffile.TIFF.COMPRESSORS[page.compression](data))
 
 
 class PngPage:

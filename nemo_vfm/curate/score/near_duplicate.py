@@ -48,11 +48,12 @@ class NearDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """For each clip, its similarity to the clip most like it; 0 if there is none."""
-        return most_alike(_pairs(vectors, _LEAST), len(vectors))
+        return most_alike(_compared(tuple(vectors), _LEAST), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
-        return largest_kept(clips, [(pair.a, pair.b) for pair in _pairs(vectors, above)], self.quality)
+        found = _compared(tuple(vectors), min(above, _LEAST))
+        return largest_kept(clips, [(pair.a, pair.b) for pair in found if pair.cosine > above], self.quality)
 
 
 def most_alike(pairs: Iterable[Pair], count: int) -> list[float]:
@@ -73,11 +74,6 @@ def number(clip: ClipRecord, column: str) -> float:
     """A score as a number; 0 if it is absent or a word."""
     value = clip.scores.get(column, 0.0)
     return 0.0 if isinstance(value, str) else float(value)
-
-
-def _pairs(vectors: Sequence[str], above: float) -> list[Pair]:
-    found = _compared(tuple(vectors), min(above, _LEAST))
-    return [pair for pair in found if pair.cosine > above]
 
 
 @lru_cache(maxsize=2)

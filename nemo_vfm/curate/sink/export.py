@@ -13,7 +13,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.output.write_outputs import finished, replace_folder, shards_digest
+from nemo_vfm.curate.output.write_outputs import finished, replaced_folder, shards_digest
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 
 _WHOLE = ("width", "height", "num_frames")
@@ -93,13 +93,9 @@ class Export:
         marker.unlink(missing_ok=True)
         if isinstance(self.shards, Path) and self.shards.resolve() == folder.resolve():
             raise UserError(f"{folder} would be read and replaced at the same time; choose another run_dir")
-        shards, found = ShardSet(self.shards), Written()
-
-        def fill(partial: Path) -> None:
-            nonlocal found
+        shards = ShardSet(self.shards)
+        with replaced_folder(folder) as partial:
             found = self.sink.write(shards, partial, folder)
-
-        replace_folder(folder, fill)
         if repeated := sum(entry.index.get("weight", 1) != 1 for entry in shards.entries):
             found.notes.append(
                 f"{repeated} clips have a weight (how often to train on them), which only our own loader uses"

@@ -66,7 +66,7 @@ class WithoutFlashes(Finder):
         return cuts
 
     def _comes_back(self, cut: int) -> int:
-        """The frame, after the jump at `cut`, at which the picture of before is back, or a light out; 0 where none is."""
+        """The frame at which the picture from before the jump at `cut` is back, or a light is out; 0 where none is."""
         place, num_glances = cut - self._first, len(self._glances)
         # Where the picture after a jump is nearest to one before; none where none is near: all of a still shot.
         near = []
