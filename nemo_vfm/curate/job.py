@@ -274,26 +274,13 @@ class Curate:
 
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> str:
         """A hash of everything that the outputs depend on."""
-        facts = [
-            fingerprint(
-                WRITTEN,
-                self.splitter,
-                self.stages,
-                self.side_px,
-                self.transcode,
-                list(self.restore.items()),
-                self.rules,
-                self.samples_per_shard,
-                self.balance,
-                self.buckets,
-                *in_names(self.decode),
-            ),
-            [[file.found.name, file.source_id, *file.fate(), *file.found.rows] for file in files],
-            [
-                [r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by, r.caption_facts]
-                for r in records
-            ],
+        own = [WRITTEN, self.splitter, self.stages, self.side_px, self.transcode, list(self.restore.items())]
+        own += [self.rules, self.samples_per_shard, self.balance, self.buckets, *in_names(self.decode)]
+        of_files = [[file.found.name, file.source_id, *file.fate(), *file.found.rows] for file in files]
+        of_clips = [
+            [r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by, r.caption_facts] for r in records
         ]
+        facts = [fingerprint(*own), of_files, of_clips]
         return sha256_text(repr(facts))
 
     def _write(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROWS = 4096
+_ITERATIONS = 20
 _SAMPLES_PER_CLUSTER = 256  # more do not move a centroid
 
 
@@ -23,7 +24,7 @@ def num_clusters(num_vectors: int) -> int:
 
 
 def clusters(
-    vectors_ND: NDArray[np.float32], count: int, *, seed: int = 0, iterations: int = 20, nearest: int = 2
+    vectors_ND: NDArray[np.float32], count: int, *, seed: int = 0, nearest: int = 2
 ) -> list[NDArray[np.int64]]:
     """For each cluster the positions of its vectors, ascending. A vector is in its `nearest` clusters.
 
@@ -38,7 +39,7 @@ def clusters(
 
     order = torch.randperm(len(vectors_ND), generator=generator(seed, "k-means"))
     vectors = torch.nn.functional.normalize(torch.from_numpy(vectors_ND), dim=1)
-    centroids = _centroids(vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device()), count, iterations)
+    centroids = _centroids(vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device()), count)
     most = min(nearest, count)
     found = [(part.to(device()) @ centroids.T).topk(most, dim=1).indices.cpu() for part in torch.split(vectors, _ROWS)]
     chosen = torch.cat(found).numpy()  # (N, nearest) clusters of each vector, the nearest first
@@ -48,12 +49,12 @@ def clusters(
     return [np.sort(owners[places[a:b]]) for a, b in pairwise(borders) if b > a]
 
 
-def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
+def _centroids(sample_ND: "Tensor", count: int) -> "Tensor":
     import torch
 
     centroids = sample_ND[:count].clone()  # the sample comes in a random order
     before = None
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         best = [(part @ centroids.T).max(dim=1) for part in torch.split(sample_ND, _ROWS)]
         cosine, owner = torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
         if before is not None and torch.equal(owner, before):

@@ -229,17 +229,10 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
     first, last = clip["span"]
     span = Clip(file.source_id, first, last, clip["pts"][0], clip["pts"][1], file.info.time_base)
     width, height = clip.get("size", (file.info.width, file.info.height))
-    return ClipRecord(
-        span,
-        file.found.name,
-        paths,
-        clip["fps"],
-        width,
-        height,
-        duration_us=clip["us"],
-        root=file.found.root,
-        is_image=file.found.is_image,
-    )
+    found, lasts_us = file.found, clip["us"]
+    record = ClipRecord(span, found.name, paths, clip["fps"], width, height, lasts_us, root=found.root)
+    record.is_image = found.is_image
+    return record
 
 
 def _by_size(

@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -72,15 +71,9 @@ class Reply:
     arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  #: data too large for JSON, by name
 
 
-class Operation(Protocol):
-    """What the child does with one request. It is sent to the child once, so it holds only settings."""
-
-    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """Answers, one after the other.
-
-        `tick` is called with the number of frames as each is done, and with 0 in the middle of what takes long.
-        """
-        ...
+#: What the child does with one request: gives answers, one after the other, and calls `tick` with how many frames are
+#: done, and with 0 in the middle of what takes long. It is sent to the child once, so it holds only settings.
+Operation = Callable[[Json, Callable[[int], None]], Iterator[Reply]]
 
 
 class Child:

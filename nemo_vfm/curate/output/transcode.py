@@ -320,9 +320,9 @@ class _Sized:
         self._tick(min(self._held, _HELD_BACK))
 
 
-def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:
+def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> bytes:
     """Two pictures of equal height, as JPEG; never enlarged, so that fine stripes are preserved."""
-    height = min(height_px, *(picture.shape[0] for picture in (before, after)))
+    height = min(240, before.shape[0], after.shape[0])
     parts = [
         cv2.resize(picture, (max(1, round(picture.shape[1] * height / picture.shape[0])), height),
                    interpolation=cv2.INTER_AREA)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf, nan
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
@@ -202,28 +201,6 @@ class FileRecord:
         return sorted({kind_of(message, self.found.name) for message in messages})
 
 
-#: A column of ledger.json: what came in, and where it went by reason
-ColumnJson = TypedDict(
-    "ColumnJson", {"in": float, "kept": float, "dropped": dict[str, float], "failed": dict[str, float]}
-)
-
-
-class SoundJson(ColumnJson):
-    """The column of the sound of clips that were kept, and how many were kept as what."""
-
-    kept_as: dict[str, int]
-
-
-class LedgerJson(TypedDict):
-    """What ledger.json holds: of images where there are any, and of the sound where clips were encoded."""
-
-    files: ColumnJson
-    clips: ColumnJson
-    images: NotRequired[ColumnJson]
-    seconds: ColumnJson
-    audio: NotRequired[SoundJson]
-
-
 @dataclass(slots=True)
 class LedgerColumn:
     """in = kept + dropped (by rule) + failed (by kind), in whole numbers of one unit."""
@@ -244,8 +221,8 @@ class LedgerColumn:
         """Whether all that came in is accounted for."""
         return self.total == self.kept + self.dropped.total() + self.failed.total()
 
-    def to_json(self, unit: int = 1) -> ColumnJson:
-        """As ledger.json has it; `unit` turns microseconds into seconds."""
+    def to_json(self, unit: int = 1) -> dict[str, Json]:
+        """`in`, `kept`, `dropped` by rule and `failed` by kind; `unit` turns microseconds into seconds."""
         total, kept = (amount if unit == 1 else amount / unit for amount in (self.total, self.kept))
         dropped, failed = (
             {reason: amount if unit == 1 else amount / unit for reason, amount in sorted(side.items())}
@@ -288,10 +265,10 @@ class Ledger:
         if not has_clips:
             self.microseconds.book(decision, reason, us)
 
-    def to_json(self) -> LedgerJson:
+    def to_json(self) -> dict[str, Json]:
         """As ledger.json has it; of images where there are any, and of the sound where clips were encoded."""
-        found: LedgerJson = {"files": self.files.to_json(), "clips": self.clips.to_json(),
-                             "seconds": self.microseconds.to_json(unit=1_000_000)}  # fmt: skip
+        found: dict[str, Json] = {"files": self.files.to_json(), "clips": self.clips.to_json(),
+                                  "seconds": self.microseconds.to_json(unit=1_000_000)}  # fmt: skip
         if self.images.total:
             found["images"] = self.images.to_json()
         if self.audio.total:

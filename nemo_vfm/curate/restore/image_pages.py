@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import cv2
 import numpy as np
@@ -131,28 +131,8 @@ def _in_grey_levels(picture_HW: "Tensor", ends: tuple[float | None, float | None
     return np.asarray(((picture_HW - low) / level).nan_to_num_(0, 0, 0).numpy(), np.float32)
 
 
-class Pages(Protocol):
-    """The pages of one image file."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def read(self, place: int) -> Pixels:
-        """The pixels of one page, (H, W) or (H, W, S), without its alpha.
-
-        Raises:
-            DataError: they cannot be written back as they are stored.
-        """
-        ...
-
-    def write(self, place: int, pixels: Pixels) -> None:
-        """Replace the pixels that `read` gave."""
-        ...
-
-
 @contextmanager
-def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
+def open_pages(path: Path, *, change: bool = False) -> "Iterator[TiffPages | PngPage]":
     """The pages of a file; with `change` they can be written."""
     if path.suffix.lower() == PNG_SUFFIX:
         yield PngPage(path)
@@ -168,7 +148,7 @@ def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
 
 
 class TiffPages:
-    """See `Pages`. Pixels are encoded as they were; what has grown goes to the file's end."""
+    """The pages of a TIFF. Pixels are encoded as they were; what has grown goes to the file's end."""
 
     def __init__(self, tiff: Any) -> None:
         self._tiff = tiff
@@ -180,6 +160,11 @@ class TiffPages:
         return self._run_of if self._run_of > 1 else len(self._tiff.pages)
 
     def read(self, place: int) -> Pixels:
+        """The pixels of one page, (H, W) or (H, W, S), without its alpha.
+
+        Raises:
+            DataError: they cannot be written back as they are stored.
+        """
         if self._run_of > 1:
             page = self._sound(0)
             file = self._tiff.filehandle
@@ -192,6 +177,7 @@ class TiffPages:
         return pixels[..., : pixels.shape[2] - len(page.extrasamples)] if pixels.ndim == 3 else pixels
 
     def write(self, place: int, pixels: Pixels) -> None:
+        """Replace the pixels that `read` gave."""
         if self._run_of > 1:
             page = self._sound(0)
             self._tiff.filehandle.seek(page.dataoffsets[0] + place * page.nbytes)
@@ -278,7 +264,7 @@ def _segments(page: Any, stored: Pixels) -> Iterator[Pixels]:
 
 
 class PngPage:
-    """See `Pages`; there is one. Chunks of text, resolution and colour profile stay."""
+    """The one page of a PNG; see `TiffPages`. Chunks of text, resolution and colour profile stay."""
 
     def __init__(self, path: WritePath) -> None:
         self._path = path

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.curate.record.footage import ClipFrames, MotionVectors
-from nemo_vfm.curate.score.motion import flow_lengths, flow_size
+from nemo_vfm.curate.score.motion import flow_lengths
 
 CELL_PX = 8  # every block of H.264, MPEG-4 and MPEG-2 that FFmpeg exports is made of these
 _COSMOS_SIZES = ((8, 8), (16, 16), (16, 8), (8, 16))  # in this order: where blocks overlap, the later one stays
@@ -111,8 +111,7 @@ class CodecMotion:
         scores = self._of_cosmos(footage) if self.compat == "cosmos" else self._of_vectors(footage)
         source = "flow" if scores is None else "vectors"
         if scores is None:
-            width, height = flow_size(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
-            flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
+            (width, height), flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
             moved_HW = np.zeros((height, width), np.float32)
             for lengths_HW in flows:
                 if lengths_HW is not None:

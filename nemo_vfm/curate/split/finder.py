@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame
 
-SAMPLES = 96 * 54  # pixels sampled; the cost grows with them
+_SAMPLES = 96 * 54  # pixels sampled; the cost grows with them
 CELLS = (16, 9)  # of a thumbnail, across and down
 
 
@@ -61,20 +61,14 @@ class Glance:
 
 
 class Eye:
-    """Turns frames into glances; remembers only the previous frame.
+    """Turns frames into glances; remembers only the previous frame."""
 
-    Args:
-        samples: pixels per frame, picked on a grid and not averaged: the mean over a grid is an unbiased estimate of
-            the mean over all pixels, while averaging first would remove the noise that thresholds rely on.
-    """
-
-    def __init__(self, samples: int = SAMPLES) -> None:
-        self._samples = samples
+    def __init__(self) -> None:
         self._before_HWC: NDArray[np.uint8] | None = None
 
     def look(self, frame_HWC: Frame) -> Glance:
         """The frame's glance."""
-        sample = pick(frame_HWC, self._samples)
+        sample = pick(frame_HWC)
         colours = np.asarray(cv2.cvtColor(sample, cv2.COLOR_RGB2HSV), dtype=np.uint8)
         before, self._before_HWC = self._before_HWC, colours
         if before is None or before.shape != colours.shape:
@@ -82,10 +76,14 @@ class Eye:
         return Glance(cv2.norm(colours, before, cv2.NORM_L1) / colours.size, sample)
 
 
-def pick(frame_HWC: Frame, samples: int) -> Frame:
-    """At most about `samples` pixels of the frame on a grid, in its own proportions."""
+def pick(frame_HWC: Frame) -> Frame:
+    """At most about 96 x 54 pixels of the frame on a grid, in its own proportions.
+
+    They are picked and not averaged: the mean over a grid is an unbiased estimate of the mean over all pixels, while
+    averaging first would remove the noise that thresholds rely on.
+    """
     height, width = frame_HWC.shape[:2]
-    ratio = (samples / (height * width)) ** 0.5
+    ratio = (_SAMPLES / (height * width)) ** 0.5
     if ratio >= 1:
         return np.ascontiguousarray(frame_HWC)
     size = (max(1, round(width * ratio)), max(1, round(height * ratio)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.record.stage import Splitter
-from nemo_vfm.curate.split.finder import SAMPLES, Glance, pick
+from nemo_vfm.curate.split.finder import Glance, pick
 
 _NEAR_START, _NEAR_STOP = 0.05, 0.95  # where a span is sampled, as parts of it: not at its very edges
 
@@ -36,7 +36,7 @@ class ColourLayout:
 
     def keep(self, frame: Frame) -> Frame:
         """A grid of its pixels."""
-        return pick(frame, SAMPLES)
+        return pick(frame)
 
     def embed(self, kept: Sequence[Frame]) -> NDArray[np.float32]:
         """See `FrameEmbedder`; a frame of one colour gets zeros."""
