@@ -294,17 +294,19 @@ def _groups(pictures: Sequence[Picture], seconds: Sequence[float], width: int, h
     groups: list[_Group] = []
     found: list[_Group | None] = []
     across, down = max(_NEAR_PX, _NEAR * width), max(_NEAR_PX, _NEAR * height)
-
-    def is_near(one: Box, other: Box) -> bool:
-        return (max(abs(one.left - other.left), abs(one.right - other.right)) <= across
-                and max(abs(one.top - other.top), abs(one.bottom - other.bottom)) <= down)  # fmt: skip
-
     for picture, duration_s in zip(pictures, seconds, strict=True):
         if picture.box is None:
             found.append(None)
             continue
         box = picture.box
-        group = next((one for one in groups if is_near(one.first, box)), None)
+        group = next(
+            (
+                one for one in groups
+                if max(abs(one.first.left - box.left), abs(one.first.right - box.right)) <= across
+                and max(abs(one.first.top - box.top), abs(one.first.bottom - box.bottom)) <= down
+            ),
+            None,
+        )  # fmt: skip
         if group is None:
             group = _Group(box, box)
             groups.append(group)

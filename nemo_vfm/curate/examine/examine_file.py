@@ -227,17 +227,16 @@ class _Examination:
             yield from self._stretch()
         else:
             with self._walk(tick=self._tick) as walk:
-                is_table = request.get("spans_s") is not None and request["spans"] is None
-                yield from self._rows(walk) if is_table else self._shots(walk)
-
-    def _shots(self, walk: Walk) -> Iterator[Reply]:
-        for span in self._spans(walk, self._request["spans"]):
-            self._unchanged.check()
-            yield self._look(walk, span)
-        self._unchanged.check()
-        lost = f"frames from {walk.num_walked} on cannot be decoded"
-        rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
-        yield Reply(_end(walk, self._problems[0] if self._problems else f"{self._name}: {rest}"))
+                if request.get("spans_s") is not None and request["spans"] is None:
+                    yield from self._rows(walk)
+                    return
+                for span in self._spans(walk, request["spans"]):
+                    self._unchanged.check()
+                    yield self._look(walk, span)
+                self._unchanged.check()
+                lost = f"frames from {walk.num_walked} on cannot be decoded"
+                rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
+                yield Reply(_end(walk, self._problems[0] if self._problems else f"{self._name}: {rest}"))
 
     def _rows(self, walk: Walk) -> Iterator[Reply]:
         """Examine the spans that a table requests, each once and whole, and report the result for each row."""

@@ -162,7 +162,8 @@ class Ray:
         try:  # no more items are begun than there may be actors
             yield from finished(pipeline.item, items, workers=pipeline.most)
         finally:
-            pipeline.stop()
+            for crew in pipeline.crews:  # actors at work end with it, or with the cluster
+                crew.want(0)
 
 
 class _Pipeline:
@@ -173,10 +174,10 @@ class _Pipeline:
         self._settings, self._watch = settings, watch
         there = self._ray.cluster_resources()
         self._cpus, self._gpus = float(there.get("CPU", 1)), float(there.get("GPU", 0))
-        self._crews = []
+        self.crews = []
         for step in steps:  # one that would like a GPU does without where the cluster has none
             cpus = min(step.cpus * settings.cpus_per_actor, self._cpus)
-            self._crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
+            self.crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
         watch.steps = [Throughput(step.name) for step in steps]
         self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
         self.most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
@@ -187,10 +188,10 @@ class _Pipeline:
         done = max(1, self._items_done)
         needs = [
             Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)
-            for actors, took in zip(self._crews, self._watch.steps, strict=True)
+            for actors, took in zip(self.crews, self._watch.steps, strict=True)
         ]
         counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self.most)
-        for actors, count, took in zip(self._crews, counts, self._watch.steps, strict=True):
+        for actors, count, took in zip(self.crews, counts, self._watch.steps, strict=True):
             actors.want(count)
             if took.workers != count:
                 info(f"{took.step}: {count} actors")
@@ -226,7 +227,7 @@ class _Pipeline:
 
     def _stream(self, item: Item) -> Iterator[Any]:
         """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
-        with self._crews[0].one() as actor:
+        with self.crews[0].one() as actor:
             start, held = time.perf_counter(), None
             for reference in self._ask(actor, Item(item.request, item.megapixels)):
                 if held is not None:
@@ -238,13 +239,13 @@ class _Pipeline:
 
     def _onward(self, part: Any) -> object:
         """One part through the later steps."""
-        for place in range(1, len(self._crews)):
-            with self._crews[place].one() as actor:
+        for place in range(1, len(self.crews)):
+            with self.crews[place].one() as actor:
                 start = time.perf_counter()
                 part, end = (self._get(reference) for reference in self._ask(actor, part))
                 assert end == END
                 self._took(place, time.perf_counter() - start, parts=1)
-        done = part if len(self._crews) > 1 else self._get(part)
+        done = part if len(self.crews) > 1 else self._get(part)
         if isinstance(done, Tick):
             with self._lock:
                 self._watch.tick(done.frames)
@@ -265,11 +266,6 @@ class _Pipeline:
         with self._lock:
             self._watch.steps[place].busy_s += seconds
             self._watch.steps[place].parts += parts
-
-    def stop(self) -> None:
-        """End the actors that are idle; the others end with the cluster, or with their work."""
-        for actors in self._crews:
-            actors.want(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,13 +43,16 @@ def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[
         luma_THW = list(footage.luma(pairs))
         if luma_THW[0].shape != size[::-1]:
             luma_THW = [np.asarray(cv2.resize(one, size, interpolation=cv2.INTER_AREA), np.uint8) for one in luma_THW]
+        right, down = (max(0, _PADDED_PX - side) for side in size)
         flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
         found: list[Lengths | None] = []
         for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True):
             if np.array_equal(before, after):
                 found.append(None)
                 continue
-            flow_HWD = flow.calc(_padded(before), _padded(after), None)  # type: ignore[call-overload]
+            if down or right:
+                before, after = (np.pad(one, ((0, down), (0, right)), mode="edge") for one in (before, after))
+            flow_HWD = flow.calc(before, after, None)  # type: ignore[call-overload]
             found.append(lengths(flow_HWD[: size[1], : size[0]]))
         known[num_pairs, side_px] = found
     return size, known[num_pairs, side_px]
@@ -62,11 +65,6 @@ def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
     """
     x_HW, y_HW = flow_HWD[..., 0], flow_HWD[..., 1]
     return np.sqrt(x_HW * x_HW + y_HW * y_HW)
-
-
-def _padded(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    down, right = (max(0, _PADDED_PX - side) for side in luma_HW.shape)
-    return np.pad(luma_HW, ((0, down), (0, right)), mode="edge") if down or right else luma_HW
 
 
 class Motion:

@@ -158,8 +158,8 @@ class TextOverlay:
         weakest = cv2.convertScaleAbs(np.maximum(np.maximum(least, -most), 0), alpha=0.5)
         strongest = cv2.convertScaleAbs(np.maximum(most, -least), alpha=0.5)
         stands = cv2.compare(weakest, cv2.convertScaleAbs(strongest, alpha=_STEADY), cv2.CMP_GT)
-        steady_HW = np.asarray(cv2.bitwise_and(stands, _above_edge(weakest)), np.uint8)
-        every_HW = np.asarray(_above_edge(strongest), np.uint8)
+        edges, all_edges = (cv2.threshold(one, _EDGE, 255, cv2.THRESH_BINARY)[1] for one in (weakest, strongest))
+        steady_HW, every_HW = np.asarray(cv2.bitwise_and(stands, edges), np.uint8), np.asarray(all_edges, np.uint8)
         if self.weights is None:
             lines = steady_lines(steady_HW)
         else:
@@ -194,10 +194,6 @@ def steady_lines(steady_HW: NDArray[np.uint8]) -> list[Line]:
         if is_shaped and is_inked and 0.6 <= strokes * height / width <= 2.5:
             lines.append(Line(left, top, width, height, strokes))
     return lines
-
-
-def _above_edge(image: cv2.typing.MatLike) -> cv2.typing.MatLike:
-    return cv2.threshold(image, _EDGE, 255, cv2.THRESH_BINARY)[1]
 
 
 def corner_share(mask_HW: NDArray[np.bool_]) -> float:
