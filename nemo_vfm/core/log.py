@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.progress_line import ProgressLines, every_s, stamped, ticking, write_stamped
+from nemo_vfm.core.progress import ProgressLines, every_s, stamped, ticking, write_stamped
 from nemo_vfm.core.secret import conceal
 
 if TYPE_CHECKING:

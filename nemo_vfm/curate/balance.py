@@ -14,7 +14,7 @@ from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.rule import Known
 from nemo_vfm.curate.decide.score_table import Table, table_of
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.batching.bucket import Buckets
 
 RULE = "balance"  #: what ledgers and tables call it
@@ -117,10 +117,11 @@ class Balance:
             return list(sources)
         if self.buckets is not None:
             facts = [table.numbers(name).tolist() for name in ("width", "height", "num_frames", "fps")]
-            shapes = [
-                (int(w), int(h), 1, 1.0) if is_image else (_even(w), _even(h), int(n), fps)
-                for is_image, w, h, n, fps in zip(table.images.tolist(), *facts, strict=True)
-            ]
+            shapes = []
+            for is_image, width, height, num_frames, fps in zip(table.images.tolist(), *facts, strict=True):
+                w, h = int(width), int(height)
+                # 4:2:0 has no odd sizes: what is encoded has one more column or row.
+                shapes.append((w, h, 1, 1.0) if is_image else (w + w % 2, h + h % 2, int(num_frames), fps))
             return [self.buckets.assign(*shape).bucket or "none" for shape in shapes]
         labels = table.labels(self.by)
         words = [*labels.words, "none"]  # the last entry is for -1
@@ -170,8 +171,3 @@ class Balance:
         # Repeats fill up to where the largest group counts once, never beyond: else all would be repeated.
         total = min(most[held_by] * self.repeat, max(most.values()))
         return [(named[group], int(total * part / whole + 1e-6)) for group, part in share.items()], held_by
-
-
-def _even(size: float) -> int:
-    """4:2:0 has no odd sizes: what is encoded has one more column or row."""
-    return int(size) + int(size) % 2

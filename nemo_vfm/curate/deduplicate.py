@@ -20,13 +20,14 @@ from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, write_scores
-from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn
-from nemo_vfm.curate.record.stage import ClipRecord, Compares, Comparison, Learned
-from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all, stamp_of
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, write_scores
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, ClipRecord, LedgerColumn
+from nemo_vfm.curate.record.stage import Compares, Comparison, Learned
+from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all
 from nemo_vfm.data.shards.clip_id import source_id
 from nemo_vfm.data.shards.sample_members import is_image
 from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.shards.shard_folder import read_shards_json
 from nemo_vfm.dedup.epsilon import curve, histogram, propose
 
 _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
@@ -181,7 +182,7 @@ class Deduplicate:
             name: self._choice(name, stage, [record for record in single if name in record.vectors])
             for name, stage in self.stages.items()
         }
-        decide(single, self.stages, {name: choice.rule for name, choice in choices.items()})
+        decide(single, self.stages, {name: rule for name, (rule, _) in choices.items()})
         for place, first in equal.items():  # the first one may itself be dropped as a duplicate of another
             records[place].rule = EXACT_DUPLICATE
             records[place].duplicate_of = records[first].duplicate_of or records[first].clip.id
@@ -208,12 +209,19 @@ class Deduplicate:
 
     def _state(self, clips: Sequence[ShardClip]) -> str:
         """A fingerprint of everything that the outputs depend on."""
-        stamps = [fingerprint(stage) for stage in self.stages.values()]
-        own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
-        folders = list({id(clip.shards): clip.shards for clip in clips}.values())
-        return sha256_text(repr([own, [stamp_of(shards) for shards in folders]]))
+        prints = [fingerprint(stage) for stage in self.stages.values()]
+        own = [prints, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
+        stamps: list[Json] = []  # change with the bytes of each folder's shards; without an index, with sizes and times
+        for folder in {id(clip.shards): clip.shards.folder for clip in clips}.values():
+            if isinstance(folder, Path) and not (folder / "shards.json").is_file():
+                tars = [(tar.name, tar.stat().st_size, tar.stat().st_mtime_ns) for tar in sorted(folder.glob("*.tar"))]
+                stamps.append([str(folder), tars])
+            else:
+                stamps.append([str(folder), [shard["sha256"] for shard in read_shards_json(folder)]])
+        return sha256_text(repr([own, stamps]))
 
-    def _choice(self, name: str, stage: Compares, records: Sequence[ClipRecord]) -> "_Choice":
+    def _choice(self, name: str, stage: Compares, records: Sequence[ClipRecord]) -> tuple[Rule, Json]:
+        """The stage's threshold as a rule, and its entry in similarity.json."""
         (column,) = stage.columns()
         likenesses = [float(record.scores[column]) for record in records]
         given = self.above[name]
@@ -225,44 +233,36 @@ class Deduplicate:
             parts = [(part, [record.vectors[name] for record in part]) for part in by_kind(records)]
             return sum(len(stage.duplicates(part, own, above)) for part, own in parts) / max(1, len(records))
 
-        return _Choice(Rule(score=column, above=threshold), {
+        return Rule(score=column, above=threshold), {
             "column": column, "above": threshold, "how": proposal.how if given is None else "given",
             "proposed_epsilon": proposal.epsilon, "proposed_by": proposal.how,
             "histogram": histogram(likenesses), "removed": curve(removed),
-        })  # fmt: skip
+        }  # fmt: skip
 
     def _write(
         self, folder: Path, clips: Sequence[ShardClip], records: Sequence[ClipRecord],
-        choices: Mapping[str, "_Choice"], ledger: Json,
+        choices: Mapping[str, tuple[Rule, Json]], ledger: Json,
     ) -> None:  # fmt: skip
         kept = [clip for clip, record in zip(clips, records, strict=True) if record.decision == "kept"]
         info(f"writing {len(kept)} of {len(clips)} clips to {folder / 'shards'}")
 
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for clip in kept:
-                    writer.write(clip.key, clip.members(), clip.entry.index)
-
-        replace_folder(folder / "shards", fill)
+        with (
+            replaced_folder(folder / "shards") as partial,
+            ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer,
+        ):
+            for clip in kept:
+                writer.write(clip.key, clip.members(), clip.entry.index)
         known = {f"{record.clip.id}.jpg" for record in records}
         for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, from earlier runs
             if path.name not in known:
                 path.unlink()
         columns = sorted({column for record in records for column in record.scores})
         write_scores(folder / "scores.parquet", records, columns)
-        rules = {name: choice.rule for name, choice in choices.items()}
+        rules = {name: rule for name, (rule, _) in choices.items()}
         write_json(folder / "rules.json", {name: rule.to_json() for name, rule in rules.items()})
         write_json(folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, rules, table_of(records)))
-        write_json(folder / "similarity.json", {name: choice.facts for name, choice in choices.items()})
+        write_json(folder / "similarity.json", {name: facts for name, (_, facts) in choices.items()})
         write_json(folder / "ledger.json", ledger)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A stage's threshold as a rule, and its entry in similarity.json."""
-
-    rule: Rule
-    facts: Json
 
 
 def _first_of(names: Sequence[str]) -> dict[int, int]:

@@ -20,7 +20,7 @@ from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, shards_digest
 from nemo_vfm.data.shards.sample_members import TEXT
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
@@ -74,17 +74,15 @@ class EmbedText:
         work = run.folder / "work" / state[:16]
         self._encode(samples, work)
 
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for entry in samples.entries:
-                    kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
-                    if "json" in kept:
-                        facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
-                        kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
-                    kept[TEXT] = (work / _name(caption_of(samples, entry))).read_bytes()
-                    writer.write(entry.key, kept, entry.index)
-
-        replace_folder(target, fill)
+        size = self.samples_per_shard
+        with replaced_folder(target) as partial, ShardWriter(partial, samples_per_shard=size) as writer:
+            for entry in samples.entries:
+                kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
+                if "json" in kept:
+                    facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
+                    kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+                kept[TEXT] = (work / _name(caption_of(samples, entry))).read_bytes()
+                writer.write(entry.key, kept, entry.index)
         upload_shards(target, self.copy_to)
         encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
         facts = {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}

@@ -27,7 +27,7 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, shards_digest
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -151,12 +151,12 @@ class EncodeShards:
             raise NothingKept(f"no clip of {len(clips)} could be encoded: {why}")
         info(f"writing {len(keys)} samples to {run.folder / 'shards'}")
 
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for entry, key, bucket in keys:
-                    writer.write(key, *self._sample(clips, entry, key, bucket, work))
-
-        replace_folder(run.folder / "shards", fill)
+        with (
+            replaced_folder(run.folder / "shards") as partial,
+            ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer,
+        ):
+            for entry, key, bucket in keys:
+                writer.write(key, *self._sample(clips, entry, key, bucket, work))
         entries = list({entry.key: entry for entry, _, _ in keys}.values())
         report: dict[str, Json] = {
             "clips": len(clips), "samples": counts.samples.total(), "by_bucket": dict(sorted(counts.samples.items())),

@@ -8,7 +8,7 @@ from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_gpu
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
+from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -27,7 +27,6 @@ from nemo_vfm.curate.decide.rule import (
     label_columns,
     nearest_pairs,
     reads_captions,
-    rules_json,
     survival,
 )
 from nemo_vfm.curate.decide.score_table import table_of
@@ -48,27 +47,16 @@ from nemo_vfm.curate.media_pipeline import (
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
+    finished,
     remove_unfinished,
-    replace_folder,
+    replaced_folder,
     shape_of,
     write_scores,
     write_shards,
     write_vectors,
 )
-from nemo_vfm.curate.record.ledger import FileRecord, Ledger, count
-from nemo_vfm.curate.record.stage import (
-    FACTS,
-    AnyStage,
-    Captioner,
-    ClipRecord,
-    Fetching,
-    GivesScores,
-    Ready,
-    Restorer,
-    Source,
-    SourceFile,
-    Splitter,
-)
+from nemo_vfm.curate.record.ledger import FACTS, ClipRecord, FileRecord, Ledger, SourceFile, count
+from nemo_vfm.curate.record.stage import AnyStage, Captioner, Fetching, GivesScores, Ready, Restorer, Source, Splitter
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -179,22 +167,22 @@ class Curate:
         balanced = None if self.balance is None else self.balance.apply(records)
         # Rules that read captions come last; duplicates of a clip that they drop are not restored.
         chosen = {name: rule for name, rule in self.rules.items() if reads_captions(rule)}
-        names = [*chosen, None]  # the last entry is for -1
-        for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
+        for record, broken in zip(records, first_broken(table_of(records), chosen), strict=True):
             if record.decision == "kept":
-                record.rule = names[place]
+                record.rule = broken
         ledger = count(files)
         state = self._state(files, records)
-        is_done = places.finished(state)
+        is_done = finished(places.done, state) is not None and (places.shards / "shards.json").is_file()
         if not is_done:
             write_json(places.folder / "captions.json", caption_report.to_json())
             write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
             self._write(files, records, ledger, media, places, balanced)
             if not ledger.kept:
                 raise NothingKept(_why_nothing(ledger))
-        upload_shards(places.shards, self.copy_to)
+        if self.copy_to is not None:
+            upload_shards(places.shards, self.copy_to)
         if not is_done:
-            write_json(places.done, state)
+            write_json(places.done, {"made_of": state})
         if not self.keep_clips:
             media.drop([record for record in records if record.decision == "kept"])
         return _outcome(ledger, did_nothing=is_done)
@@ -284,29 +272,16 @@ class Curate:
         numbers = (column for stage in self.stages.values() for column in stage.columns())
         return dict.fromkeys([*FACTS, *numbers]) | label_columns(self.stages) | dict(of_source)
 
-    def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
+    def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> str:
         """A hash of everything that the outputs depend on."""
-        facts = [
-            fingerprint(
-                WRITTEN,
-                self.splitter,
-                self.stages,
-                self.side_px,
-                self.transcode,
-                list(self.restore.items()),
-                self.rules,
-                self.samples_per_shard,
-                self.balance,
-                self.buckets,
-                *in_names(self.decode),
-            ),
-            [[file.found.name, file.source_id, *file.fate(), *file.found.rows] for file in files],
-            [
-                [r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by, r.caption_facts]
-                for r in records
-            ],
+        own = [WRITTEN, self.splitter, self.stages, self.side_px, self.transcode, list(self.restore.items())]
+        own += [self.rules, self.samples_per_shard, self.balance, self.buckets, *in_names(self.decode)]
+        of_files = [[file.found.name, file.source_id, *file.fate(), *file.found.rows] for file in files]
+        of_clips = [
+            [r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by, r.caption_facts] for r in records
         ]
-        return {"made_of": sha256_text(repr(facts))}
+        facts = [fingerprint(*own), of_files, of_clips]
+        return sha256_text(repr(facts))
 
     def _write(
         self,
@@ -326,7 +301,8 @@ class Curate:
         if kept:
             write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
         else:
-            replace_folder(places.shards, lambda _: None)
+            with replaced_folder(places.shards):
+                pass
         copy_files(
             places.work / "thumbnails", places.thumbnails, {f"{r.clip.id}.jpg": f"{r.clip.id}.jpg" for r in records}
         )
@@ -336,8 +312,8 @@ class Curate:
         words += [name for name, known in CAPTION_COLUMNS.items() if known is not None]
         write_scores(places.folder / "scores.parquet", records, [*columns, *of_source, *CAPTION_COLUMNS], words)
         write_vectors(places.folder / "vectors.parquet", records, self.stages)
-        write_json(places.folder / "rules.json", rules_json(self.rules, records))
         table = table_of(records)
+        write_json(places.folder / "rules.json", {name: rule.to_json(table) for name, rule in self.rules.items()})
         survives = survival(table, self.rules, compared=comparisons(self.stages))
         write_json(places.folder / "survival.json", survives)
         write_json(places.folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, self.rules, table))
@@ -376,13 +352,6 @@ class _Places:
     thumbnails = property(lambda self: self.folder / "thumbnails")
     shards = property(lambda self: self.folder / "shards")
     done = property(lambda self: self.folder / "made_of.json")
-
-    def finished(self, state: Json) -> bool:
-        """Whether the outputs of this very state exist."""
-        try:
-            return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
-        except (OSError, ValueError):
-            return False
 
 
 def _write_or_remove(path: Path, value: Json) -> None:

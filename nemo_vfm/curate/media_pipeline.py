@@ -23,8 +23,8 @@ from nemo_vfm.curate.examine.findings import Cache, Findings, Missing
 from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
 from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, Learned, MediaInfo, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, MediaInfo, SourceFile
+from nemo_vfm.curate.record.stage import Learned, Ready, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
 from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 from nemo_vfm.data.video.image_file import said_of_deep
@@ -76,6 +76,7 @@ class Film:
     """One file under examination."""
 
     file: FileRecord  #: of the ledger
+    info: MediaInfo  #: what its container reports
     missing: Missing  #: what has yet to be found out
     splitter: object  #: of the recipe
     open_jobs: int = 0  #: pieces that are not done yet
@@ -84,12 +85,6 @@ class Film:
     looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
     end: Json = None  #: how far it could be read
     broken: bool = False  #: a stretch could not be read
-
-    @property
-    def info(self) -> MediaInfo:
-        """What its container reports."""
-        assert self.file.info is not None
-        return self.file.info
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +157,8 @@ class ExamineJob:
 
 def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[ExamineJob]:
     """One job a file, or several of which each takes a stretch."""
-    film = Film(file, missing, examine.splitter)
-    count = film.info.num_frames
+    assert file.info is not None
+    film, count = Film(file, file.info, missing, examine.splitter), file.info.num_frames
     # A damaged file may have less than a frame a minute.
     length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
     known = missing.spans is not None or file.found.spans_s is not None

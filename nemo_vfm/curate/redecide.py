@@ -30,9 +30,9 @@ from nemo_vfm.curate.decide.rule import (
 )
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder
-from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, kind_of
-from nemo_vfm.curate.record.stage import ClipRecord, Compares
+from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replaced_folder
+from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, ClipRecord, Ledger, kind_of
+from nemo_vfm.curate.record.stage import Compares
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 
@@ -79,7 +79,7 @@ def decide_again(
     late = {name: rule for name, rule in rules.items() if reads_captions(rule)}
     first = {name: rule for name, rule in rules.items() if name not in late}
     single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
-    fates = Fates(_broken(curated.table, single), [None] * len(curated.table))
+    fates = Fates(first_broken(curated.table, single), [None] * len(curated.table))
     for name in (name for name in first if name not in single):
         column, kept = rules[name].uses()[0].name, _alive(curated, fates)
         records = _records(curated, kept, column)
@@ -97,14 +97,8 @@ def decide_again(
         for place in kept:
             if not fates.balanced.weights[ids[place]]:
                 fates.rules[place] = RULE
-    fates.rules = [rule or other for rule, other in zip(fates.rules, _broken(curated.table, late), strict=True)]
+    fates.rules = [rule or other for rule, other in zip(fates.rules, first_broken(curated.table, late), strict=True)]
     return fates
-
-
-def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
-    """For every clip, the first of these rules that drops it."""
-    names = [*rules, None]  # the last entry is for -1
-    return [names[place] for place in first_broken(table, rules).tolist()]
 
 
 def _check(
@@ -184,7 +178,13 @@ def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]
             decision, reason = "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
         else:
             decision, reason = "failed", next(reason for side, reason in clips if side == "failed")
-        _book_file(ledger, file, decision, reason)
+        us, trimmed_us, hole_us = (
+            round(file.get(name, 0.0) * 1e6) for name in ("seconds", "seconds_trimmed", "seconds_without_frames")
+        )
+        between, is_image = {TRANSITION: trimmed_us, NO_FRAMES: hole_us}, file.get("kind") == "image"
+        ledger.book_file(
+            str(file["file"]), decision, reason, us, between, is_image=is_image, has_clips=bool(file["clips"])
+        )
         files.append({**file, "decision": decision, "reason": reason, "clips_kept": clips["kept", ""]})
     assert all(account.adds_up() for account in (ledger.files, ledger.clips, ledger.images)), (
         "the ledger does not add up"
@@ -213,22 +213,6 @@ def _kinds(curated: FinishedCuration, fates: Fates) -> tuple[list[Fate], list[st
         for message, rule, _ in places
     ]
     return kinds, [source for *_, source in places], codes
-
-
-def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
-    ledger.files.total += 1
-    reason = kind_of(reason, str(file["file"])) if decision == "failed" else reason
-    ledger.files.book(decision, reason, 1)
-    if file.get("kind") == "image":
-        ledger.images.total += 1
-        ledger.images.book(decision, reason, 1)
-        return
-    for between, name in ((TRANSITION, "seconds_trimmed"), (NO_FRAMES, "seconds_without_frames")):
-        if between_us := round(file.get(name, 0.0) * 1e6):
-            ledger.microseconds.book("dropped", between, between_us)
-    if not file["clips"]:
-        ledger.microseconds.book(decision, reason, round(file["seconds"] * 1e6))
-    ledger.microseconds.total += round(file["seconds"] * 1e6)
 
 
 @computes_nothing
@@ -353,16 +337,16 @@ class Redecide:
         copy_files(self.curated / "thumbnails", folder / "thumbnails", pictures)
         info(f"writing {len(kept) - len(without)} clips to {folder / 'shards'}")
 
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for key in (clip for clip in kept if clip in entries):
-                    assert shards is not None
-                    entry, names = entries[key], list(entries[key].members)
-                    index = {name: value for name, value in entry.index.items() if name != "weight"}
-                    index |= {} if fates.balanced is None else {"weight": fates.balanced.weights[key]}
-                    writer.write(key, dict(zip(names, shards.read_all(entry, names), strict=True)), index)
-
-        replace_folder(folder / "shards", fill)
+        with (
+            replaced_folder(folder / "shards") as partial,
+            ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer,
+        ):
+            for key in (clip for clip in kept if clip in entries):
+                assert shards is not None
+                entry, names = entries[key], list(entries[key].members)
+                index = {name: value for name, value in entry.index.items() if name != "weight"}
+                index |= {} if fates.balanced is None else {"weight": fates.balanced.weights[key]}
+                writer.write(key, dict(zip(names, shards.read_all(entry, names), strict=True)), index)
         return without
 
 

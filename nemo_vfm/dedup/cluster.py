@@ -1,11 +1,9 @@
-"""Clusters unit vectors by spherical k-means, and groups similar pairs.
+"""Clusters unit vectors by spherical k-means.
 
 Clusters overlap; the same vectors and seed give the same ones.
 Shape letters: N vectors, K clusters, D width of a vector.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROWS = 4096
+_ITERATIONS = 20
 _SAMPLES_PER_CLUSTER = 256  # more do not move a centroid
 
 
@@ -25,7 +24,7 @@ def num_clusters(num_vectors: int) -> int:
 
 
 def clusters(
-    vectors_ND: NDArray[np.float32], count: int, *, seed: int = 0, iterations: int = 20, nearest: int = 2
+    vectors_ND: NDArray[np.float32], count: int, *, seed: int = 0, nearest: int = 2
 ) -> list[NDArray[np.int64]]:
     """For each cluster the positions of its vectors, ascending. A vector is in its `nearest` clusters.
 
@@ -40,7 +39,7 @@ def clusters(
 
     order = torch.randperm(len(vectors_ND), generator=generator(seed, "k-means"))
     vectors = torch.nn.functional.normalize(torch.from_numpy(vectors_ND), dim=1)
-    centroids = _centroids(vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device()), count, iterations)
+    centroids = _centroids(vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device()), count)
     most = min(nearest, count)
     found = [(part.to(device()) @ centroids.T).topk(most, dim=1).indices.cpu() for part in torch.split(vectors, _ROWS)]
     chosen = torch.cat(found).numpy()  # (N, nearest) clusters of each vector, the nearest first
@@ -50,12 +49,12 @@ def clusters(
     return [np.sort(owners[places[a:b]]) for a, b in pairwise(borders) if b > a]
 
 
-def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
+def _centroids(sample_ND: "Tensor", count: int) -> "Tensor":
     import torch
 
     centroids = sample_ND[:count].clone()  # the sample comes in a random order
     before = None
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         best = [(part @ centroids.T).max(dim=1) for part in torch.split(sample_ND, _ROWS)]
         cosine, owner = torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
         if before is not None and torch.equal(owner, before):
@@ -70,54 +69,3 @@ def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
         # A cluster that lost all its vectors begins anew at those that fit nowhere.
         centroids[empty] = sample_ND[cosine.argsort(stable=True)[: len(empty)]]
     return centroids
-
-
-class UnionFind:
-    """Which of `num_items` items belong together; two items are together when a chain of unions joins them."""
-
-    def __init__(self, num_items: int) -> None:
-        self._parent = list(range(num_items))
-
-    def find(self, item: int) -> int:
-        """The representative of the item's group."""
-        while self._parent[item] != item:
-            self._parent[item] = self._parent[self._parent[item]]
-            item = self._parent[item]
-        return item
-
-    def union(self, a: int, b: int) -> None:
-        """Put the groups of `a` and `b` together; the lower representative stays."""
-        a, b = sorted((self.find(a), self.find(b)))
-        self._parent[b] = a
-
-
-def kept_by_likeness(
-    preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[tuple[int, int]]
-) -> dict[int, int]:
-    """For each item that is to go, the best of the kept items that it is itself like.
-
-    It follows no chain. Two shots that lie in one long film are like the film and not like each
-    other; if one of them is kept in the film's place, for it is larger, the other stays too.
-    """
-    like: dict[int, set[int]] = {item: set() for item in range(len(preferences))}
-    for a, b in pairs:
-        if a != b:
-            like[a].add(b)
-            like[b].add(a)
-    # sorted() is stable in reverse, too: of equals the first stays.
-    rank = {item: place for place, item in enumerate(sorted(like, key=lambda item: preferences[item], reverse=True))}
-    gone: dict[int, int] = {}
-    for item in rank:
-        keepers = [other for other in like[item] if rank[other] < rank[item] and other not in gone]
-        if keepers:
-            gone[item] = min(keepers, key=rank.__getitem__)
-    return gone
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Vectors `a` < `b` (by position) and their cosine."""
-
-    a: int
-    b: int
-    cosine: float

@@ -41,8 +41,15 @@ def propose(likenesses: Sequence[float], otherwise: float) -> Proposal:
     valley = _valley(np.asarray(histogram(likenesses)["counts"], dtype=np.float64))
     if valley is not None:
         return Proposal(round(1 - valley, 4), "valley")
-    knee = _knee(values)
-    return Proposal(otherwise, "given") if knee is None else Proposal(knee, "knee")
+    # The epsilon of the grid that lies farthest below the straight line from the curve's beginning to its end.
+    grid = np.asarray([epsilon for epsilon in GRID if epsilon <= _LARGEST])
+    gone = np.asarray([(values > 1 - epsilon).mean() for epsilon in grid])
+    if gone[-1] - gone[0] > 0:
+        below = (grid - grid[0]) / (grid[-1] - grid[0]) - (gone - gone[0]) / (gone[-1] - gone[0])
+        best = int(np.argmax(below))
+        if below[best] > 0.1:
+            return Proposal(float(grid[best]), "knee")
+    return Proposal(otherwise, "given")
 
 
 def histogram(likenesses: Sequence[float]) -> dict[str, Json]:
@@ -73,15 +80,3 @@ def _valley(counts: NDArray[np.float64]) -> float | None:
     low = np.flatnonzero(depths == depths.min())
     longest = max(np.split(low, np.flatnonzero(np.diff(low) > 1) + 1), key=len)
     return float(longest.mean() + 0.5) / _BINS
-
-
-def _knee(values: NDArray[np.float64]) -> float | None:
-    """The epsilon of the grid that lies farthest below the straight line from the curve's beginning to its end."""
-    grid = np.asarray([epsilon for epsilon in GRID if epsilon <= _LARGEST])
-    gone = np.asarray([(values > 1 - epsilon).mean() for epsilon in grid])
-    if gone[-1] - gone[0] <= 0:
-        return None
-    along = (grid - grid[0]) / (grid[-1] - grid[0])
-    below = along - (gone - gone[0]) / (gone[-1] - gone[0])
-    best = int(np.argmax(below))
-    return float(grid[best]) if below[best] > 0.1 else None

@@ -40,14 +40,23 @@ def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[t
     clip_of = np.array([clip for clip, _ in frames])
     bytes_NB = np.concatenate([bits for found in clips for bits in found])
     tables = np.random.default_rng(0).permutation(8 * bytes_NB.shape[1])[: _TABLES * _BITS].reshape(_TABLES, _BITS)
-    codes = []
+    codes = [np.zeros(0, np.int64)]
     for table in tables:
         # A number of the bits of a table, the first the lowest. All bits unpacked are eight times the descriptors.
         keys_N = np.zeros(len(bytes_NB), np.int64)
         for place, bit in enumerate(table):
             keys_N |= ((bytes_NB[:, bit >> 3] >> (7 - (bit & 7))) & 1).astype(np.int64) << place
-        codes += _codes(keys_N, owners, clip_of)
-    found, votes = np.unique(np.concatenate([np.zeros(0, np.int64), *codes]), return_counts=True)
+        # `a * number of frames + b` of each two frames with a key in common, once for each two descriptors of them.
+        order = np.lexsort((owners, keys_N))
+        keys, owner = keys_N[order], owners[order]
+        lengths = np.diff(np.flatnonzero(np.r_[True, keys[1:] != keys[:-1], True]))
+        few = np.repeat(lengths <= _CROWD, lengths)
+        keys, owner = keys[few], owner[few]
+        for apart in range(1, int(lengths[lengths <= _CROWD].max(initial=1))):  # neighbours in runs of equal keys
+            one, other = owner[:-apart], owner[apart:]
+            same_key = (keys[apart:] == keys[:-apart]) & (clip_of[one] != clip_of[other])
+            codes.append(one[same_key] * len(frames) + other[same_key])
+    found, votes = np.unique(np.concatenate(codes), return_counts=True)
     order = np.argsort(-votes[votes >= _LEAST], kind="stable")
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for code in found[votes >= _LEAST][order]:
@@ -55,21 +64,6 @@ def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[t
         if len(probes := pairs.setdefault((a, b), [])) < _PROBES:
             probes.append((i, j))
     return dict(sorted(pairs.items()))
-
-
-def _codes(keys_N: Numbers, owners_N: Numbers, clip_of: Numbers) -> list[Numbers]:
-    """`a * number of frames + b` of each two frames with a key in common, once for each two descriptors of them."""
-    order = np.lexsort((owners_N, keys_N))
-    keys, owners = keys_N[order], owners_N[order]
-    lengths = np.diff(np.flatnonzero(np.r_[True, keys[1:] != keys[:-1], True]))
-    few = np.repeat(lengths <= _CROWD, lengths)
-    keys, owners = keys[few], owners[few]
-    found = []
-    for apart in range(1, int(lengths[lengths <= _CROWD].max(initial=1))):  # neighbours in runs of equal keys
-        a, b = owners[:-apart], owners[apart:]
-        same = (keys[apart:] == keys[:-apart]) & (clip_of[a] != clip_of[b])
-        found.append(a[same] * len(clip_of) + b[same])
-    return found
 
 
 def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:
@@ -93,7 +87,12 @@ def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:
             if abs(other.scale / one.scale - 1) < _SCALE
             and max(abs(other.shift_x - one.shift_x), abs(other.shift_y - one.shift_y)) < _SHIFT
         }
-        best = max(best, _in_order(consistent, (len(short), len(long))))
+        # The largest sum over frames of the one clip, each with a frame of the other that is no earlier than the last.
+        sums = np.zeros(len(long))
+        for i in range(len(short)):
+            row = np.array([consistent.get((i, j), 0.0) for j in range(len(long))])
+            sums = np.maximum(sums, np.maximum.accumulate(sums) + row)
+        best = max(best, float(sums.max()))
     return best / len(short)
 
 
@@ -105,12 +104,3 @@ def same(a: Frame, b: Frame) -> bool:
 
 def _graded(a: Frame, b: Frame, place: Place) -> float:
     return min(1.0, max(0.0, (agreement(a, b, place) - _DIFFERENT) / (_SAME - _DIFFERENT)))
-
-
-def _in_order(graded: dict[tuple[int, int], float], size: tuple[int, int]) -> float:
-    """The largest sum over frames of the one clip, each with a frame of the other that is no earlier than the last."""
-    best: NDArray[np.float64] = np.zeros(size[1])
-    for i in range(size[0]):
-        row = np.array([graded.get((i, j), 0.0) for j in range(size[1])])
-        best = np.maximum(best, np.maximum.accumulate(best) + row)
-    return float(best.max())

@@ -82,8 +82,8 @@ def registered(a: Frame, b: Frame) -> Place | None:
     near = [one for one, next_ in found if one.distance < _RATIO * next_.distance]
     if len(near) < LEAST:
         return None
-    from_N2 = _in_heights(a)[[one.queryIdx for one in near]]
-    to_N2 = _in_heights(b)[[one.trainIdx for one in near]]
+    chosen = (a, [one.queryIdx for one in near]), (b, [one.trainIdx for one in near])
+    from_N2, to_N2 = (one.points_N2[at] * np.array([one.aspect, 1], np.float32) for one, at in chosen)  # in heights
     reach = _REPROJECTION_PX / SHORT_SIDE_PX
     matrix, inside = cv2.estimateAffinePartial2D(from_N2, to_N2, ransacReprojThreshold=reach, maxIters=500)
     # Places are counted, not keypoints: many of one bright spot say no more than one does.
@@ -93,10 +93,6 @@ def registered(a: Frame, b: Frame) -> Place | None:
     if not (_SCALES[0] < scale < _SCALES[1] and abs(turn) < _MAX_TURN):
         return None
     return Place(scale, float(matrix[0, 2]), float(matrix[1, 2]))
-
-
-def _in_heights(frame: Frame) -> Points:
-    return frame.points_N2 * np.array([frame.aspect, 1], np.float32)
 
 
 def agreement(a: Frame, b: Frame, place: Place) -> float:

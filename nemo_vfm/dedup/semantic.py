@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.cluster import UnionFind, clusters, num_clusters
+from nemo_vfm.dedup.cluster import clusters, num_clusters
 
 _ROWS = 1024
 _ABSENT = -1.0
@@ -39,17 +39,13 @@ class Matches:
     place_N: NDArray[np.int64]  #: the position of that item; meaningless where there is none
     nearest_N: NDArray[np.float32]  #: cosine to the most similar item of all; 0 where there is no other
 
-    def removed(self, above: float) -> float:
-        """The share of items that would go."""
-        return float((self.cosine_N > above).mean()) if len(self.cosine_N) else 0.0
-
     def duplicates(self, above: float) -> dict[int, int]:
         """`{item that goes: the item that stays in its place}`: the root of its chain, which nobody is like before."""
-        groups = UnionFind(len(self.cosine_N))
-        gone = np.flatnonzero(self.cosine_N > above).tolist()
-        for item in gone:
-            groups.union(item, int(self.place_N[item]))
-        return {item: groups.find(item) for item in gone}
+        stays_for: dict[int, int] = {}
+        for item in np.flatnonzero(self.cosine_N > above).tolist():  # ascending, and each is like an earlier one
+            place = int(self.place_N[item])
+            stays_for[item] = stays_for.get(place, place)
+        return stays_for
 
 
 def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: int = 0) -> Matches:

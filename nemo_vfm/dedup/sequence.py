@@ -4,13 +4,14 @@ A copy may be smaller, recoded, at another frame rate, or cut at both ends. It m
 another speed. Shape letters: T frames, H height, W width, C colours (RGB), D numbers of a signature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.cluster import Pair, clusters, num_clusters
+from nemo_vfm.dedup.cluster import clusters, num_clusters
 
 Signatures = NDArray[np.float32]  # (T, D)
 Kept = NDArray[np.float16] | Signatures  # as they are remembered: half the bytes, made float32 where they are compared
@@ -29,6 +30,15 @@ _PRIOR = 0.1  # frames' worth of doubt: what is next to black proves nothing
 _CANDIDATE = 0.75
 _ROWS = 2048
 _ALL_WITH_ALL = 40_000  # moments: 80 minutes of clips; clusters cost more below
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Sequences or vectors `a` < `b` (by position) and their likeness."""
+
+    a: int
+    b: int
+    cosine: float
 
 
 def signature(frame_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -102,7 +112,8 @@ def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
         np.divide(fine, lengths, out=scaled[first : first + len(fine)])
         first += len(fine)
     found: set[tuple[int, int]] = set()
-    for members in clusters(scaled, num_clusters(len(scaled)) if len(scaled) > _ALL_WITH_ALL else 1):
+    few = len(scaled) <= _ALL_WITH_ALL
+    for members in [np.arange(len(scaled))] if few else clusters(scaled, num_clusters(len(scaled))):
         for top in range(0, len(members), _ROWS):
             for left in range(top, len(members), _ROWS):
                 one, other = members[top : top + _ROWS], members[left : left + _ROWS]
@@ -110,3 +121,26 @@ def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
                 codes = owners[one[rows]] * len(sequences) + owners[other[columns]]
                 found |= {(int(code) // len(sequences), int(code) % len(sequences)) for code in np.unique(codes)}
     return sorted((a, b) for a, b in found if a < b)
+
+
+def kept_by_likeness(
+    preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[tuple[int, int]]
+) -> dict[int, int]:
+    """For each item that is to go, the best of the kept items that it is itself like.
+
+    It follows no chain. Two shots that lie in one long film are like the film and not like each
+    other; if one of them is kept in the film's place, for it is larger, the other stays too.
+    """
+    like: dict[int, set[int]] = {item: set() for item in range(len(preferences))}
+    for a, b in pairs:
+        if a != b:
+            like[a].add(b)
+            like[b].add(a)
+    # sorted() is stable in reverse, too: of equals the first stays.
+    rank = {item: place for place, item in enumerate(sorted(like, key=lambda item: preferences[item], reverse=True))}
+    gone: dict[int, int] = {}
+    for item in rank:
+        keepers = [other for other in like[item] if rank[other] < rank[item] and other not in gone]
+        if keepers:
+            gone[item] = min(keepers, key=rank.__getitem__)
+    return gone

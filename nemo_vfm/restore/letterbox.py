@@ -138,7 +138,10 @@ def find_picture(borders: Borders) -> Picture:
     box = Box(left, top, right, bottom)
     size = len(rows.step_L) * len(columns.step_L)
     kept = (right - left) * (bottom - top) / size
-    is_picture = min(_part_lit(rows, top, bottom), _part_lit(columns, left, right)) >= _LEAST_LIT
+    is_picture = all(
+        last > first and float((lines.highest_LS[first:last] >= _DARK).mean()) >= _LEAST_LIT
+        for lines, first, last in ((rows, top, bottom), (columns, left, right))
+    )
     return Picture(box if kept >= _LEAST_KEPT and is_picture else None, lit)
 
 
@@ -246,10 +249,6 @@ def _is_sharp(away_LS: NDArray[np.bool_], ends: Ends) -> bool:
     return all(bool(side.any(axis=0).mean() >= _SHARP) for side in sides)
 
 
-def _part_lit(lines: Lines, first: int, stop: int) -> float:
-    return float((lines.highest_LS[first:stop] >= _DARK).mean()) if stop > first else 0.0
-
-
 @dataclass(slots=True)
 class _Group:
     """Shots that see nearly the same box: its first sighting, what holds all of them, and for how long."""
@@ -295,17 +294,19 @@ def _groups(pictures: Sequence[Picture], seconds: Sequence[float], width: int, h
     groups: list[_Group] = []
     found: list[_Group | None] = []
     across, down = max(_NEAR_PX, _NEAR * width), max(_NEAR_PX, _NEAR * height)
-
-    def is_near(one: Box, other: Box) -> bool:
-        return (max(abs(one.left - other.left), abs(one.right - other.right)) <= across
-                and max(abs(one.top - other.top), abs(one.bottom - other.bottom)) <= down)  # fmt: skip
-
     for picture, duration_s in zip(pictures, seconds, strict=True):
         if picture.box is None:
             found.append(None)
             continue
         box = picture.box
-        group = next((one for one in groups if is_near(one.first, box)), None)
+        group = next(
+            (
+                one for one in groups
+                if max(abs(one.first.left - box.left), abs(one.first.right - box.right)) <= across
+                and max(abs(one.first.top - box.top), abs(one.first.bottom - box.bottom)) <= down
+            ),
+            None,
+        )  # fmt: skip
         if group is None:
             group = _Group(box, box)
             groups.append(group)

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_vfm.core import log, progress
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.progress_line import ProgressLines, duration, every_s, ticking
+from nemo_vfm.core.progress import ProgressLines, duration, every_s, ticking
 
 
 class Log:

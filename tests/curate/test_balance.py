@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.balance import RULE, Balance
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.clip_id import Clip
 

@@ -15,8 +15,7 @@ from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.media_pipeline import GPU_REST, GPU_SLICE
 from nemo_vfm.curate.output.transcode import Media, Transcode
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import MediaInfo, SourceFile
+from nemo_vfm.curate.record.ledger import FileRecord, MediaInfo, SourceFile
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.data.video import codecs, pyav_reader

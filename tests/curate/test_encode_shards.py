@@ -164,7 +164,7 @@ def test_what_was_encoded_before_a_stop_is_used_and_gives_the_same_bytes(clips, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("nemo_vfm.curate.encode_shards.replace_folder", stop)
+        patched.setattr("nemo_vfm.curate.encode_shards.replaced_folder", stop)
         with pytest.raises(KeyboardInterrupt):
             encode(clips, tmp_path / "stopped")
     job, _ = encode(clips, tmp_path / "stopped")

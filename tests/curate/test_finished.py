@@ -10,8 +10,7 @@ import pytest
 from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.media_pipeline import encode_missing
 from nemo_vfm.curate.output.transcode import Encode, Transcode
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, MediaInfo, SourceFile
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, MediaInfo, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.record.ledger import FileRecord, LedgerColumn, count, kind_of
-from nemo_vfm.curate.record.stage import ClipRecord, SourceFile
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, LedgerColumn, SourceFile, count, kind_of
 from nemo_vfm.data.shards.clip_id import Clip
 
 

@@ -12,8 +12,7 @@ from nemo_vfm.curate.execute.work_units import Item
 from nemo_vfm.curate.media_pipeline import encode_kept
 from nemo_vfm.curate.output import transcode
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, SourceFile
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, SourceFile
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.data.shards.clip_id import Clip
@@ -98,7 +97,7 @@ def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore, monkeypatch):
 
 def test_a_long_clip_is_told_while_it_is_encoded_up_to_what_an_encoder_holds_back():
     told = []
-    frames = transcode._Sized(iter([np.zeros((2, 2, 3), np.uint8)] * 300), told.append)
+    frames = transcode._Sized([np.zeros((2, 2, 3), np.uint8)] * 300, [1] * 300, told.append)
     assert len(list(frames)) == 300 and sum(told) == 300 - transcode._HELD_BACK
     frames.close()
     assert sum(told) == 300

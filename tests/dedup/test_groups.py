@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.dedup.cluster import kept_by_likeness
+from nemo_vfm.dedup.sequence import kept_by_likeness
 
 GROUPS = st.integers(1, 12).flatmap(
     lambda n: st.tuples(

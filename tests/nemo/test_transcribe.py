@@ -13,7 +13,7 @@ import pytest
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.output.write_outputs import write_shards
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip, source_id
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.audio import read_audio

@@ -64,7 +64,7 @@ TARGETS = ("os.system", "posix.system", "builtins.eval", "builtins.exec", "built
     "nemo_vfm.cli.verbs.report.run", "nemo_vfm.runtime.run_lock.os.kill", "nemo_vfm.runtime.run_lock.lock",
     "nemo_vfm.runtime.run_folder._git", "nemo_vfm.__main__.main", "nemo_vfm.workflow.step_folder.shutil.move",
     "nemo_vfm.workflow.perform", "nemo_vfm.report.page.write", "nemo_vfm.report.page.render",
-    "nemo_vfm.curate.output.write_outputs.copy_files", "nemo_vfm.curate.output.write_outputs.replace_folder",
+    "nemo_vfm.curate.output.write_outputs.copy_files", "nemo_vfm.curate.output.write_outputs.replaced_folder",
     "nemo_vfm.parallel.checkpoint.tensor_file.write", "nemo_vfm.parallel.checkpoint.tensor_file.read",
     "nemo_vfm.nemo.experiment.NeMoExperiment", "nemo_vfmx.evil.Run", "nemo_vfm", "nemo_vfm..core", ".os.system",
     "os.system\n", "os.system ", "os .system", "os:system", "os/system", "nemo_vfm.core.storage.files.write_text\0",

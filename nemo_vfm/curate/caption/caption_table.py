@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.sources.table_file import check_suffix, rows_of
 
 

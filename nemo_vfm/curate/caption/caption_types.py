@@ -21,7 +21,7 @@ from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 
 Status = Literal["success", "truncated", "blocked", "error", "skipped"]
 #: A text of these is a caption; the others say why there is none

@@ -16,7 +16,8 @@ from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
 from nemo_vfm.curate.caption.description import DESCRIPTION
-from nemo_vfm.curate.record.stage import Captioner, ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Captioner
 
 MAX_FAILURES_IN_A_ROW = 20
 #: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads
@@ -115,7 +116,15 @@ def write_captions(
     file = folder / f"{journal_name}.jsonl"
     others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
     with Journal(file=file, others=others).open() if keeps else nullcontext() as journal:
-        _caption_all(records, captioners, media_path, journal, report)
+        for name, voice in captioners.items():
+            silent = [record for record in records if not record.caption]
+            if isinstance(voice, Viewer):
+                _see(name, voice, [r for r in silent if r.decision == "kept"], media_path, journal, report)
+            elif isinstance(voice, Captioner):
+                _say(name, voice, silent, report)
+        for name, voice in captioners.items():
+            if isinstance(voice, Editor):
+                _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], journal, report)
     kept = [record for record in records if record.decision == "kept"]
     for record in kept:
         words = float(len(record.caption.split()))
@@ -135,24 +144,6 @@ def write_captions(
     for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return report
-
-
-def _caption_all(
-    records: Sequence[ClipRecord],
-    captioners: Mapping[str, Voice],
-    media_path: Callable[[ClipRecord], Path],
-    journal: OpenJournal | None,
-    report: CaptionReport,
-) -> None:
-    for name, voice in captioners.items():
-        silent = [record for record in records if not record.caption]
-        if isinstance(voice, Viewer):
-            _see(name, voice, [r for r in silent if r.decision == "kept"], media_path, journal, report)
-        elif isinstance(voice, Captioner):
-            _say(name, voice, silent, report)
-    for name, voice in captioners.items():
-        if isinstance(voice, Editor):
-            _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], journal, report)
 
 
 def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report: CaptionReport) -> None:

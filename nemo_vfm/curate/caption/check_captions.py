@@ -29,6 +29,7 @@ from nemo_vfm.data.video.fit_to_bucket import decode_image
 
 Vectors = NDArray[np.float32]  # (N, D)
 MIN_CLIPS = 8
+_SUSPECT = 3.0  # standard deviations by which another clip's caption fits better
 FILE = "caption_check.json"
 
 
@@ -62,7 +63,7 @@ class Verdict:
     suspects: Mapping[str, str]
 
 
-def compare(keys: Sequence[str], captions: Vectors, clips: Vectors, suspect_margin: float = 3.0) -> Verdict:
+def compare(keys: Sequence[str], captions: Vectors, clips: Vectors) -> Verdict:
     """The verdict on pairs given as vectors (N, D), in the same order.
 
     Captions that are equal, as those of many numbers are, share a rank: half of the ties count.
@@ -81,7 +82,7 @@ def compare(keys: Sequence[str], captions: Vectors, clips: Vectors, suspect_marg
     # A rank drawn evenly from 0, 1/n, ..., 1 has the variance (n + 2) / 12n.
     spread = np.sqrt((others + 2) / (12 * others) / len(keys))
     margin_N = (centred_NN.max(axis=0) - mine_N[:, 0]) / max(float(centred_NN.std()), 1e-12)
-    worst = [int(number) for number in np.argsort(-margin_N, kind="stable") if margin_N[number] > suspect_margin]
+    worst = [int(number) for number in np.argsort(-margin_N, kind="stable") if margin_N[number] > _SUSPECT]
     suspects = {keys[number]: keys[int(centred_NN[:, number].argmax())] for number in worst}
     shuffled = (cosine_NN.sum() - own_N.sum()) / (len(keys) * others)
     mean = float(rank_N.mean())

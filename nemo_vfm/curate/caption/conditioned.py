@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.curate.caption.caption_types import Caption, Draft
-from nemo_vfm.curate.record.stage import FACTS
+from nemo_vfm.curate.record.ledger import FACTS
 
 DEFAULT = "{caption}. {facts}."
 _ENDS = (".", "!", "?", "…")
@@ -35,32 +35,29 @@ class ScoreConditioned:
     def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
         """Every text with its clip's scores."""
         for draft in drafts:
-            yield Caption(draft.key, self._context_text(draft))
+            facts = {name: value for name in FACTS if (value := draft.record.value(name)) == value}
+            scores = {**facts, **draft.record.scores}
+            present = {name: scores[column] for name, column in self.facts.items() if column in scores}
+            if len(present) < len(self.facts):
+                missing = [column for column in self.facts.values() if column not in scores]
+                warn_once(f"captions do not mention {', '.join(missing)}: some clips have no such score")
+            if not present:
+                yield Caption(draft.key, draft.text)
+                continue
+            shown = {
+                name: value if isinstance(value, str) else f"{float(f'{value:.{self.digits}g}'):.12g}"  # no 5.4e+02
+                for name, value in present.items()
+            }
+            listed = ", ".join(f"{name}: {value}" for name, value in shown.items())
+            # Piece by piece: a caption that holds "{facts}" is text and no template.
+            first, *pieces = self.template.split("{caption}")
+            if draft.text.endswith(_ENDS):
+                pieces = [piece.removeprefix(".") for piece in pieces]
+            yield Caption(draft.key, draft.text.join(piece.replace("{facts}", listed) for piece in (first, *pieces)))
 
     def fingerprint(self) -> str:
         """Nothing is kept: it depends on scores, and is quick."""
         return ""
 
     def reads(self) -> Mapping[tuple[str, ...], str]:
-        """See `ReadsColumns.reads`."""
         return {("facts", name): column for name, column in self.facts.items()}
-
-    def _context_text(self, draft: Draft) -> str:
-        facts = {name: value for name in FACTS if (value := draft.record.value(name)) == value}
-        scores = {**facts, **draft.record.scores}
-        present = {name: scores[column] for name, column in self.facts.items() if column in scores}
-        if len(present) < len(self.facts):
-            missing = [column for column in self.facts.values() if column not in scores]
-            warn_once(f"captions do not mention {', '.join(missing)}: some clips have no such score")
-        if not present:
-            return draft.text
-        shown = {
-            name: value if isinstance(value, str) else f"{float(f'{value:.{self.digits}g}'):.12g}"  # 540, not 5.4e+02
-            for name, value in present.items()
-        }
-        listed = ", ".join(f"{name}: {value}" for name, value in shown.items())
-        # Piece by piece: a caption that holds "{facts}" is text and no template.
-        first, *pieces = self.template.split("{caption}")
-        if draft.text.endswith(_ENDS):
-            pieces = [piece.removeprefix(".") for piece in pieces]
-        return draft.text.join(piece.replace("{facts}", listed) for piece in (first, *pieces))

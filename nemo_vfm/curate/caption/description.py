@@ -1,6 +1,6 @@
 """Describes a clip in one sentence made from its numbers."""
 
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 
 DESCRIPTION = "description"
 

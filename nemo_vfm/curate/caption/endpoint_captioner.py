@@ -71,7 +71,6 @@ class EndpointCaptioner:
         self.cut = windows
 
     def ready(self) -> None:
-        """See `Ready.ready`."""
         self.chat.ready()
 
     def windows(self, num_frames: int) -> Sequence[Span]:

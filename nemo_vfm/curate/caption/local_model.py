@@ -6,6 +6,7 @@ Shape letters: B batch, L tokens.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -90,13 +91,8 @@ class LocalModel:
 
 def groups(items: Iterable[I], size: int) -> Iterator[list[I]]:
     """So many at a time; the last may be fewer."""
-    group: list[I] = []
-    for item in items:
-        group.append(item)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
+    rest = iter(items)
+    while group := list(islice(rest, size)):
         yield group
 
 

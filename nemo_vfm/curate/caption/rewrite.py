@@ -54,7 +54,6 @@ class Rewriter:
         self.writer, self.prompt, self.longest_growth = writer, prompt, longest_growth
 
     def ready(self) -> None:
-        """See `Ready.ready`."""
         if isinstance(self.writer, Ready):
             self.writer.ready()
 
@@ -93,7 +92,6 @@ class EndpointWriter:
         self.chat, self.asker = chat, Asker(chat=chat, pace=pace, tries=tries)
 
     def ready(self) -> None:
-        """See `Ready.ready`."""
         self.chat.ready()
 
     def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
@@ -125,19 +123,17 @@ class HuggingFaceWriter:
         if min(max_tokens, batch_size) < 1:
             raise ValueError(f"max_tokens {max_tokens} and batch_size {batch_size} must be at least 1")
         self.folder, self.max_tokens, self.batch_size, self.precision = folder, max_tokens, batch_size, precision
+        self._model = LocalModel(folder, "reads", Precision(precision), max_tokens)
 
     def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
         """Answers, a batch at a time."""
         for group in groups(messages, self.batch_size):
             conversations: list[Json] = [[{"role": "user", "content": message}] for _, message in group]
             revision = fingerprint_of(self.folder)
-            for (key, _), spoken in zip(group, self._model().speak(conversations), strict=True):
+            for (key, _), spoken in zip(group, self._model.speak(conversations), strict=True):
                 blank = Caption(key, spoken.text, spoken.status, model=self.folder.name, revision=revision)
                 yield replace(blank, tokens_in=spoken.tokens_in, tokens_out=spoken.tokens_out)
 
     def fingerprint(self) -> str:
         """The bytes of the model."""
-        return json.dumps(["hugging_face/1", self._model().identity(), self.batch_size])
-
-    def _model(self) -> LocalModel:
-        return LocalModel(self.folder, "reads", Precision(self.precision), self.max_tokens)
+        return json.dumps(["hugging_face/1", self._model.identity(), self.batch_size])

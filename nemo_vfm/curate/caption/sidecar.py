@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.sample_members import caption_in, texts_beside
 
 _MAX_BYTES = 64 << 20

@@ -45,7 +45,7 @@ class HuggingFaceCaptioner:
             )
         self.folder, self.prompt, self.num_frames, self.longest_px = folder, prompt, num_frames, longest_px
         self.max_tokens, self.batch_size, self.precision = max_tokens, batch_size, precision
-        self.cut = windows
+        self.cut, self._model = windows, LocalModel(folder, "sees", Precision(precision), max_tokens)
 
     def windows(self, num_frames: int) -> Sequence[Span]:
         """The pieces of a clip that are captioned one by one."""
@@ -66,7 +66,7 @@ class HuggingFaceCaptioner:
                     conversations[view.key] = [{"role": "user", "content": content}]
                 except DataError as error:
                     yield Caption(view.key, "", "error", str(error), "hugging_face", self.folder.name, revision, prompt)
-            answers = self._model().speak(list(conversations.values())) if conversations else []
+            answers = self._model.speak(list(conversations.values())) if conversations else []
             for key, spoken in zip(conversations, answers, strict=True):
                 yield Caption(
                     key, spoken.text, spoken.status, None, "hugging_face", self.folder.name, revision, prompt,
@@ -76,7 +76,4 @@ class HuggingFaceCaptioner:
     def fingerprint(self) -> str:
         """The bytes of the model, the prompt and the pictures; with larger batches also their size."""
         shown = [self.num_frames, self.longest_px, self.batch_size, prompt_hash(self.prompt)]
-        return json.dumps(["hugging_face/1", self._model().identity(), shown])
-
-    def _model(self) -> LocalModel:
-        return LocalModel(self.folder, "sees", Precision(self.precision), self.max_tokens)
+        return json.dumps(["hugging_face/1", self._model.identity(), shown])

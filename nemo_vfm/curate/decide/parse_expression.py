@@ -11,24 +11,21 @@ Text, numbers and nesting are limited, and nothing here is ever run as Python.
 import re
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
-from nemo_vfm.curate.decide.expression import (
-    Arithmetic,
+from nemo_vfm.curate.decide.score_table import (
     Column,
     Comparator,
     Compared,
-    Every,
     Function,
     FunctionName,
+    Joined,
     Missing,
     Not,
     Number,
     Numeric,
     OneOf,
-    Operator,
     Percentile,
-    Some,
     Truth,
     Word,
 )
@@ -42,7 +39,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _KEYWORDS = frozenset({"and", "or", "not", "in", "is"})
-_PCT = "pct"
+_FUNCTIONS = ("pct", "min", "max", "abs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class _OpenPercentile:
 
 
 _Operand = Numeric | Word | _OpenPercentile
-_TRUTHS = (Compared, OneOf, Missing, Not, Every, Some)
+_TRUTHS = (Compared, OneOf, Missing, Not, Joined)
 
 
 def complaint(text: str, at: int, message: str) -> ValueError:
@@ -159,7 +156,7 @@ class _Parser:
             raise self._wrong(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
         return part
 
-    def _joined(self, word: str = "or") -> Truth | _Operand:
+    def _joined(self, word: Literal["and", "or"] = "or") -> Truth | _Operand:
         """Operands joined by `or`; those are joined by `and`, which binds tighter."""
         deeper = self._not if word == "and" else partial(self._joined, "and")
         first = deeper()
@@ -168,7 +165,7 @@ class _Parser:
             parts.append(deeper())
         if len(parts) == 1:
             return first
-        return (Every if word == "and" else Some)(first.at, tuple(self._truth(part) for part in parts))
+        return Joined(first.at, word, tuple(self._truth(part) for part in parts))
 
     def _not(self) -> Truth | _Operand:
         token = self._take("not")
@@ -205,7 +202,7 @@ class _Parser:
             second = self._sum()
             links.append(self._link(sign, self._operand(first), self._operand(second)))
             first = second
-        return first if not links else links[0] if len(links) == 1 else Every(links[0].at, tuple(links))
+        return first if not links else links[0] if len(links) == 1 else Joined(links[0].at, "and", tuple(links))
 
     def _word(self) -> Word:
         token = self._next
@@ -228,14 +225,12 @@ class _Parser:
                 label = self._column(other, "a word can only be compared with a column")
                 found = OneOf(left.at, label, (word,))
                 return Not(left.at, found) if sign.text == "!=" else found
-        left, right = self._percentile(left, right), self._percentile(right, left)
-        return Compared(left.at, cast(Comparator, sign.text), self._number(left), self._number(right))
-
-    def _percentile(self, part: _Operand, other: _Operand) -> _Operand:
-        """`pct(15)` with the column that it is compared with."""
-        if isinstance(part, _OpenPercentile) and isinstance(other, Column):
-            return Percentile(part.at, other.name, part.percent)
-        return part
+        numbers = []
+        for part, other in ((left, right), (right, left)):
+            if isinstance(part, _OpenPercentile) and isinstance(other, Column):
+                part = Percentile(part.at, other.name, part.percent)
+            numbers.append(self._number(part))
+        return Compared(left.at, cast(Comparator, sign.text), *numbers)
 
     def _sum(self, signs: str = "+-") -> Truth | _Operand:
         """A sum of products, which bind tighter."""
@@ -243,7 +238,7 @@ class _Parser:
         left = deeper()
         while sign := self._take(*signs):
             right = deeper()
-            left = Arithmetic(left.at, cast(Operator, sign.text), self._number(left), self._number(right))
+            left = Function(left.at, cast(FunctionName, sign.text), (self._number(left), self._number(right)))
         return left
 
     def _sign(self) -> Truth | _Operand:
@@ -253,7 +248,7 @@ class _Parser:
             self._depth -= 1
             if isinstance(negated, Number):
                 return Number(sign.at, -negated.value)
-            return Arithmetic(sign.at, "-", Number(sign.at, 0.0), negated)
+            return Function(sign.at, "-", (Number(sign.at, 0.0), negated))
         token = self._next
         if token.kind == "number":
             self._place += 1
@@ -277,16 +272,15 @@ class _Parser:
         return part
 
     def _called(self, name: _Token) -> _Operand:
-        if name.text != _PCT and name.text not in get_args(FunctionName):
-            known = ", ".join([_PCT, *get_args(FunctionName)])
-            raise self._wrong(name.at, f"there is no function {name.text}; known are {known}")
+        if name.text not in _FUNCTIONS:
+            raise self._wrong(name.at, f"there is no function {name.text}; known are {', '.join(_FUNCTIONS)}")
         self._deeper(self._expect("(").at)
         arguments = [self._operand(self._sum())]
         while self._take(","):
             arguments.append(self._operand(self._sum()))
         self._expect(")")
         self._depth -= 1
-        if name.text == _PCT:
+        if name.text == "pct":
             percent = arguments[-1]
             if len(arguments) > 2 or not isinstance(percent, Number) or not 0 <= percent.value <= 100:
                 raise self._wrong(name.at, "pct takes a number from 0 to 100, or a column and such a number")

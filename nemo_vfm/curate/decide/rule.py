@@ -4,38 +4,68 @@ It reads numbers only, so deciding again is quick.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
-from nemo_vfm.curate.decide.expression import (
+from nemo_vfm.curate.decide.parse_expression import complaint, parse
+from nemo_vfm.curate.decide.score_table import (
+    OPPOSITE,
     Column,
     Compared,
-    Limit,
+    Flags,
+    Function,
+    Joined,
     Number,
+    Numeric,
+    Table,
     Truth,
     Use,
-    limits,
-    passes_without,
+    number,
+    table_of,
     truth,
     uses,
 )
-from nemo_vfm.curate.decide.parse_expression import complaint, parse
-from nemo_vfm.curate.decide.score_table import Flags, Table, table_of
-from nemo_vfm.curate.record.stage import FACTS, ClipRecord, Compares, FileScore, Labelling, Learned, Score, Stage
+from nemo_vfm.curate.record.ledger import FACTS, ClipRecord
+from nemo_vfm.curate.record.stage import Compares, FileScore, Labelling, Learned, Score, Stage
 
 SCHEMA = "nemo_vfm.survival/1"
+_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _POINTS = 64
 NEAREST_PAIRS = "nearest_pairs.json"
 _SHOWN = 12
 _COMPARED = 2000  # clips compared once more: those of the highest likeness to any other
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One threshold."""
+
+    score: str
+    op: Literal["<", ">"]  #: "<" where it drops what is below the threshold, ">" where it drops what is above
+    threshold: float  #: as a number, percentiles computed
+    inclusive: bool  #: whether the threshold itself is dropped as well
+    drops_missing: bool  #: whether a clip without the score is dropped
+    at: int  #: where in the text the comparison begins
+
+    def to_json(self) -> Json:
+        """As rules.json has it."""
+        return {"score": self.score, "op": self.op, "threshold": self.threshold, "inclusive": self.inclusive}
+
+    def drops(self, table: Table) -> Flags:
+        """For every clip, whether this limit alone drops it."""
+        values = table.numbers(self.score)
+        below, same = values < self.threshold, values == self.threshold
+        dropped = below if self.op == "<" else values > self.threshold
+        dropped = dropped | same if self.inclusive else dropped
+        return dropped | (np.isnan(values) & ~table.images) if self.drops_missing else dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +139,39 @@ class Rule:
 
     def limits(self, table: Table) -> list[Limit]:
         """The thresholds that each drop clips alone, with percentiles computed for this table."""
-        return limits(self.expression(), table, keeps=self.keep is not None)
+        found, keeps = [], self.keep is not None
+        for part in self._parts(self.expression()):
+            if not isinstance(part, Compared):
+                continue
+            op, left, right = part.op, part.left, part.right
+            if not isinstance(left, Column):
+                op, left, right = _MIRROR.get(op, op), right, left  # type: ignore[assignment]
+            if not isinstance(left, Column) or op not in _MIRROR or _reads_column(right):
+                continue
+            dropped, threshold = OPPOSITE[op] if keeps else op, float(number(right, table))
+            if math.isfinite(threshold):
+                side: Literal["<", ">"] = "<" if dropped[0] == "<" else ">"
+                found.append(Limit(left.name, side, threshold, dropped.endswith("="), keeps, part.at))
+        return found
 
     def passes_without(self, limit: Limit, table: Table) -> Flags:
         """For every clip, whether it would be kept if this limit kept it."""
-        return passes_without(self.expression(), limit, table, keeps=self.keep is not None)
+        passes = np.ones(len(table), bool)
+        for other in (part for part in self._parts(self.expression()) if part.at != limit.at):
+            verdict = truth(other, table)
+            passes &= ~verdict.true if self.keep is None else verdict.true | (table.images & ~verdict.false)
+        return passes
+
+    def _parts(self, part: Truth) -> Iterator[Truth]:
+        """The parts that can each drop a clip alone: `keep: a > 1 and b < 2` has two, as has `drop: a <= 1 or b >= 2`.
+
+        In other expressions no number is a limit by itself.
+        """
+        if isinstance(part, Joined) and part.word == ("or" if self.keep is None else "and"):
+            for each in part.parts:
+                yield from self._parts(each)
+        else:
+            yield part
 
     def to_json(self, table: Table | None = None) -> Json:
         """For rules.json: score, op and threshold of the first limit, if there is one, and all limits."""
@@ -124,12 +182,18 @@ class Rule:
         return {**form, **(found[0] if found else {}), "limits": found}
 
 
-def first_broken(table: Table, rules: Mapping[str, Rule]) -> NDArray[np.int32]:
-    """For every clip, the index of the first rule that drops it; -1 if none does, or it failed."""
+def _reads_column(part: Numeric) -> bool:
+    """Whether its value differs between clips; a percentile is one number for all."""
+    return isinstance(part, Column) or (isinstance(part, Function) and any(map(_reads_column, part.arguments)))
+
+
+def first_broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
+    """For every clip, the first rule that drops it; None if none does, or it failed."""
     found = np.full(len(table), -1, np.int32)
     for place, rule in enumerate(rules.values()):
         found[rule.drops(table) & (found < 0) & table.alive] = place
-    return found
+    names = [*rules, None]  # the last entry is for -1
+    return [names[place] for place in found.tolist()]
 
 
 Known = Mapping[str, Collection[str] | None]  # column -> the words that may stand in it; None where it holds numbers
@@ -160,7 +224,10 @@ def check_rules(
     check_columns(known, rules, is_all=of_source is not None)
     for column, (stage_name, _) in comparisons(stages).items():
         for name, rule in rules.items():
-            if any(use.name == column for use in rule.uses()) and not _says_above(rule, column):
+            part, sign = rule.expression(), ">" if rule.keep is None else "<="
+            left = part.left if isinstance(part, Compared) and part.op == sign else None
+            says_above = isinstance(left, Column) and left.name == column
+            if any(use.name == column for use in rule.uses()) and not says_above:
                 raise PartRefused(
                     f"a rule on {column!r} of the stage {stage_name!r} must have the form above: NUMBER or drop: "
                     f"{column} > NUMBER, so that it drops similar clips; rule {name!r} says {rule.text}", "rules", name,
@@ -220,14 +287,6 @@ def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = Tru
             raise PartRefused(str(error), "rules", name) from None
 
 
-def _says_above(rule: Rule, column: str) -> bool:
-    part = rule.expression()
-    if rule.score is not None:
-        return rule.above is not None
-    sign = ">" if rule.drop is not None else "<="
-    return isinstance(part, Compared) and part.op == sign and isinstance(part.left, Column) and part.left.name == column
-
-
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """Give every clip that did not fail its similarity to the others."""
     for column, (name, stage) in comparisons(stages).items():
@@ -246,9 +305,8 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
     table, compared = table_of(records), comparisons(stages)
     rules = {name: rule for name, rule in rules.items() if not reads_captions(rule)}
     single = {name: rule for name, rule in rules.items() if rule.uses()[0].name not in compared}
-    names = [*single, None]  # the last entry is for -1
-    for record, place in zip(records, first_broken(table, single).tolist(), strict=True):
-        record.duplicate_of, record.rule = None, names[place]
+    for record, broken in zip(records, first_broken(table, single), strict=True):
+        record.duplicate_of, record.rule = None, broken
     for name, rule in rules.items():
         if name not in single:
             drop_duplicates(records, name, above(rule, table), *compared[rule.uses()[0].name])
@@ -279,12 +337,6 @@ def by_kind(records: Iterable[ClipRecord]) -> list[list[ClipRecord]]:
     """Clips of videos, and images: compared separately, so that no still replaces a video."""
     listed = list(records)
     return [[record for record in listed if record.is_image is kind] for kind in (False, True)]
-
-
-def rules_json(rules: Mapping[str, Rule], records: Sequence[ClipRecord]) -> Json:
-    """rules.json: each rule as it is written and, percentiles computed, its thresholds."""
-    table = table_of(records)
-    return {name: rule.to_json(table) for name, rule in rules.items()}
 
 
 def survival(table: Table, rules: Mapping[str, Rule], *, compared: Collection[str] = ()) -> Json:

@@ -1,17 +1,34 @@
-"""Reads the scores of records, or of scores.parquet, as numpy columns in which missing values are marked."""
+"""Holds the scores of clips as columns in which missing values are marked, and evaluates parsed expressions on them.
 
-from collections.abc import Mapping, Sequence
+Each part of an expression knows where in the text it begins, so that errors point there.
+
+Where a score is missing, a comparison is neither true nor false. `and`, `or` and `not` then return what is certain
+(Kleene's logic). If x is missing and y is 2, `x > 1 or y > 1` is true. A value without a finite result, such as 1 / 0,
+is missing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.curate.record.stage import FACTS, ClipRecord
+from nemo_vfm.curate.record.ledger import FACTS, ClipRecord
 
 Numbers = NDArray[np.float64]  # NaN where a clip has no such score
 Flags = NDArray[np.bool_]
+Comparator = Literal["<", "<=", ">", ">=", "==", "!="]
+FunctionName = Literal["+", "-", "*", "/", "min", "max", "abs"]
+_COMPARE: dict[str, Callable[[Numbers, Numbers], Flags]] = {
+    "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal,
+}  # fmt: skip
+OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_COMPUTE: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +159,178 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
     images = np.isnan(seconds)  # an image has no duration
     columns["num_frames"] = np.where(images, np.nan, frames)
     return Table(columns, alive, np.round(np.nan_to_num(seconds) * 1e6).astype(np.int64), images), others
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number."""
+
+    at: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A text in quotes, for comparing with a column of labels."""
+
+    at: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table."""
+
+    at: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """The value of a column below which `percent` of the clips lie that did not fail and have that score."""
+
+    at: int
+    column: str
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of numbers, or two of them joined by a sign."""
+
+    at: int
+    name: FunctionName
+    arguments: tuple["Numeric", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two numbers compared."""
+
+    at: int
+    op: Comparator
+    left: "Numeric"
+    right: "Numeric"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Whether a label is one of some words."""
+
+    at: int
+    column: Column
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Whether a clip has no such score."""
+
+    at: int
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite."""
+
+    at: int
+    part: "Truth"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Parts joined by `and`, or by `or`."""
+
+    at: int
+    word: Literal["and", "or"]
+    parts: tuple["Truth", ...]
+
+
+Numeric = Number | Column | Percentile | Function
+Truth = Compared | OneOf | Missing | Not | Joined
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A column as an expression uses it."""
+
+    at: int
+    name: str
+    kind: Literal["number", "label"] | None  #: its use; None where either will do (`is missing`)
+    words: tuple[Word, ...] = ()  #: the words it is compared with, if it is a label
+
+
+def uses(part: Truth | Numeric) -> Iterator[Use]:
+    """Every use of a column, from left to right."""
+    match part:
+        case Column(at, name) | Percentile(at, name, _):
+            yield Use(at, name, "number")
+        case OneOf(_, Column(at, name), words):
+            yield Use(at, name, "label", words)
+        case Missing(_, Column(at, name)):
+            yield Use(at, name, None)
+        case Compared(_, _, left, right):
+            yield from uses(left)
+            yield from uses(right)
+        case Not(_, inner):
+            yield from uses(inner)
+        case Function(_, _, parts) | Joined(_, _, parts):
+            for each in parts:
+                yield from uses(each)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """For every clip, whether an expression is certainly true or certainly false; if neither, it is unknown."""
+
+    true: Flags
+    false: Flags
+
+
+def truth(part: Truth, table: Table) -> Verdict:
+    """Evaluate an expression for every clip."""
+    match part:
+        case Compared(_, op, left, right):
+            one, other = number(left, table), number(right, table)
+            if op in OPPOSITE:  # with NaN both are false
+                true, false = _COMPARE[op](one, other), _COMPARE[OPPOSITE[op]](one, other)
+            else:
+                true = np.equal(one, other)
+                false = ~true & ~np.isnan(one) & ~np.isnan(other)
+                true, false = (true, false) if op == "==" else (false, true)
+            return Verdict(np.broadcast_to(true, len(table)), np.broadcast_to(false, len(table)))
+        case OneOf(_, column, words):
+            labels, wanted = table.labels(column.name), {word.text for word in words}
+            # The last entry is for -1, a clip without the label.
+            true = np.array([*(word in wanted for word in labels.words), False])[labels.codes]
+            return Verdict(true, ~true & (labels.codes >= 0))
+        case Missing(_, column):
+            values = table.columns.get(column.name)
+            missing = values.codes < 0 if isinstance(values, Labels) else np.isnan(table.numbers(column.name))
+            return Verdict(missing, ~missing)
+        case Not(_, inner):
+            verdict = truth(inner, table)
+            return Verdict(verdict.false, verdict.true)
+        case Joined(_, word, parts):
+            verdicts = [truth(each, table) for each in parts]
+            every, some = np.logical_and.reduce, np.logical_or.reduce
+            of_true, of_false = (every, some) if word == "and" else (some, every)
+            return Verdict(of_true([one.true for one in verdicts]), of_false([one.false for one in verdicts]))
+
+
+def number(part: Numeric, table: Table) -> Numbers:
+    """A number for every clip, or one number for all; NaN where it is missing."""
+    match part:
+        case Number(_, value):
+            return np.array(value)
+        case Column(_, name):
+            return table.numbers(name)
+        case Percentile(_, name, percent):
+            return np.array(table.percentile(name, percent))
+        case Function(_, name, arguments):
+            found, *others = (number(each, table) for each in arguments)
+            with np.errstate(all="ignore"):
+                for other in others:
+                    found = _COMPUTE[name](found, other)
+            return np.where(np.isfinite(found), np.abs(found) if name == "abs" else found, np.nan)

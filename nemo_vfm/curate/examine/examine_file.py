@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import count, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -24,8 +25,8 @@ from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
-from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, MediaInfo, ReadsVectors, Score, Splitter, Stage
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord, MediaInfo
+from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.curate.split.finder import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
 from nemo_vfm.data.shards.clip_id import Clip, source_id
@@ -198,96 +199,94 @@ class Examine:
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """One reply per shot, and a last one that says how far the file could be read; `findings.py` has their form."""
-        path, name = Path(request["path"]), request["name"]
-        chosen = {stage: self.stages[stage] for stage in request["stages"]}
-        problems: list[str] = []
-        unchanged = Unchanged(request)
-        unchanged.check()
-        if request.get("image"):
-            frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
-            footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
-            tick(1)
-            yield self._judge(footage, Clip(request["source_id"], 0, 1, 0, 1, Fraction(1)), (0, 0), chosen, tick)
-            unchanged.check()
-            yield Reply({"end": None})
-            return
-        vectors = _want_vectors(chosen)
-        if request.get("stretch") is not None:
-            yield from self._stretch(request, chosen, unchanged, tick)
-            return
-        with Walk(path, side_px=self.side_px, vectors=vectors, tick=tick, decode=self.decode) as walk:
-            if request.get("spans_s") is not None and request["spans"] is None:
-                yield from self._rows(walk, request, chosen, unchanged, tick)
-                return
-            spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
-            for span in spans:
-                unchanged.check()
-                yield self._look(walk, span, request["source_id"], chosen, tick)
-            unchanged.check()
-            lost = f"frames from {walk.num_walked} on cannot be decoded"
-            rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
-            message = problems[0] if problems else f"{name}: {rest}"
-            yield Reply(_end(walk, message))
+        return _Examination(self, request, tick).replies()
 
-    def _rows(
-        self, walk: Walk, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
-    ) -> Iterator[Reply]:
+
+class _Examination:
+    """One request, and what serves it."""
+
+    def __init__(self, settings: Examine, request: Json, tick: Callable[[int], None]) -> None:
+        self._settings, self._request, self._tick = settings, request, tick
+        self._path, self._name, self._unchanged = Path(request["path"]), request["name"], Unchanged(request)
+        self._stages = {stage: settings.stages[stage] for stage in request["stages"]}
+        vectors = any(isinstance(stage, ReadsVectors) and stage.reads_vectors() for stage in self._stages.values())
+        self._walk = partial(Walk, self._path, side_px=settings.side_px, vectors=vectors, decode=settings.decode)
+        self._problems: list[str] = []  # why frames cannot be decoded
+
+    def replies(self) -> Iterator[Reply]:
+        request = self._request
+        self._unchanged.check()
+        if request.get("image"):
+            frames_THWC = smaller(open_image(self._path).picture_HWC, self._settings.side_px)[None]
+            footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
+            self._tick(1)
+            yield self._judge(footage, Clip(request["source_id"], 0, 1, 0, 1, Fraction(1)), (0, 0))
+            self._unchanged.check()
+            yield Reply({"end": None})
+        elif request.get("stretch") is not None:
+            yield from self._stretch()
+        else:
+            with self._walk(tick=self._tick) as walk:
+                if request.get("spans_s") is not None and request["spans"] is None:
+                    yield from self._rows(walk)
+                    return
+                for span in self._spans(walk, request["spans"]):
+                    self._unchanged.check()
+                    yield self._look(walk, span)
+                self._unchanged.check()
+                lost = f"frames from {walk.num_walked} on cannot be decoded"
+                rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
+                yield Reply(_end(walk, self._problems[0] if self._problems else f"{self._name}: {rest}"))
+
+    def _rows(self, walk: Walk) -> Iterator[Reply]:
         """Examine the spans that a table requests, each once and whole, and report the result for each row."""
-        asked = [frames_of(walk.info, start_s, end_s) for start_s, end_s in request["spans_s"]]
-        wanted, done = {span for span, why in asked if why is None}, set[Span]()
-        two_sizes = set[Span]()
-        problems: list[str] = []
-        path, name = Path(request["path"]), request["name"]
-        for span in self._spans(walk, sorted(wanted), lambda error: problems.append(reason_of(error, path, name))):
-            unchanged.check()
+        asked = [frames_of(walk.info, start_s, end_s) for start_s, end_s in self._request["spans_s"]]
+        wanted, done, two_sizes = {span for span, why in asked if why is None}, set[Span](), set[Span]()
+        for span in self._spans(walk, sorted(wanted)):
+            self._unchanged.check()
             if walk.has_one_size(span):
-                yield self._look(walk, span, request["source_id"], stages, tick)
+                yield self._look(walk, span)
             else:
                 two_sizes.add(span)
             done.add(span)
-        unchanged.check()
-        lost = problems[0] if problems else "its frames cannot be decoded"
+        self._unchanged.check()
+        lost = self._problems[0] if self._problems else "its frames cannot be decoded"
         parts = [_part(walk.info, span, walk.info.stamp(span[0])) for span, _ in asked]
         lost_of = dict.fromkeys(two_sizes, "its frames have two sizes") | dict.fromkeys(wanted - done, lost)
         rows = [part | {"message": why or lost_of.get(span)}
                 for part, (span, why) in zip(parts, asked, strict=True)]  # fmt: skip
         yield Reply({"end": None, "rows": rows})
 
-    def _stretch(
-        self, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
-    ) -> Iterator[Reply]:
+    def _stretch(self) -> Iterator[Reply]:
         """Examine a stretch of a long video. If a frame cannot be decoded, the whole file is examined instead."""
-        (first, stop), fps = request["stretch"], request["fps"]
+        (first, stop), fps = self._request["stretch"], self._request["fps"]
         start = max(0, first - round(_LEAD_S * fps))
         own = count(start)
 
         def inside(frames: int) -> None:
             """Count only frames of this stretch; a tick for any other shows that the child is alive."""
-            tick(frames if frames and first <= next(own) < stop else 0)
+            self._tick(frames if frames and first <= next(own) < stop else 0)
 
-        with Walk(
-            Path(request["path"]), side_px=self.side_px, vectors=_want_vectors(stages), tick=inside,
-            decode=self.decode, start=start,
-        ) as walk:  # fmt: skip
+        with self._walk(tick=inside, start=start) as walk:
             glances: list[Glance] = []
-            if request["spans"] is None:
+            if self._request["spans"] is None:
                 spans = self._guessed(walk, start, fps, glances)
             else:
-                known = [(span[0], span[1]) for span in request["spans"]]
+                known = [(span[0], span[1]) for span in self._request["spans"]]
                 spans = _given(walk, walk.frames(known[-1][1]), known)
             for span in spans:
                 if span[0] >= stop:
                     break
                 if span[0] >= first:
-                    unchanged.check()
-                    yield self._look(walk, span, request["source_id"], stages, tick)
-            unchanged.check()
+                    self._unchanged.check()
+                    yield self._look(walk, span)
+            self._unchanged.check()
             found = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
-            yield Reply(found | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
+            yield Reply(found | _end(walk, f"{self._name}: {walk.info.why_incomplete()}"))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a video if it began at this frame; every glance is kept."""
-        splitter = self.splitter
+        splitter = self._settings.splitter
         assert isinstance(splitter, SplitsByGlances)
 
         def seen(frames: Iterator[Frame]) -> Iterator[Glance]:
@@ -300,42 +299,37 @@ class Examine:
         parts = in_parts(walk.frames(), holes, lambda part: cut_glances(seen(part), *splitter.plan(fps)))
         yield from ((start + first, start + last) for first, last in parts)
 
-    def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
+    def _spans(self, walk: Walk, known: Json) -> Iterator[Span]:
         """The shots of the part that can be decoded; a new frame size begins a new shot."""
 
         def frames() -> Iterator[tuple[int, Frame]]:
             try:
                 yield from walk.runs(spans=known)
             except Exception as error:  # any decoder error: use what came before it, and report it
-                problem(error)
+                self._problems.append(reason_of(error, self._path, self._name))
 
         if known is not None:
             yield from _given(walk, (frame for _, frame in frames()), [(first, last) for first, last in known])
             return
-        fps, holes = walk.info.fps, walk.info.holes
+        fps, holes, split = walk.info.fps, walk.info.holes, self._settings.splitter.spans
         for start, run in groupby(frames(), key=itemgetter(0)):
             own = [hole - start for hole in holes if hole > start]
-            for first, last in in_parts(
-                (frame for _, frame in run), own, lambda part: self.splitter.spans(part, fps=fps)
-            ):
+            for first, last in in_parts((frame for _, frame in run), own, lambda part: split(part, fps=fps)):
                 yield start + first, start + last
 
-    def _look(
-        self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
-    ) -> Reply:
+    def _look(self, walk: Walk, span: Span) -> Reply:
         info = walk.info
-        clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
+        clip = Clip(self._request["source_id"], *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         span_us = elapsed_us(info, clip.pts_start), elapsed_us(info, clip.pts_end)
         footage, picture = walk.footage(span), walk.picture(span)
-        found = self._judge(footage, clip, span_us, stages, tick, picture)
+        found = self._judge(footage, clip, span_us, picture)
         found.fact["size"] = list(walk.size(span))
         return found
 
     def _judge(
-        self, footage: ClipFrames, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],
-        tick: Callable[[int], None], picture: Picture | None = None,
-    ) -> Reply:  # fmt: skip
-        path = self.thumbnails / f"{clip.id}.jpg"
+        self, footage: ClipFrames, clip: Clip, span_us: tuple[int, int], picture: Picture | None = None
+    ) -> Reply:
+        path = self._settings.thumbnails / f"{clip.id}.jpg"
         if not path.exists():
             write_bytes(path, thumbnail(footage))
         fact: dict[str, Json] = {
@@ -344,12 +338,25 @@ class Examine:
             "picture": [box.corners() if box else None for box in (picture.box, picture.lit)] if picture else None,
         }  # fmt: skip
         arrays = {}
-        for name, stage in stages.items():
-            tick(0)
+        for name, stage in self._stages.items():
+            self._tick(0)
             if isinstance(stage, Learned):
                 arrays[name] = footage.frames(stage.wanted(footage.num_frames, footage.fps))
-            else:
-                fact["found"][name] = found_by(stage, footage)
+                continue
+            found: Json
+            try:
+                if isinstance(stage, Comparison):
+                    found = {"vector": stage.remember(footage)}
+                elif isinstance(stage, FileScore):  # what the file's clips get scores from
+                    found = {"memory": stage.remember(footage)}
+                else:
+                    assert isinstance(stage, Score)
+                    found = {"scores": finite(stage.measure(footage))}
+            except MemoryError:
+                raise
+            except Exception as error:  # a stage that fails on a clip fails that clip alone
+                found = {"message": str(error) or type(error).__name__}
+            fact["found"][name] = found
         return Reply(fact, arrays)
 
 
@@ -362,25 +369,6 @@ def _given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> Iterat
     yield from (span for span in waiting if span[1] <= walk.num_walked)  # a damaged one delays no other
 
 
-def found_by(stage: Stage, footage: ClipFrames) -> Json:
-    """What a stage without a model finds in a clip.
-
-    `{"scores"}`; `{"vector"}` to compare; `{"memory"}`, from which the file's clips get scores; or `{"message"}`: why
-    the stage failed.
-    """
-    try:
-        if isinstance(stage, Comparison):
-            return {"vector": stage.remember(footage)}
-        if isinstance(stage, FileScore):
-            return {"memory": stage.remember(footage)}
-        assert isinstance(stage, Score)
-        return {"scores": finite(stage.measure(footage))}
-    except MemoryError:
-        raise
-    except Exception as error:  # a stage that fails on a clip fails that clip alone
-        return {"message": str(error) or type(error).__name__}
-
-
 def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
     """The scores as plain numbers of nine digits and words. A NaN is refused, since it would pass every rule.
 
@@ -391,10 +379,6 @@ def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
     if bad:
         raise ValueError(f"it returned {bad}, which are not numbers")
     return {name: value if isinstance(value, str) else float(f"{value:.9g}") for name, value in scores.items()}
-
-
-def _want_vectors(stages: Mapping[str, Stage]) -> bool:
-    return any(isinstance(stage, ReadsVectors) and stage.reads_vectors() for stage in stages.values())
 
 
 def _end(walk: Walk, message: str) -> Json:
@@ -423,9 +407,9 @@ def smaller(picture_HWC: Frame, side_px: int) -> Frame:
     return np.asarray(cv2.resize(picture_HWC, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
-def thumbnail(footage: ClipFrames, num_frames: int = 4) -> bytes:
-    """Some frames side by side, as JPEG; a still image is shown alone."""
-    num_frames = 1 if footage.is_image else num_frames
+def thumbnail(footage: ClipFrames) -> bytes:
+    """Four frames side by side, as JPEG; a still image is shown alone."""
+    num_frames = 1 if footage.is_image else 4
     pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages use anyway
     chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
     height, width = chosen.shape[1:3]

@@ -17,8 +17,8 @@ from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
+from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord
+from nemo_vfm.curate.record.stage import FileScore, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
@@ -198,13 +198,8 @@ class Findings:
             _fill_rows(file, records, facts, paths)
         elif file.found.rows:
             for record in records:
-                _tell(record, file.found.rows[0])
-
-
-def _tell(record: ClipRecord, row: TableSpan) -> None:
-    """Give a clip the caption and scores of its table row."""
-    record.source_caption = row.caption
-    record.scores |= row.scores
+                record.source_caption = file.found.rows[0].caption
+                record.scores |= file.found.rows[0].scores
 
 
 def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json], paths: tuple[Path, ...]) -> None:
@@ -219,7 +214,9 @@ def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json
             record.message = f"{row.row}: {fact['message']}"
             records.append(record)
         if span in untold:
-            _tell(untold.pop(span), row)
+            record = untold.pop(span)
+            record.source_caption = row.caption
+            record.scores |= row.scores
         else:
             equal += 1
     if equal:
@@ -232,17 +229,10 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
     first, last = clip["span"]
     span = Clip(file.source_id, first, last, clip["pts"][0], clip["pts"][1], file.info.time_base)
     width, height = clip.get("size", (file.info.width, file.info.height))
-    return ClipRecord(
-        span,
-        file.found.name,
-        paths,
-        clip["fps"],
-        width,
-        height,
-        duration_us=clip["us"],
-        root=file.found.root,
-        is_image=file.found.is_image,
-    )
+    found, lasts_us = file.found, clip["us"]
+    record = ClipRecord(span, found.name, paths, clip["fps"], width, height, lasts_us, root=found.root)
+    record.is_image = found.is_image
+    return record
 
 
 def _by_size(

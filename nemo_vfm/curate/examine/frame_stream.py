@@ -144,17 +144,30 @@ class Walk:
         """The footage of a decoded span, which must not precede the one requested last: earlier frames are released."""
         while self._held and self._first < span[0]:
             self._forget()
-        if self._first > span[0]:
+        is_held = self._first <= span[0]
+        held = [self._held[place] for place in range(span[1] - span[0])] if is_held else []
 
-            def decode_again(numbers: Sequence[int]) -> list[_Held]:
-                """Decode on request, with a second decoder, since the first is in the middle of the video."""
-                with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
-                    wanted = [span[0] + number for number in numbers]
-                    return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
+        def pick(numbers: Sequence[int]) -> list[_Held]:
+            if is_held:
+                return [held[number] for number in numbers]
+            # With a second decoder, since the first is in the middle of the video.
+            with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
+                wanted = [span[0] + number for number in numbers]
+                return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
 
-            return self._footage(span, decode_again)
-        held = [self._held[place] for place in range(span[1] - span[0])]
-        return self._footage(span, lambda numbers: [held[number] for number in numbers])
+        numbers, info = range(*span), self.info
+        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
+        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
+        report = DecoderReport(
+            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
+        )
+        return ClipFrames(
+            span[1] - span[0],
+            rate_of(info, span),
+            lambda numbers: np.stack([held.small for held in pick(numbers)]),
+            (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
+            report,
+        )
 
     def picture(self, span: Span) -> Picture:
         """The picture inside bars, in a decoded span that does not precede the one requested last.
@@ -165,21 +178,6 @@ class Walk:
             self._borders.popleft()
         borders = [found for number, found in self._borders if number < span[1]]
         return find_picture(Borders.joined(borders)) if borders else Picture(None, None)
-
-    def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> ClipFrames:
-        numbers, info = range(*span), self.info
-        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
-        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
-        report = DecoderReport(
-            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
-        )
-        return ClipFrames(
-            span[1] - span[0],
-            rate_of(self.info, span),
-            lambda numbers: np.stack([held.small for held in pick(numbers)]),
-            (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
-            report,
-        )
 
     def _forget(self) -> None:
         self.held_bytes -= self._held.popleft().num_bytes

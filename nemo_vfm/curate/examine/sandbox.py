@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -72,15 +71,9 @@ class Reply:
     arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  #: data too large for JSON, by name
 
 
-class Operation(Protocol):
-    """What the child does with one request. It is sent to the child once, so it holds only settings."""
-
-    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """Answers, one after the other.
-
-        `tick` is called with the number of frames as each is done, and with 0 in the middle of what takes long.
-        """
-        ...
+#: What the child does with one request: gives answers, one after the other, and calls `tick` with how many frames are
+#: done, and with 0 in the middle of what takes long. It is sent to the child once, so it holds only settings.
+Operation = Callable[[Json, Callable[[int], None]], Iterator[Reply]]
 
 
 class Child:
@@ -133,9 +126,14 @@ class Child:
             return self._ours
         self.stop()
         self._hangs = False
-        self._ours, theirs = _context().Pipe()
         # Not a fork: it would take over open files, locks that other threads hold, and a CUDA context that cannot live.
-        self._process = _context().Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
+        context: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
+        if "forkserver" in multiprocessing.get_all_start_methods():
+            # Forks of a small server that has imported only what children need: a child starts in 20 ms, not 1 s.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["nemo_vfm.curate.examine.sandbox", "nemo_vfm.curate.output.transcode"])
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
         with _STARTING:
             # The child does not import this program's main module anew, unless a stage is written in that script: one
             # that imports torch cost every child 1.5 s, and two processes were 1.3 times as quick as one, not 1.6.
@@ -229,23 +227,16 @@ class InProcess:
         """There is nothing to end."""
 
 
-def _context() -> SpawnContext | ForkServerContext:
-    """Forks of a small server that has imported only what children need: a child starts in 20 ms, not 1 s."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nemo_vfm.curate.examine.sandbox", "nemo_vfm.curate.output.transcode"])
-    return context
-
-
 def _serve(connection: Connection, operation: Operation, limits: Limits) -> None:
     """Run in the child until the parent closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
     # RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
-    _at_most(resource.RLIMIT_DATA, int(limits.memory_gb * 1e9))
-    _at_most(resource.RLIMIT_FSIZE, int(limits.file_gb * 1e9))
-    _at_most(resource.RLIMIT_CORE, 0)
+    data, file = (resource.RLIMIT_DATA, limits.memory_gb), (resource.RLIMIT_FSIZE, limits.file_gb)
+    for kind, most_gb in (data, file, (resource.RLIMIT_CORE, 0.0)):
+        hard, value = resource.getrlimit(kind)[1], int(most_gb * 1e9)
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (allowed, allowed))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:  # the parent died before we said that
@@ -309,13 +300,6 @@ def _send(connection: Connection, value: Json) -> None:
     connection.send_bytes(json.dumps(value, allow_nan=False).encode())
 
 
-def _at_most(kind: int, value: int) -> None:
-    """Lower a limit, unless it is lower already."""
-    hard = resource.getrlimit(kind)[1]
-    allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (allowed, allowed))
-
-
 @dataclass(frozen=True, slots=True)
 class MediaWork:
     """The settings of work on media in a child process."""
@@ -340,7 +324,6 @@ class _MediaWorker:
         self._stopped = False
 
     def do(self, item: object) -> Iterator[object]:
-        """See `Worker.do`."""
         assert isinstance(item, Item)
         if self._stopped:
             yield Reply({"failed": "its work was stopped"})

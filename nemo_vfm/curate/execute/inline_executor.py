@@ -17,14 +17,12 @@ class Inline:
     """
 
     def needs_ray(self) -> bool:
-        """See `Executor.needs_ray`."""
         return False
 
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        """See `Executor.run`."""
         workers: list[Worker] = []
         watch.steps = [Throughput(step.name, workers=1) for step in steps]
         try:

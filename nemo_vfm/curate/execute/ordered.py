@@ -11,20 +11,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ordered(
-    work: Callable[[T], R],
-    items: Iterable[T],
-    *,
-    workers: int | None = None,
-    give_up: Callable[[], None] = lambda: None,
-) -> Iterator[R]:
+def ordered(work: Callable[[T], R], items: Iterable[T], *, workers: int | None = None) -> Iterator[R]:
     """`map(work, items)` on threads: decoding, encoding and flow leave the interpreter free.
 
     For pieces of about equal size whose results may be large: at most two results per worker wait behind a slow piece.
 
     Args:
         workers: None takes one thread a core that this process may use, at most 16.
-        give_up: called when it ends early, to stop the work in progress, which would otherwise be waited for.
     """
     if workers is None:
         workers = min(16, num_cores())
@@ -37,9 +30,6 @@ def ordered(
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        except BaseException:
-            give_up()
-            raise
         finally:
             for future in waiting:
                 future.cancel()

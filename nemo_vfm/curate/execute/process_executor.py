@@ -17,7 +17,6 @@ class Processes:
     """
 
     def needs_ray(self) -> bool:
-        """See `Executor.needs_ray`."""
         return False
 
     def __init__(self, *, workers: int | None = None) -> None:
@@ -26,7 +25,6 @@ class Processes:
         self.workers = workers
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        """See `Executor.run`."""
         count = min(self.workers or min(64, num_cores()), max(1, len(items)))
         watch.steps = [Throughput(step.name, workers=1 if place else count) for place, step in enumerate(steps)]
         workers: list[Worker] = []

@@ -127,7 +127,6 @@ class Ray:
     """
 
     def needs_ray(self) -> bool:
-        """See `Executor.needs_ray`."""
         return True
 
     def __init__(
@@ -145,7 +144,6 @@ class Ray:
         self.max_actors, self.attempts = max_actors, attempts
 
     def recipients(self) -> Sequence[Recipient]:
-        """See `Sends.recipients`."""
         address = self.address or os.environ.get("RAY_ADDRESS")
         if address in ("", *_OWN):
             return ()
@@ -153,24 +151,19 @@ class Ray:
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
-        """See `Executor.run`."""
-        self._begin()
-        pipeline = _Pipeline(steps, self, watch)
-        try:
-            yield from pipeline.work(items)
-        finally:
-            pipeline.stop()
-
-    def _begin(self) -> None:
         address = self.address or os.environ.get("RAY_ADDRESS")
         ray = ray_module(own=address is None)
-        if ray.is_initialized():
-            return
-        if address is not None:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            return
         # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+        own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        where = own if address is None else {"address": address}
+        if not ray.is_initialized():
+            ray.init(log_to_driver=False, logging_level="ERROR", **where)
+        pipeline = _Pipeline(steps, self, watch)
+        try:  # no more items are begun than there may be actors
+            yield from finished(pipeline.item, items, workers=pipeline.most)
+        finally:
+            for crew in pipeline.crews:  # actors at work end with it, or with the cluster
+                crew.want(0)
 
 
 class _Pipeline:
@@ -181,13 +174,13 @@ class _Pipeline:
         self._settings, self._watch = settings, watch
         there = self._ray.cluster_resources()
         self._cpus, self._gpus = float(there.get("CPU", 1)), float(there.get("GPU", 0))
-        self._crews = []
+        self.crews = []
         for step in steps:  # one that would like a GPU does without where the cluster has none
             cpus = min(step.cpus * settings.cpus_per_actor, self._cpus)
-            self._crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
+            self.crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
         watch.steps = [Throughput(step.name) for step in steps]
         self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
-        self._most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
+        self.most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
         self._balance()
 
     def _balance(self) -> None:
@@ -195,20 +188,16 @@ class _Pipeline:
         done = max(1, self._items_done)
         needs = [
             Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)
-            for actors, took in zip(self._crews, self._watch.steps, strict=True)
+            for actors, took in zip(self.crews, self._watch.steps, strict=True)
         ]
-        counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self._most)
-        for actors, count, took in zip(self._crews, counts, self._watch.steps, strict=True):
+        counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self.most)
+        for actors, count, took in zip(self.crews, counts, self._watch.steps, strict=True):
             actors.want(count)
             if took.workers != count:
                 info(f"{took.step}: {count} actors")
             took.workers = max(took.workers, count)
 
-    def work(self, items: Sequence[Item]) -> Iterator[Done]:
-        """Results as they come; no more items are begun than there may be actors."""
-        yield from finished(self._item, items, workers=self._most)
-
-    def _item(self, item: Item) -> list[object] | Lost:
+    def item(self, item: Item) -> list[object] | Lost:
         with present(item) as lost:
             result = lost or self._attempts(item)
         with self._lock:
@@ -238,7 +227,7 @@ class _Pipeline:
 
     def _stream(self, item: Item) -> Iterator[Any]:
         """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
-        with self._crews[0].one() as actor:
+        with self.crews[0].one() as actor:
             start, held = time.perf_counter(), None
             for reference in self._ask(actor, Item(item.request, item.megapixels)):
                 if held is not None:
@@ -250,13 +239,13 @@ class _Pipeline:
 
     def _onward(self, part: Any) -> object:
         """One part through the later steps."""
-        for place in range(1, len(self._crews)):
-            with self._crews[place].one() as actor:
+        for place in range(1, len(self.crews)):
+            with self.crews[place].one() as actor:
                 start = time.perf_counter()
                 part, end = (self._get(reference) for reference in self._ask(actor, part))
                 assert end == END
                 self._took(place, time.perf_counter() - start, parts=1)
-        done = part if len(self._crews) > 1 else self._get(part)
+        done = part if len(self.crews) > 1 else self._get(part)
         if isinstance(done, Tick):
             with self._lock:
                 self._watch.tick(done.frames)
@@ -277,11 +266,6 @@ class _Pipeline:
         with self._lock:
             self._watch.steps[place].busy_s += seconds
             self._watch.steps[place].parts += parts
-
-    def stop(self) -> None:
-        """End the actors that are idle; the others end with the cluster, or with their work."""
-        for actors in self._crews:
-            actors.want(0)
 
 
 @dataclass(frozen=True, slots=True)

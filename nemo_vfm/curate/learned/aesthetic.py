@@ -43,19 +43,15 @@ class Aesthetic:
         self.per_second, self.max_frames = per_second, max_frames
 
     def columns(self) -> Sequence[str]:
-        """The three scores."""
         return ("aesthetic.mean", "aesthetic.min", "aesthetic.p10")
 
     def wanted(self, num_frames: int, fps: float) -> list[int]:
-        """See `Learned.wanted`."""
         return per_second(num_frames, fps, self.per_second, self.max_frames)
 
     def load(self) -> None:
-        """See `Learned.load`."""
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
-        """See `Learned.judge`."""
         found = []
         for scores_FK in self.bearer.say(clips):
             scores_F = scores_FK[:, 0]
@@ -64,5 +60,4 @@ class Aesthetic:
         return found
 
     def fingerprint(self) -> str:
-        """See `Learned.fingerprint`."""
         return f"aesthetic/1 {self.bearer.fingerprint()} {self.per_second} {self.max_frames}"

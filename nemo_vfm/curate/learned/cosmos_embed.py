@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
@@ -50,11 +49,9 @@ class CosmosEmbed(VectorDuplicates):
         self._fingerprint = ""
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("cosmos_similarity",)
 
     def wanted(self, num_frames: int, fps: float) -> list[int]:
-        """See `Learned.wanted`."""
         return evenly(num_frames, self.num_frames)
 
     def fingerprint(self) -> str:
@@ -84,27 +81,27 @@ class CosmosEmbed(VectorDuplicates):
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
-        self.load()
-        return [Finding(vector=as_text(self._vector(frames_THWC))) for frames_THWC in clips]
-
-    def _vector(self, frames_THWC: Frames) -> NDArray[np.float32]:
         import torch
 
         from nemo_vfm.core.device import device
 
-        if not len(frames_THWC):
-            raise ValueError("a clip without a frame cannot be judged")
+        self.load()
         processor, model = _LOADED[self.fingerprint()]
-        places = np.linspace(0, len(frames_THWC) - 1, self.num_frames).round().astype(int)
-        video_BTCHW = np.ascontiguousarray(frames_THWC[places].transpose(0, 3, 1, 2))[None]
-        with torch.no_grad():
-            ready = processor(videos=video_BTCHW, return_tensors="pt")["videos"]
-            embedding = model.get_video_embeddings(videos=ready.to(device(), torch.float32)).visual_proj
-        vector_D = embedding.float().cpu().numpy().reshape(-1)
-        length = float(np.linalg.norm(vector_D))
-        if not np.isfinite(length) or length == 0:
-            raise DataError(f"the model in {self.folder} gives a vector of length {length}, which has no direction")
-        return np.asarray(vector_D / length, dtype=np.float32)
+        found = []
+        for frames_THWC in clips:
+            if not len(frames_THWC):
+                raise ValueError("a clip without a frame cannot be judged")
+            places = np.linspace(0, len(frames_THWC) - 1, self.num_frames).round().astype(int)
+            video_BTCHW = np.ascontiguousarray(frames_THWC[places].transpose(0, 3, 1, 2))[None]
+            with torch.no_grad():
+                ready = processor(videos=video_BTCHW, return_tensors="pt")["videos"]
+                embedding = model.get_video_embeddings(videos=ready.to(device(), torch.float32)).visual_proj
+            vector_D = embedding.float().cpu().numpy().reshape(-1)
+            length = float(np.linalg.norm(vector_D))
+            if not np.isfinite(length) or length == 0:
+                raise DataError(f"the model in {self.folder} gives a vector of length {length}, which has no direction")
+            found.append(Finding(vector=as_text(np.asarray(vector_D / length, dtype=np.float32))))
+        return found
 
 
 def _loaded(folder: Path) -> tuple[Any, Any]:

@@ -42,15 +42,12 @@ class LearnedDuplicate(VectorDuplicates):
         self.num_frames, self.quality, self.seed = num_frames, quality, seed
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("learned_similarity",)
 
     def wanted(self, num_frames: int, fps: float) -> list[int]:
-        """See `Learned.wanted`."""
         return evenly(num_frames, self.num_frames)
 
     def load(self) -> None:
-        """See `Learned.load`."""
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
@@ -64,5 +61,4 @@ class LearnedDuplicate(VectorDuplicates):
         return found
 
     def fingerprint(self) -> str:
-        """See `Learned.fingerprint`."""
         return f"semantic/1 {self.bearer.fingerprint()} {self.num_frames}"

@@ -52,11 +52,9 @@ class VideoType:
         return ("type", *(f"type.{name}" for name in self.names))
 
     def labels(self) -> Mapping[str, Sequence[str]]:
-        """See `Labelling.labels`."""
         return {"type": self.names}
 
     def wanted(self, num_frames: int, fps: float) -> list[int]:
-        """See `Learned.wanted`."""
         return evenly(num_frames, self.num_frames)
 
     def load(self) -> None:
@@ -82,7 +80,6 @@ class VideoType:
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
-        """See `Learned.judge`."""
         found = []
         for shares_TK in self.bearer.say(clips):
             shares_K = shares_TK.mean(axis=0)
@@ -96,5 +93,4 @@ class VideoType:
         return found
 
     def fingerprint(self) -> str:
-        """See `Learned.fingerprint`."""
         return f"type/1 {self.bearer.fingerprint()} {self.num_frames}"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import repeat
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -25,11 +24,12 @@ from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_json
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.media_types import Frame, Span
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.examine.examine_file import Unchanged, reason_of
 from nemo_vfm.curate.examine.findings import fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
 from nemo_vfm.data.shards.shard_folder import Entry
 from nemo_vfm.data.video.audio import clip_audio
@@ -103,14 +103,15 @@ class Media:
 
     def drop(self, kept: Sequence[ClipRecord]) -> None:
         """Delete the files of clips that the shards hold, once every byte of the shards has been verified."""
-        facts = {one.clip.id: fact for one in kept if not (fact := self.fact_of(one)).get(_IN_SHARDS)}
-        if facts and (problems := verify(self.shards)):
+        facts = {one.clip.id: self.fact_of(one) for one in kept}
+        new = {clip_id: fact for clip_id, fact in facts.items() if not fact.get(_IN_SHARDS)}
+        if new and (problems := verify(self.shards)):
             raise UserError(f"{problems[0]}, although it was just written; check the disk. The clips are kept in "
                             f"{self.folder}, and the next run writes the shards again")  # fmt: skip
-        for clip_id, fact in facts.items():
+        for clip_id, fact in new.items():
             write_json(self.path(clip_id).with_suffix(".json"), {**fact, _IN_SHARDS: True})
-        for one in kept:
-            for file in self._files(one.clip.id, self.fact_of(one)):
+        for clip_id, fact in facts.items():
+            for file in self._files(clip_id, fact):
                 file.unlink(missing_ok=True)
 
     def _files(self, clip_id: str, fact: Json, stamp: str | None = None) -> list[Path]:
@@ -151,7 +152,7 @@ def _opened(shards: Path, changed: int) -> tuple[ShardSet | None, dict[str, Entr
     if changed < 0:
         return None, {}
     try:
-        found = ShardSet(shards)
+        found = ShardSet(shards, verify=True)
     except (DataError, UserError):
         return None, {}
     return found, {entry.key: entry for entry in found.entries}
@@ -241,8 +242,7 @@ class Encode:
         if seen is not None:
             write_bytes(target.with_suffix(".jpg"), seen)
         info = reader.info()
-        pictures = _mended(reader, span, mended) if mended else _as_they_are(reader, span)
-        frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
+        frames = _Sized(_frames(reader, span, mended), times_shown(info, span), tick)
         how = self.transcode
         facts = _facts(mended)
         # A recorder may pause the pictures and continue the sound: sound in a gap is dropped with it.
@@ -270,7 +270,7 @@ class Encode:
         if not self.restore:
             return {}, None
         numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
-        before_THWC = np.stack(list(_pictures(reader, numbers)))
+        before_THWC = np.stack([reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True)])
         found, after_THWC = self._find(before_THWC, tick, clip)
         middle = len(numbers) // 2
         return found, _side_by_side(before_THWC[middle], after_THWC[middle]) if found else None
@@ -296,32 +296,33 @@ class Encode:
 
 
 class _Sized:
-    """Passes frames on, counts each once it is certainly encoded, and notes the size at which the first is encoded."""
+    """Passes frames on as often as they are shown, counts each once it is certainly encoded, and notes their size."""
 
-    def __init__(self, frames: Iterable[FrameToEncode], tick: Callable[[int], None]) -> None:
-        self._frames, self._tick = frames, tick
+    def __init__(self, frames: Iterable[FrameToEncode], times: Iterable[int], tick: Callable[[int], None]) -> None:
+        self._frames, self._times, self._tick = frames, times, tick
         self.width = self.height = self._held = 0
 
     def __iter__(self) -> Iterator[FrameToEncode]:
-        for frame in self._frames:
+        for frame, times in zip(self._frames, self._times, strict=False):
             if not self.width:
                 if isinstance(frame, av.VideoFrame):
                     width, height = frame.width, frame.height
                 else:
                     height, width = frame.shape[:2]
                 self.width, self.height = width + width % 2, height + height % 2
-            yield frame
-            self._held += 1
-            self._tick(int(self._held > _HELD_BACK))
+            for _ in range(times):
+                yield frame
+                self._held += 1
+                self._tick(int(self._held > _HELD_BACK))
 
     def close(self) -> None:
         """Count the rest: the clip is written, or never will be."""
         self._tick(min(self._held, _HELD_BACK))
 
 
-def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:
+def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8]) -> bytes:
     """Two pictures of equal height, as JPEG; never enlarged, so that fine stripes are preserved."""
-    height = min(height_px, *(picture.shape[0] for picture in (before, after)))
+    height = min(240, before.shape[0], after.shape[0])
     parts = [
         cv2.resize(picture, (max(1, round(picture.shape[1] * height / picture.shape[0])), height),
                    interpolation=cv2.INTER_AREA)
@@ -332,33 +333,22 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
     return data.tobytes()
 
 
-def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
-    """The decoder's own frames, without loss; converted to RGB only if their shape must change."""
+def _frames(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[FrameToEncode]:
+    """The decoder's own frames, without loss, converted to RGB only if their shape must change or they are mended.
+
+    A lost frame is replaced by the next one, as it was for stages.
+    """
     info = reader.info()
     for _, frame in reader.decoded(range(*span), past_losses=True):
-        changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
-        yield reader.picture(frame) if changes else frame
-
-
-def _evenly(frames: Iterable[FrameToEncode], times: Iterable[int]) -> Iterator[FrameToEncode]:
-    """Each frame, repeated as often as it is shown at a constant rate."""
-    for frame, count in zip(frames, times, strict=False):
-        yield from repeat(frame, count)
-
-
-def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[FrameToEncode]:
-    # One by one: eight of 4K and what is made of them filled a gigabyte.
-    for frame_HWC in _pictures(reader, range(*span)):
-        frames_THWC = frame_HWC[None]
+        if not restorations:
+            changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
+            yield reader.picture(frame) if changes else frame
+            continue
+        frames_THWC = reader.picture(frame)[None]  # one by one: eight of 4K and what is made of them filled a gigabyte
         for name, restoration in restorations.items():
             with _by(name):
                 frames_THWC = restoration.apply(frames_THWC)
         yield from frames_THWC
-
-
-def _pictures(reader: PyAVReader, numbers: Sequence[int]) -> Iterator[Frame]:
-    """Frames in RGB; a lost frame is replaced by the next one, as it was for stages."""
-    return (reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True))
 
 
 def _facts(mended: Mapping[str, Restoration]) -> dict[str, float]:

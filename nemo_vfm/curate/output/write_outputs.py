@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,8 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.rule import comparisons
-from nemo_vfm.curate.record.stage import ClipRecord, Stage
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Stage
 from nemo_vfm.data.batching.bucket_count import Shape
 from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
 from nemo_vfm.data.shards.shard_files import ShardWriter
@@ -97,14 +99,15 @@ def _shape(record: ClipRecord) -> dict[str, Json]:
     }
 
 
-def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new folder and replace the old one with it; after a kill in between there is none, never half of one."""
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A new folder that replaces the old one once the block has filled it; after a kill there is none, never half."""
     partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("partial", "old"))
     for left in (partial, old):
         shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        fill(partial)
+        yield partial
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # makes room on a full disk for the messages about it
         raise
@@ -135,23 +138,20 @@ def write_shards(
 
     from nemo_vfm.data.video.image_file import is_deep
 
-    def fill(partial: Path) -> None:
-        with ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
-            for record in records:
-                film = media(record)
-                data = film.read_bytes()
-                members: Mapping[str, bytes] = {
-                    film.suffix[1:]: data,
-                    **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
-                    "txt": record.caption.encode(),
-                    "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
-                }
-                more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
-                if film.suffix == ".png" and is_deep(data):
-                    more["is_deep"] = True  # by which loaders count 16-bit pictures
-                writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
-
-    replace_folder(folder, fill)
+    with replaced_folder(folder) as partial, ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
+        for record in records:
+            film = media(record)
+            data = film.read_bytes()
+            members: Mapping[str, bytes] = {
+                film.suffix[1:]: data,
+                **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
+                "txt": record.caption.encode(),
+                "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
+            }
+            more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
+            if film.suffix == ".png" and is_deep(data):
+                more["is_deep"] = True  # by which loaders count 16-bit pictures
+            writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
 
 
 def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
@@ -161,19 +161,13 @@ def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
         if path.name not in names and path.is_file():
             path.unlink()
     for theirs, ours in sorted(wanted.items()):
-        if (source / theirs).is_file() and not _same(source / theirs, target / ours):
-            with atomic_path(target / ours) as temporary:
+        there, here = source / theirs, target / ours
+        if there.is_file() and not (here.is_file() and there.samefile(here)):
+            with atomic_path(here) as temporary:
                 try:
-                    os.link(source / theirs, temporary)
+                    os.link(there, temporary)
                 except OSError:  # another disk, or one without hard links
-                    shutil.copyfile(source / theirs, temporary)
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
+                    shutil.copyfile(there, temporary)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -184,9 +178,6 @@ def remove_unfinished(folder: Path) -> None:
 
 def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """vectors.parquet: one row per clip and comparing stage, if anything was stored about the clip."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = (
         (record.clip.id, name, column, record.vectors[name])
         for column, (name, _) in comparisons(stages).items()
@@ -205,9 +196,6 @@ def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str
 
 def read_vectors(path: Path) -> dict[str, dict[str, str]]:
     """For each compared column, clip id -> vector; empty if there is no such file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if not path.is_file():
         return {}
     try:

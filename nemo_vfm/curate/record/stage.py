@@ -1,4 +1,4 @@
-"""Defines the types of curation: what a file and a clip are, and the protocols of the parts.
+"""Defines the protocols of curation's parts.
 
 Where each part works. Splitters, and stages that are a `Score`, a `FileScore` or a `Comparison`, see frames in the
 child process that decodes. A `Learned` stage runs where the accelerator is and receives the frames it names. A
@@ -8,142 +8,17 @@ are used.
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import inf, nan
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frame, Span
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.data.shards.clip_id import Clip
-
-
-@dataclass(frozen=True, slots=True)
-class TableSpan:
-    """What one row of a table says about a video or a span of it."""
-
-    row: str  #: which row, for messages
-    start_s: float | None = None  #: seconds from the first frame; None starts at it
-    #: seconds from the first frame; None ends after the last. Without both, the row describes the whole video.
-    end_s: float | None = None
-    caption: str = ""  #: of the span; empty where there is none
-    scores: Mapping[str, float | str] = field(default_factory=dict)  #: numbers and labels that rules may read
-
-    @property
-    def seconds(self) -> tuple[float, float] | None:
-        """Where the span begins and ends; infinity is the end of the video. None for a row about the whole video."""
-        if self.start_s is None and self.end_s is None:
-            return None
-        return self.start_s or 0.0, inf if self.end_s is None else self.end_s
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One file of the source."""
-
-    path: Path  #: where the file is, or will be once it is fetched
-    name: str  #: its path relative to the source's folder, with forward slashes: what ledgers and tables call it
-    #: makes it a local file while a block runs; None if it already is one
-    fetch: Callable[[], AbstractContextManager[Path]] | None = None
-    #: changes with the file's bytes, as far as can be known without reading them; empty for a local file, whose size
-    #: and times are compared instead
-    identity: str = ""
-    passed_over: str | None = None  #: why the source skips it, as a rule of the ledger; None if it does not
-    #: the folder that was given as the source: links beside the file are followed while they stay inside; None is the
-    #: file's own folder
-    root: Path | None = None
-    #: what a table says about it. A row about the whole video leaves the cutting to the splitter, and is then the only
-    #: row; every other row is one clip.
-    rows: tuple[TableSpan, ...] = ()
-
-    @property
-    def spans_s(self) -> list[tuple[float, float]] | None:
-        """The spans that a table requests, without repeats and in order; None leaves the file to the splitter."""
-        return sorted({row.seconds for row in self.rows if row.seconds is not None}) or None
-
-    @property
-    def is_image(self) -> bool:
-        """Whether the file name has the suffix of an image."""
-        return self.path.suffix.lower() in IMAGE_SUFFIXES
-
-    def here(self) -> AbstractContextManager[Path]:
-        """The path; the file is there while the block runs."""
-        return nullcontext(self.path) if self.fetch is None else self.fetch()
-
-
-@dataclass(frozen=True, slots=True)
-class MediaInfo:
-    """What is known of a file that can be opened."""
-
-    num_frames: int  #: frames that can be shown
-    fps: float  #: mean frames per second
-    width: int  #: pixels, upright
-    height: int  #: pixels, upright
-    codec: str  #: FFmpeg's name of it
-    time_base: Fraction  #: seconds a unit of its time stamps
-    is_deep: bool = False  #: whether it is an image of 16 bits a channel, which is read as 8
-
-
-@dataclass(slots=True)
-class ClipRecord:
-    """One clip on its way through curation; the row it becomes in the table of scores."""
-
-    clip: Clip  #: which frames of which source
-    source: str  #: the name of the first file with these bytes
-    paths: tuple[Path, ...]  #: every file with these bytes, since a sidecar file may stand beside any of them
-    fps: float
-    width: int
-    height: int
-    duration_us: int  #: microseconds it lasts, an integer so that ledgers add up exactly; 0 of an image
-    scores: dict[str, float | str] = field(default_factory=dict)  #: all numbers and labels that stages gave it
-    vectors: dict[str, str] = field(default_factory=dict)  #: what comparing stages store about it, by stage name
-    message: str | None = None  #: why it failed; None where it did not
-    rule: str | None = None  #: the rule that dropped it; None where it is kept or failed
-    duplicate_of: str | None = None  #: id of the kept clip that it duplicates
-    caption: str = ""
-    caption_by: str = ""
-    #: how the caption was made, as in the clip's `.json`; every name begins with `caption_`
-    caption_facts: dict[str, Json] = field(default_factory=dict)
-    restored: tuple[str, ...] = ()  #: names of the restorers that repaired it
-    #: the picture inside bars as its file's clips agree on it: left, top, right, bottom, the latter two exclusive, in
-    #: pixels; None is the whole frame
-    picture: tuple[int, ...] | None = None
-    audio: str = ""  #: what happened to its sound, see `ClipAudio.kind`; empty if it is not encoded
-    audio_failure: str | None = None  #: why its sound failed
-    #: the source's folder, outside of which no sidecar may lie; None is each file's own folder
-    root: Path | None = None
-    is_image: bool = False  #: whether it is a still image: a clip of one frame without duration or rate
-    source_caption: str = ""  #: the caption that the source itself gives; it takes precedence over every captioner
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds from the start of its first frame to the end of its last."""
-        return self.duration_us / 1e6
-
-    @property
-    def decision(self) -> str:
-        """kept, dropped or failed."""
-        return "failed" if self.message is not None else "dropped" if self.rule is not None else "kept"
-
-    def value(self, column: str) -> float | str:
-        """A score, or one of the `FACTS` that need no stage; NaN where an image has none."""
-        return self.scores[column] if column in self.scores else float(FACTS[column](self))
-
-
-FACTS: dict[str, Callable[[ClipRecord], float]] = {
-    "duration_s": lambda record: nan if record.is_image else record.duration_s,
-    "num_frames": lambda record: nan if record.is_image else record.clip.num_frames,
-    "width": lambda record: record.width,
-    "height": lambda record: record.height,
-    "fps": lambda record: nan if record.is_image else record.fps,
-}
+from nemo_vfm.curate.record.ledger import ClipRecord, SourceFile
 
 
 @runtime_checkable

@@ -25,12 +25,10 @@ class Letterbox:
         return ("letterbox.left", "letterbox.top", "letterbox.width", "letterbox.height")
 
     def look(self, frames_THWC: NDArray[np.uint8]) -> "Crop | None":
-        """See `Restorer`."""
         box = picture_box(luma(frames_THWC))
         return None if box is None else Crop(box)
 
     def crop(self, picture: Sequence[int] | None) -> "Crop | None":
-        """See `Crops`."""
         return None if picture is None else Crop(Box(*picture))
 
 
@@ -41,12 +39,10 @@ class Crop:
     box: Box
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """See `Restoration`."""
         box = self.box
         return np.ascontiguousarray(frames_THWC[:, box.top : box.bottom, box.left : box.right])
 
     def facts(self) -> Mapping[str, float]:
-        """See `Restoration`."""
         box = self.box
         return {
             "letterbox.left": box.left, "letterbox.top": box.top,

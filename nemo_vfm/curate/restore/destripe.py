@@ -53,11 +53,9 @@ class Destripe:
         self.mode, self.channels, self.min_excess_db = mode, channels, min_excess_db
 
     def columns(self) -> Sequence[str]:
-        """See `Restorer`."""
         return ("stripe_excess_db", "stripe_excess_after_db", "stripe_theta_deg", "scratches")
 
     def look(self, frames_THWC: NDArray[np.uint8]) -> "Destriped | None":
-        """See `Restorer`."""
         luma_THW = luma(frames_THWC)
         excess = StripeExcess.of(luma_THW)
         if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is not None:
@@ -82,26 +80,21 @@ class Destripe:
             return None
         chosen = sorted({0, len(frames_THWC) // 2, len(frames_THWC) - 1})
         found = np.stack([recovery.stripes(frames_THWC[place], fill=False) for place in chosen])
-        if self.mode == "auto" and not _alike(found):
+        # |a - b|^2 = |a|^2 + |b|^2 - 2 r |a| |b|; sums of a matrix product would depend on how many threads share them.
+        # A single frame proves nothing.
+        flat = found.reshape(len(found), -1)
+        lengths = [float(cv2.norm(one)) for one in flat]
+        is_alike = len(flat) > 1 and all(
+            lengths[0] ** 2 + length**2 - float(cv2.norm(flat[0], one)) ** 2 >= 2 * _ALIKE * lengths[0] * length
+            for length, one in zip(lengths[1:], flat[1:], strict=True)
+        )
+        if self.mode == "auto" and not is_alike:
             return None
         stripes_HWC = np.asarray(found.mean(0), np.float32)
         # Pixels black in every frame, such as in letterbox bars: stripes could not darken them.
         black_HW1, white_HW1 = frames_THWC.max((0, 3))[..., None] == 0, frames_THWC.min((0, 3))[..., None] == 255
         stripes_HWC[(black_HW1 & (stripes_HWC < 0)) | (white_HW1 & (stripes_HWC > 0))] = 0
         return stripes_HWC
-
-
-def _alike(found_THWC: NDArray[np.float32]) -> bool:
-    """Whether all frames have the stripes of the first; a single frame proves nothing."""
-    flat = found_THWC.reshape(len(found_THWC), -1)
-    # Not by a matrix product: its sums depend on how many threads share them.
-    lengths = [float(cv2.norm(one)) for one in flat]
-    away = [float(cv2.norm(flat[0], one)) for one in flat[1:]]
-    # |a - b|^2 = |a|^2 + |b|^2 - 2 r |a| |b|
-    return len(flat) > 1 and all(
-        lengths[0] ** 2 + length**2 - far**2 >= 2 * _ALIKE * lengths[0] * length
-        for length, far in zip(lengths[1:], away, strict=True)
-    )
 
 
 class Recovery:
@@ -159,7 +152,6 @@ class Destriped:
         self.found: dict[str, float] = {}
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """See `Restoration`."""
         out = np.empty_like(frames_THWC)
         for frame, target in zip(frames_THWC, out, strict=True):
             fixed, recovery = self._fixed, self._recovery
@@ -170,7 +162,6 @@ class Destriped:
         return out
 
     def facts(self) -> Mapping[str, float]:
-        """See `Restoration`."""
         return self.found
 
 

@@ -26,9 +26,10 @@ from nemo_vfm.curate.restore.image_pages import (
     PNG_SUFFIX,
     TIFF_SUFFIXES,
     End,
-    Pages,
     PageStripes,
+    PngPage,
     StripeFinder,
+    TiffPages,
     excess_db,
     open_pages,
     share_of,
@@ -153,7 +154,7 @@ class DestripeImages:
             warn(f"{file}: {error}; it is left out")
             return {"failed": str(error)}
 
-    def _destripe(self, pages: Pages, fixed: "list[PageStripes | None] | None", picture: Path) -> Record:
+    def _destripe(self, pages: TiffPages | PngPage, fixed: "list[PageStripes | None] | None", picture: Path) -> Record:
         """Take stripes out of every page that has some."""
         most, destriped, held, facts = -1.0, 0, 0, {}
         for place in range(len(pages)):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import cv2
 import numpy as np
@@ -131,28 +131,8 @@ def _in_grey_levels(picture_HW: "Tensor", ends: tuple[float | None, float | None
     return np.asarray(((picture_HW - low) / level).nan_to_num_(0, 0, 0).numpy(), np.float32)
 
 
-class Pages(Protocol):
-    """The pages of one image file."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def read(self, place: int) -> Pixels:
-        """The pixels of one page, (H, W) or (H, W, S), without its alpha.
-
-        Raises:
-            DataError: they cannot be written back as they are stored.
-        """
-        ...
-
-    def write(self, place: int, pixels: Pixels) -> None:
-        """Replace the pixels that `read` gave."""
-        ...
-
-
 @contextmanager
-def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
+def open_pages(path: Path, *, change: bool = False) -> "Iterator[TiffPages | PngPage]":
     """The pages of a file; with `change` they can be written."""
     if path.suffix.lower() == PNG_SUFFIX:
         yield PngPage(path)
@@ -168,7 +148,7 @@ def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
 
 
 class TiffPages:
-    """See `Pages`. Pixels are encoded as they were; what has grown goes to the file's end."""
+    """The pages of a TIFF. Pixels are encoded as they were; what has grown goes to the file's end."""
 
     def __init__(self, tiff: Any) -> None:
         self._tiff = tiff
@@ -180,13 +160,16 @@ class TiffPages:
         return self._run_of if self._run_of > 1 else len(self._tiff.pages)
 
     def read(self, place: int) -> Pixels:
-        """See `Pages`."""
+        """The pixels of one page, (H, W) or (H, W, S), without its alpha.
+
+        Raises:
+            DataError: they cannot be written back as they are stored.
+        """
         if self._run_of > 1:
             page = self._sound(0)
             file = self._tiff.filehandle
-            file.seek(self._offset(page, place))
-            dtype = np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)
-            pixels = np.frombuffer(file.read(page.nbytes), dtype).reshape(page.shape)
+            file.seek(page.dataoffsets[0] + place * page.nbytes)
+            pixels = np.frombuffer(file.read(page.nbytes), self._stored(page)).reshape(page.shape)
             return pixels.astype(page.dtype)
         page = self._sound(place)
         pixels = np.asarray(page.asarray())
@@ -194,10 +177,10 @@ class TiffPages:
         return pixels[..., : pixels.shape[2] - len(page.extrasamples)] if pixels.ndim == 3 else pixels
 
     def write(self, place: int, pixels: Pixels) -> None:
-        """See `Pages`."""
+        """Replace the pixels that `read` gave."""
         if self._run_of > 1:
             page = self._sound(0)
-            self._tiff.filehandle.seek(self._offset(page, place))
+            self._tiff.filehandle.seek(page.dataoffsets[0] + place * page.nbytes)
             self._tiff.filehandle.write(np.ascontiguousarray(pixels, self._stored(page)).tobytes())
             return
         page = self._sound(place)
@@ -226,9 +209,6 @@ class TiffPages:
             require("imagecodecs", purpose=f"A TIFF compressed by {_CODECS[page.compression]}")
         return page
 
-    def _offset(self, page: Any, place: int) -> int:
-        return int(page.dataoffsets[0]) + place * int(page.nbytes)
-
     def _stored(self, page: Any) -> Any:
         return np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)
 
@@ -242,11 +222,17 @@ class TiffPages:
         return stored
 
     def _put(self, page: Any, stored: Pixels) -> None:
+        tifffile = require("tifffile", purpose="Writing a TIFF")
         file, end = self._tiff.filehandle, self._tiff.filehandle.size
         kind = "Tile" if page.is_tiled else "Strip"
         offsets, counts = list(page.dataoffsets), list(page.databytecounts)
         for number, segment in enumerate(_segments(page, stored)):
-            data = _encoded(page, np.ascontiguousarray(segment, self._stored(page)))
+            encoded = np.ascontiguousarray(segment, self._stored(page))
+            if page.predictor != 1:
+                encoded = np.asarray(tifffile.TIFF.PREDICTORS[page.predictor](encoded, axis=-2))
+            data = encoded.tobytes()
+            if page.compression != 1:
+                data = bytes(tifffile.TIFF.COMPRESSORS[page.compression](data))
             if len(data) > counts[number]:
                 end += end % 2
                 offsets[number], end = end, end + len(data)
@@ -277,16 +263,8 @@ def _segments(page: Any, stored: Pixels) -> Iterator[Pixels]:
                 yield part
 
 
-def _encoded(page: Any, segment: Pixels) -> bytes:
-    tifffile = require("tifffile", purpose="Writing a TIFF")
-    if page.predictor != 1:
-        segment = np.asarray(tifffile.TIFF.PREDICTORS[page.predictor](segment, axis=-2))
-    data = segment.tobytes()
-    return data if page.compression == 1 else bytes(tifffile.TIFF.COMPRESSORS[page.compression](data))
-
-
 class PngPage:
-    """See `Pages`; there is one. Chunks of text, resolution and colour profile stay."""
+    """The one page of a PNG; see `TiffPages`. Chunks of text, resolution and colour profile stay."""
 
     def __init__(self, path: WritePath) -> None:
         self._path = path
@@ -295,12 +273,10 @@ class PngPage:
         return 1
 
     def read(self, place: int) -> Pixels:
-        """See `Pages`."""
         pixels = self._all()
         return pixels[..., :3] if pixels.ndim == 3 else pixels
 
     def write(self, place: int, pixels: Pixels) -> None:
-        """See `Pages`."""
         stored = self._all()
         if stored.ndim == 3:
             stored[..., :3] = pixels

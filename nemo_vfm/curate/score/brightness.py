@@ -24,7 +24,6 @@ class Brightness:
         self.black = black
 
     def columns(self) -> Sequence[str]:
-        """The three scores."""
         return ("luma_mean", "luma_std", "black_ratio")
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:

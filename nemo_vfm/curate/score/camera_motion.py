@@ -67,7 +67,6 @@ class CameraMotion:
         self.still, self.num_pairs, self.most_points = still, num_pairs, most_points
 
     def columns(self) -> Sequence[str]:
-        """Six numbers and the word."""
         return (*(f"camera.{name}" for name in _NUMBERS), "camera")
 
     def labels(self) -> Mapping[str, Sequence[str]]:

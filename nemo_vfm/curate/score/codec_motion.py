@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.curate.record.footage import ClipFrames, MotionVectors
-from nemo_vfm.curate.score.motion import flow_lengths, flow_size
+from nemo_vfm.curate.score.motion import flow_lengths
 
 CELL_PX = 8  # every block of H.264, MPEG-4 and MPEG-2 that FFmpeg exports is made of these
 _COSMOS_SIZES = ((8, 8), (16, 16), (16, 8), (8, 16))  # in this order: where blocks overlap, the later one stays
@@ -110,8 +110,14 @@ class CodecMotion:
             return {}
         scores = self._of_cosmos(footage) if self.compat == "cosmos" else self._of_vectors(footage)
         source = "flow" if scores is None else "vectors"
-        overall, least = scores if scores is not None else self._of_flow(footage)
-        return {"motion.global_mean": overall, "motion.patch_min": least, "motion.from": source}
+        if scores is None:
+            (width, height), flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
+            moved_HW = np.zeros((height, width), np.float32)
+            for lengths_HW in flows:
+                if lengths_HW is not None:
+                    moved_HW += lengths_HW
+            scores = self._numbers(moved_HW, np.full_like(moved_HW, len(flows)), width, height)
+        return {"motion.global_mean": scores[0], "motion.patch_min": scores[1], "motion.from": source}
 
     def _of_vectors(self, footage: ClipFrames) -> tuple[float, float] | None:
         """Both numbers; None where vectors tell nothing of most frames."""
@@ -130,15 +136,6 @@ class CodecMotion:
         seen_TRC = cell_areas(shape.width, shape.height) * ~np.isnan(moved_TRC)
         moved_RC, seen_RC = (np.nan_to_num(moved_TRC) * seen_TRC).sum(axis=0), seen_TRC.sum(axis=0)
         return self._numbers(moved_RC, seen_RC, shape.width, shape.height)
-
-    def _of_flow(self, footage: ClipFrames) -> tuple[float, float]:
-        width, height = flow_size(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
-        flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
-        moved_HW = np.zeros((height, width), np.float32)
-        for lengths_HW in flows:
-            if lengths_HW is not None:
-                moved_HW += lengths_HW
-        return self._numbers(moved_HW, np.full_like(moved_HW, len(flows)), width, height)
 
     def _numbers(self, moved_RC: Grid, seen_RC: Grid, width: int, height: int) -> tuple[float, float]:
         """The mean over everything that was seen, and over the part with the least."""

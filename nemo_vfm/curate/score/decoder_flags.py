@@ -19,7 +19,6 @@ class DecoderFlags:
     results_revision = 2
 
     def columns(self) -> Sequence[str]:
-        """The four scores."""
         return ("corrupt_ratio", "interlaced_ratio", "repeated_ratio", "transfer")
 
     def labels(self) -> Mapping[str, Sequence[str]]:

@@ -27,7 +27,6 @@ class Freeze:
         self.tolerance = tolerance
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("freeze_ratio",)
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:

@@ -16,7 +16,6 @@ class Letterbox:
     """
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("letterbox.ratio",)
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
-from nemo_vfm.dedup.cluster import Pair
 from nemo_vfm.dedup.frame_candidates import candidates, same, shown
 from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes
+from nemo_vfm.dedup.sequence import Pair
 
 _RATE, _LEAST_FRAMES, _MOST_FRAMES = 4.0, 8, 32
 
@@ -31,7 +31,6 @@ class LocalDuplicate:
         self.quality = quality
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("local_similarity",)
 
     def remember(self, footage: ClipFrames) -> str:

@@ -56,10 +56,6 @@ class Mark:
     edges_HW: NDArray[np.bool_]  #: its edges' pixels, over the whole picture
     direction_DHW: EdgeField  #: which way its edges go, of length 1; 0 elsewhere
 
-    def likeness(self, field_DHW: EdgeField) -> float:
-        """How much of it a shot has, about 0 where there is nothing of it and at most 1."""
-        return float((field_DHW * self.direction_DHW).sum() / self.edges_HW.sum())
-
 
 def edge_field(picture_HW: Luma) -> EdgeField:
     """Steps of brightness across and down; a clear one has length 1, whatever its height."""
@@ -140,7 +136,6 @@ class Logo:
         self.likeness = likeness
 
     def columns(self) -> Sequence[str]:
-        """The names of the four scores."""
         return ("logo.overlay", "logo.likeness", "logo.area", "logo.corner")
 
     def remember(self, footage: ClipFrames) -> str:
@@ -171,19 +166,20 @@ class Logo:
         if len(scenes) < _FEWEST_SCENES:
             return [{} for _ in memories]
         marks = find_marks(scenes, max(_FEWEST_PX, _CHANCE_PX / len(scenes)))
-        return [self._scores(marks, edge_field(_as_picture(text)) if marks else None) for text in memories]
-
-    def _scores(self, marks: Sequence[Mark], field: EdgeField | None) -> Mapping[str, float]:
-        found = [] if field is None else [(mark.likeness(field), mark) for mark in marks]
-        best = max((likeness for likeness, _ in found), default=0.0)
-        area = corner = 0.0
-        if shown := [mark for likeness, mark in found if likeness >= self.likeness]:
-            mask_HW = np.zeros_like(shown[0].edges_HW)
-            for mark in shown:
-                mask_HW[mark.top : mark.bottom, mark.left : mark.right] = True
-            area, corner = float(mask_HW.mean()), corner_share(mask_HW)
-        return {"logo.overlay": float(best >= self.likeness), "logo.likeness": max(0.0, best), "logo.area": area,
-                "logo.corner": corner}  # fmt: skip
+        scores: list[Mapping[str, float]] = []
+        for text in memories:
+            best = area = corner = 0.0
+            if marks:
+                field_DHW, mask_HW = edge_field(_as_picture(text)), np.zeros_like(marks[0].edges_HW)
+                for mark in marks:  # how much of it this shot has: about 0 where there is nothing of it, and at most 1
+                    likeness = float((field_DHW * mark.direction_DHW).sum() / mark.edges_HW.sum())
+                    best = max(best, likeness)
+                    if likeness >= self.likeness:
+                        mask_HW[mark.top : mark.bottom, mark.left : mark.right] = True
+                area, corner = float(mask_HW.mean()), corner_share(mask_HW)
+            scores.append({"logo.overlay": float(best >= self.likeness), "logo.likeness": best, "logo.area": area,
+                           "logo.corner": corner})  # fmt: skip
+        return scores
 
 
 def _as_picture(text: str) -> NDArray[np.uint8]:

@@ -19,40 +19,43 @@ _PADDED_PX = 32  # with a shorter side, DIS reads beyond long pictures and crash
 _known: WeakKeyDictionary[ClipFrames, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
 
 
-def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> list[Lengths | None]:
+def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[tuple[int, int], list[Lengths | None]]:
     """Dense flow (DIS, Kroeger et al., arXiv 1603.03590) of each pair, in pixels; None where both frames are the same.
+
+    Its width and height come first.
 
     Args:
         num_pairs: pairs of neighbouring frames, spread over the clip.
         side_px: flow is computed on frames whose short side is at most this.
+
+    Raises:
+        ValueError: the picture is too small for it.
     """
-    known = _known.setdefault(footage, {})
+    pairs = footage.pairs(num_pairs)
+    height, width = footage.luma(pairs[:1]).shape[1:]
+    if min(height, width) < _SMALLEST_PX:
+        raise ValueError(
+            f"the picture is {width}x{height}, too small to measure motion; at least {_SMALLEST_PX} are needed"
+        )
+    ratio = min(1.0, side_px / min(height, width))
+    size, known = (round(width * ratio), round(height * ratio)), _known.setdefault(footage, {})
     if (num_pairs, side_px) not in known:
-        size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
-        luma_THW = list(footage.luma(footage.pairs(num_pairs)))
+        luma_THW = list(footage.luma(pairs))
         if luma_THW[0].shape != size[::-1]:
             luma_THW = [np.asarray(cv2.resize(one, size, interpolation=cv2.INTER_AREA), np.uint8) for one in luma_THW]
+        right, down = (max(0, _PADDED_PX - side) for side in size)
         flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
         found: list[Lengths | None] = []
         for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True):
             if np.array_equal(before, after):
                 found.append(None)
                 continue
-            flow_HWD = flow.calc(_padded(before), _padded(after), None)  # type: ignore[call-overload]
+            if down or right:
+                before, after = (np.pad(one, ((0, down), (0, right)), mode="edge") for one in (before, after))
+            flow_HWD = flow.calc(before, after, None)  # type: ignore[call-overload]
             found.append(lengths(flow_HWD[: size[1], : size[0]]))
         known[num_pairs, side_px] = found
-    return known[num_pairs, side_px]
-
-
-def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int, int]:
-    """Width and height at which flow is computed. ValueError where the picture is too small for it."""
-    height, width = footage.luma(footage.pairs(num_pairs)[:1]).shape[1:]
-    if min(height, width) < _SMALLEST_PX:
-        raise ValueError(
-            f"the picture is {width}x{height}, too small to measure motion; at least {_SMALLEST_PX} are needed"
-        )
-    ratio = min(1.0, side_px / min(height, width))
-    return round(width * ratio), round(height * ratio)
+    return size, known[num_pairs, side_px]
 
 
 def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
@@ -62,11 +65,6 @@ def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
     """
     x_HW, y_HW = flow_HWD[..., 0], flow_HWD[..., 1]
     return np.sqrt(x_HW * x_HW + y_HW * y_HW)
-
-
-def _padded(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    down, right = (max(0, _PADDED_PX - side) for side in luma_HW.shape)
-    return np.pad(luma_HW, ((0, down), (0, right)), mode="edge") if down or right else luma_HW
 
 
 class Motion:
@@ -89,16 +87,14 @@ class Motion:
         self.side_px, self.num_pairs = side_px, num_pairs
 
     def columns(self) -> Sequence[str]:
-        """The names of the two scores."""
         return ("motion", "motion_peak")
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """Both scores of one clip; an image has none."""
         if footage.is_image:
             return {}
-        size = flow_size(footage, num_pairs=self.num_pairs, side_px=self.side_px)
+        size, flows = flow_lengths(footage, num_pairs=self.num_pairs, side_px=self.side_px)
         percent_per_s = 100 * footage.fps / float(np.hypot(*size))
-        flows = flow_lengths(footage, num_pairs=self.num_pairs, side_px=self.side_px)
         means, peaks = [], []  # of the flow's length, in pixels a frame: the mean and the 99th percentile
         for lengths_HW in flows:
             mean = peak = 0.0

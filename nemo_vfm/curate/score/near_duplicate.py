@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
-from nemo_vfm.dedup.cluster import Pair, kept_by_likeness
-from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.dedup.sequence import RATE, Kept, Pair, alike, kept_by_likeness, signature
 
 _MAX_SECONDS = 600  # longer clips are sampled less often, so that only copies of the same length are found
 _LEAST = 0.3  # a similarity below this is reported as 0: it is between different shots
@@ -37,7 +36,6 @@ class NearDuplicate:
         self.quality = quality
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("similarity",)
 
     def remember(self, footage: ClipFrames) -> str:
@@ -50,11 +48,12 @@ class NearDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """For each clip, its similarity to the clip most like it; 0 if there is none."""
-        return most_alike(_pairs(vectors, _LEAST), len(vectors))
+        return most_alike(_compared(tuple(vectors), _LEAST), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
-        return largest_kept(clips, [(pair.a, pair.b) for pair in _pairs(vectors, above)], self.quality)
+        found = _compared(tuple(vectors), min(above, _LEAST))
+        return largest_kept(clips, [(pair.a, pair.b) for pair in found if pair.cosine > above], self.quality)
 
 
 def most_alike(pairs: Iterable[Pair], count: int) -> list[float]:
@@ -75,11 +74,6 @@ def number(clip: ClipRecord, column: str) -> float:
     """A score as a number; 0 if it is absent or a word."""
     value = clip.scores.get(column, 0.0)
     return 0.0 if isinstance(value, str) else float(value)
-
-
-def _pairs(vectors: Sequence[str], above: float) -> list[Pair]:
-    found = _compared(tuple(vectors), min(above, _LEAST))
-    return [pair for pair in found if pair.cosine > above]
 
 
 @lru_cache(maxsize=2)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import number
 from nemo_vfm.dedup.color_layout import Look
 from nemo_vfm.dedup.semantic import Matches, as_text, as_vectors, match
@@ -70,7 +70,6 @@ class SemanticDuplicate(VectorDuplicates):
         self.embedder, self.quality, self.seed = embedder, quality, seed
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("semantic_similarity",)
 
     def remember(self, footage: ClipFrames) -> str:

@@ -17,7 +17,6 @@ class Sharpness:
     """
 
     def columns(self) -> Sequence[str]:
-        """The one score."""
         return ("sharpness",)
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:

@@ -98,7 +98,6 @@ class TechnicalQuality:
         self.num_frames = num_frames
 
     def columns(self) -> Sequence[str]:
-        """The names of all scores."""
         spread = [f"quality.{name}.{part}" for name in _SPREAD for part in ("mean", "min", "p10")]
         return (*spread, "quality.dark", "quality.bright", "quality.blockiness", "quality.flicker")
 
@@ -117,7 +116,11 @@ class TechnicalQuality:
             "laplacian": [
                 float(cv2.meanStdDev(cv2.Laplacian(luma_HW, cv2.CV_16S))[1][0, 0]) ** 2 for luma_HW in luma_THW
             ],
-            "tenengrad": [_tenengrad(luma_HW) for luma_HW in luma_THW],
+            "tenengrad": [
+                sum(cv2.norm(cv2.Sobel(luma_HW, cv2.CV_16S, *way), cv2.NORM_L2SQR) for way in ((1, 0), (0, 1)))
+                / luma_HW.size
+                for luma_HW in luma_THW
+            ],
             "contrast": np.asarray(np.sqrt(np.maximum(0, parts_T256 @ _LEVELS**2 - mean_T**2))),
             "noise": [  # Immerkaer 1996
                 float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest_HW, cv2.NORM_L1) / rest_HW.size
@@ -137,11 +140,6 @@ class TechnicalQuality:
             "quality.blockiness": blockiness(luma_THW),
             **({} if footage.is_image else {"quality.flicker": _flicker(footage, self.num_frames)}),
         }
-
-
-def _tenengrad(luma_HW: Frames) -> float:
-    gradients = (cv2.Sobel(luma_HW, cv2.CV_16S, 1, 0), cv2.Sobel(luma_HW, cv2.CV_16S, 0, 1))
-    return sum(cv2.norm(gradient, cv2.NORM_L2SQR) for gradient in gradients) / luma_HW.size
 
 
 def _colourfulness(rgb_HWC: Frames) -> float:

@@ -38,7 +38,6 @@ class Ticker:
         self.likeness = likeness
 
     def columns(self) -> Sequence[str]:
-        """The names of the two scores."""
         return ("ticker.overlay", "ticker.likeness")
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:

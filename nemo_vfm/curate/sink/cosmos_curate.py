@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_bytes, write_json
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 
 _SHORTEST_S = 5.0  # its lowest bin of durations; it drops what is shorter with one line in a log
@@ -38,7 +38,6 @@ class CosmosCurate:
         self.captioner, self.version = captioner, version
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, short, silent = Written(), 0, 0
         videos: dict[str, list[str]] = {}
         for entry in clips(shards, written):

@@ -7,7 +7,7 @@ Read in its `cosmos_predict2/data/dataset_video.py` and `scripts/get_t5_embeddin
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_text
-from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 _EMBEDDINGS = "text.safetensors"
@@ -31,7 +31,6 @@ class CosmosPredict2:
         self.num_frames = num_frames
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, silent = Written(), 0
         for name in ("videos", "metas"):
             (folder / name).mkdir()

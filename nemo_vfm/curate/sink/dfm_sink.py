@@ -7,7 +7,7 @@ Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_json
-from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 
@@ -27,7 +27,6 @@ class Dfm:
         self.min_frames = min_frames
 
     def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        """See `Sink.write`."""
         written, items = Written(), []
         for entry in clips(shards, written):
             if entry.index["num_frames"] < self.min_frames:

@@ -11,20 +11,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.curate.examine.examine_file import smaller
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip, is_key, key_of
 from nemo_vfm.data.shards.sample_members import is_image, json_among, media_among
 from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
-from nemo_vfm.data.shards.shard_folder import read_shards_json
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import decode_image
 
@@ -103,11 +101,14 @@ def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[ClipFrames, dict
     if is_picture:
         picture = decode_image(data)
         facts = {"num_frames": 1, "fps": 1.0, "width": picture.shape[1], "height": picture.shape[0]}
-        yield ClipFrames.of(_shrunk(picture[None]), 1.0), facts
+        yield ClipFrames.of(smaller(picture, _SIDE_PX)[None], 1.0), facts
         return
     with open_video(data) as reader:
         info = reader.info()
-        footage = ClipFrames(info.num_frames, info.fps, lambda numbers: _shrunk(reader.read(list(numbers))))
+        footage = ClipFrames(
+            info.num_frames, info.fps,
+            lambda numbers: np.stack([smaller(frame, _SIDE_PX) for frame in reader.read(list(numbers))]),
+        )  # fmt: skip
         facts = {"num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height}
         yield footage, facts
 
@@ -126,21 +127,3 @@ def open_all(folders: Sequence[Place]) -> list[ShardClip]:
     if not clips:
         raise UserError(f"{', '.join(map(str, folders))} hold no samples; give folders of clip shards")
     return clips
-
-
-def stamp_of(shards: ShardSet) -> Json:
-    """Changes with the bytes of a folder's shards; of tars without an index, with their sizes and times."""
-    folder = shards.folder
-    if isinstance(folder, Path) and not (folder / "shards.json").is_file():
-        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.tar"))]
-        return [str(folder), stats]
-    return [str(folder), [shard["sha256"] for shard in read_shards_json(folder)]]
-
-
-def _shrunk(frames_THWC: Frames) -> Frames:
-    height, width = frames_THWC.shape[1:3]
-    ratio = _SIDE_PX / min(height, width)
-    if ratio >= 1:
-        return frames_THWC
-    size = round(width * ratio), round(height * ratio)
-    return np.stack([cv2.resize(f, size, interpolation=cv2.INTER_AREA) for f in frames_THWC]).astype(np.uint8)

@@ -13,7 +13,7 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.score_table import NOT_SCORES
-from nemo_vfm.curate.record.stage import FACTS, SourceFile, TableSpan
+from nemo_vfm.curate.record.ledger import FACTS, SourceFile, TableSpan
 from nemo_vfm.curate.sources.video_source import Subset
 from nemo_vfm.data.sources.table_file import Row, check_suffix, rows_of
 
@@ -65,7 +65,6 @@ class TableSource:
         self.first, self.share, self._subset = first, share, Subset(first, share)
 
     def score_columns(self) -> Mapping[str, Kind]:
-        """See `GivesScores.score_columns`."""
         return self._read[0]
 
     def files(self) -> list[SourceFile]:

@@ -23,7 +23,7 @@ from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
-from nemo_vfm.curate.record.stage import SourceFile
+from nemo_vfm.curate.record.ledger import SourceFile
 from nemo_vfm.data.shards.sample_members import CAPTION_SUFFIXES, texts_beside_media
 
 _T = TypeVar("_T")
@@ -105,7 +105,6 @@ class Folder:
         self._into: Path | None = None
 
     def fetch_into(self, folder: Path) -> None:
-        """See `Fetching.fetch_into`."""
         self._into = folder
 
     def files(self) -> list[SourceFile]:

@@ -1,6 +1,6 @@
 """Splits shots where hue, saturation and value change by more than a threshold."""
 
-from nemo_vfm.curate.split.finder import Above, Finder, Spaced
+from nemo_vfm.curate.split.finder import Finder, Peaks, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
@@ -47,7 +47,7 @@ class ContentSplit(SplitsByGlances):
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """See `SplitsByGlances`; at most `flash_s` behind."""
         lengths = self.lengths(fps, gradual=False)
-        finder: Finder = Above(self.threshold)
+        finder: Finder = Peaks(1.0, 0, self.threshold)
         if flash := round(self.flash_s * fps):
             finder = WithoutFlashes(finder, flash)
         return Spaced(finder, lengths.min_frames), lengths

@@ -80,7 +80,6 @@ class Dissolves(Finder):
         return cuts + self._close()
 
     def certain(self) -> int:
-        """See `Finder`."""
         return self._run[0][1] if self._run else max(0, self._count - self._reach)
 
     def _remember(self, glance: Glance, times: int = 1) -> None:
@@ -130,18 +129,14 @@ class Dissolves(Finder):
         far = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
         most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
-        if strangeness > most or self._rests(place, half) or not self._differ(start, stop):
+        if strangeness > most or not self._differ(start, stop):
             return 1.0
-        return strangeness + limits.drift * drift
-
-    def _rests(self, place: int, half: int) -> bool:
-        """Whether the middle lasts: it is reached early or left late."""
-        quarter = max(1, half // 2)
-        offsets = -half, -quarter, quarter, half
-        start, early, late, stop = (self._glances[place + offset].thumbnail_D for offset in offsets)
-        way = stop - start
-        most = self._limits.quarter * float(way @ way)
-        return float((early - start) @ way) > most or float((stop - late) @ way) > most
+        # No dissolve, if the middle lasts: it is reached early or left late.
+        early, late = (glances[place + quarter].thumbnail_D for quarter in (-max(1, half // 2), max(1, half // 2)))
+        way = after - before
+        most_gone = limits.quarter * float(way @ way)
+        rests = float((early - before) @ way) > most_gone or float((after - late) @ way) > most_gone
+        return 1.0 if rests else strangeness + limits.drift * drift
 
     def _wiped(self, limits: WipeLimits, place: int, half: int) -> float:
         """The strangeness of a wipe, on the scale of a dissolve's; 1 where it is none."""

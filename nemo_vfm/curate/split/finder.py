@@ -8,6 +8,7 @@ Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colou
 
 import math
 from collections import deque
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame
 
-SAMPLES = 96 * 54  # pixels sampled; the cost grows with them
+_SAMPLES = 96 * 54  # pixels sampled; the cost grows with them
 CELLS = (16, 9)  # of a thumbnail, across and down
 
 
@@ -28,59 +29,46 @@ class Glance:
         sample_HWC: pixels picked from the frame on a grid.
     """
 
-    __slots__ = ("_layout_D", "_length", "_thumbnail_D", "content", "sample_HWC")
-
     def __init__(self, content: float, sample_HWC: Frame) -> None:
         self.content, self.sample_HWC = content, sample_HWC
-        self._thumbnail_D: NDArray[np.float32] | None = None
-        self._layout_D: NDArray[np.float32] | None = None
-        self._length = 0.0
 
-    @property
+    @cached_property
     def brightness(self) -> float:
         """The mean of R, G and B, 0 to 255."""
         return sum(cv2.mean(self.sample_HWC)[:3]) / 3
 
-    @property
+    @cached_property
     def thumbnail_D(self) -> NDArray[np.float32]:
         """16 by 9 cells of the whole frame, 0 to 255; too coarse to see small motion."""
-        if self._thumbnail_D is None:
-            small = cv2.resize(self.sample_HWC, CELLS, interpolation=cv2.INTER_AREA)
-            self._thumbnail_D = small.astype(np.float32).ravel()
-        return self._thumbnail_D
+        small = cv2.resize(self.sample_HWC, CELLS, interpolation=cv2.INTER_AREA)
+        return np.asarray(small, np.float32).ravel()
 
-    @property
+    @cached_property
+    def _around_NC(self) -> NDArray[np.float32]:
+        cells_NC = self.thumbnail_D.reshape(-1, 3)
+        around_NC: NDArray[np.float32] = cells_NC - cells_NC.mean(axis=0)  # 20 times as quick as cv2.reduce (2026-11)
+        return around_NC
+
+    @cached_property
     def layout_D(self) -> NDArray[np.float32]:
         """The layout of colours in any light: the thumbnail minus its mean, of length 1; 0 if it is flat."""
-        if self._layout_D is None:
-            cells_NC = self.thumbnail_D.reshape(-1, 3)
-            around_NC = cells_NC - cells_NC.mean(axis=0)  # cv2.reduce takes twenty times as long (2026-11)
-            self._length = float(cv2.norm(around_NC))
-            self._layout_D = around_NC.ravel() / np.float32(max(self._length, 1.0))
-        return self._layout_D
+        return self._around_NC.ravel() / np.float32(max(float(cv2.norm(self._around_NC)), 1.0))
 
     @property
     def contrast(self) -> float:
         """Root mean square distance of the thumbnail's cells from their mean, 0 to 128."""
-        size: int = self.layout_D.size
-        return self._length / math.sqrt(size)
+        return float(cv2.norm(self._around_NC)) / math.sqrt(self._around_NC.size)
 
 
 class Eye:
-    """Turns frames into glances; remembers only the previous frame.
+    """Turns frames into glances; remembers only the previous frame."""
 
-    Args:
-        samples: pixels per frame, picked on a grid and not averaged: the mean over a grid is an unbiased estimate of
-            the mean over all pixels, while averaging first would remove the noise that thresholds rely on.
-    """
-
-    def __init__(self, samples: int = SAMPLES) -> None:
-        self._samples = samples
+    def __init__(self) -> None:
         self._before_HWC: NDArray[np.uint8] | None = None
 
     def look(self, frame_HWC: Frame) -> Glance:
         """The frame's glance."""
-        sample = pick(frame_HWC, self._samples)
+        sample = pick(frame_HWC)
         colours = np.asarray(cv2.cvtColor(sample, cv2.COLOR_RGB2HSV), dtype=np.uint8)
         before, self._before_HWC = self._before_HWC, colours
         if before is None or before.shape != colours.shape:
@@ -88,10 +76,14 @@ class Eye:
         return Glance(cv2.norm(colours, before, cv2.NORM_L1) / colours.size, sample)
 
 
-def pick(frame_HWC: Frame, samples: int) -> Frame:
-    """At most about `samples` pixels of the frame on a grid, in its own proportions."""
+def pick(frame_HWC: Frame) -> Frame:
+    """At most about 96 x 54 pixels of the frame on a grid, in its own proportions.
+
+    They are picked and not averaged: the mean over a grid is an unbiased estimate of the mean over all pixels, while
+    averaging first would remove the noise that thresholds rely on.
+    """
     height, width = frame_HWC.shape[:2]
-    ratio = (samples / (height * width)) ** 0.5
+    ratio = (_SAMPLES / (height * width)) ** 0.5
     if ratio >= 1:
         return np.ascontiguousarray(frame_HWC)
     size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
@@ -147,7 +139,6 @@ class Black(Finder):
         return [Gradual(self._start)] if self._start > 0 and long else []
 
     def certain(self) -> int:
-        """See `Finder`."""
         undecided = self._start is not None and self._count - self._start < self._min_frames
         return self._start if undecided and self._start is not None else self._count
 
@@ -163,15 +154,12 @@ class Spaced(Finder):
         self._finder, self._min_frames, self._last = finder, min_frames, 0
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         return self._thin(self._finder.see(glance))
 
     def end(self) -> list[int]:
-        """See `Finder`."""
         return self._thin(self._finder.end())
 
     def certain(self) -> int:
-        """See `Finder`."""
         return self._finder.certain()
 
     def _thin(self, cuts: list[int]) -> list[int]:
@@ -197,7 +185,6 @@ class Joined(Finder):
         self._given: list[int] = []  # the last few that were yielded
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         self._chosen += self._first.see(glance)
         self._waiting += self._second.see(glance)
         if not self._chosen and not self._waiting:
@@ -210,14 +197,12 @@ class Joined(Finder):
         return ready
 
     def end(self) -> list[int]:
-        """See `Finder`."""
         self._chosen += self._first.end()
         self._waiting += self._second.end()
         self._choose(max([0, *self._chosen, *self._waiting]) + self._min_frames)
         return sorted(self._chosen)
 
     def certain(self) -> int:
-        """See `Finder`."""
         certain = min(self._first.certain(), self._second.certain())
         return min(certain, self._waiting[0]) if self._waiting else certain
 
@@ -233,6 +218,8 @@ class Peaks(Finder):
     """Frames whose content score is far above the mean of their neighbours, as in PySceneDetect's AdaptiveDetector.
 
     Args:
+        window: neighbours on each side; with 0, all frames of at least `min_content` are cuts, as in its
+            ContentDetector.
         min_content: a lower score is no cut, whatever the neighbours' scores.
     """
 
@@ -247,25 +234,8 @@ class Peaks(Finder):
         self._count += 1
         if len(self._scores) <= 2 * self._window or (score := self._scores[self._window]) < self._min_content:
             return []
-        mean = (sum(self._scores) - score) / (2 * self._window)
+        mean = (sum(self._scores) - score) / max(1, 2 * self._window)
         return [self._count - 1 - self._window] if score >= self._ratio * mean else []
 
     def certain(self) -> int:
-        """See `Finder`."""
         return max(0, self._count - self._window)
-
-
-class Above(Finder):
-    """Frames whose content score reaches a threshold, as in PySceneDetect's ContentDetector."""
-
-    def __init__(self, threshold: float) -> None:
-        self._threshold, self._count = threshold, 0
-
-    def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
-        self._count += 1
-        return [self._count - 1] if glance.content >= self._threshold else []
-
-    def certain(self) -> int:
-        """See `Finder`."""
-        return self._count

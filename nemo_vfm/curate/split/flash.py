@@ -8,6 +8,10 @@ import cv2
 from nemo_vfm.curate.split.finder import Finder, Glance
 
 _BEFORE = 3  # a flash may take a frame or two to light up, so the picture before it is sought this far back
+# A picture has come back when its distance to before is at most this part of the jump, and that of the layouts of
+# colours, 0 to 2, is at most this: another shot may be as light as the one before. Without the latter 7 of 180 cuts
+# were lost, those with a flash on them (30 generated films, 2026-11).
+_LIKENESS, _LAYOUT = 0.35, 0.8
 _STEADY = 0.1  # of a flash: where it is over, the light changes no more than this from frame to frame
 
 
@@ -20,22 +24,17 @@ class WithoutFlashes(Finder):
 
     Args:
         num_frames: how long a flash may last.
-        likeness: it has come back when its distance to before is at most this part of the jump,
-        layout: and that of the colours' layouts, 0 to 2, is at most this: another shot may be as light as the one
-            before. Without it 7 of 180 cuts were lost, those with a flash on them (30 generated films, 2026-11).
     """
 
-    def __init__(self, finder: Finder, num_frames: int, likeness: float = 0.35, layout: float = 0.8) -> None:
+    def __init__(self, finder: Finder, num_frames: int) -> None:
         assert num_frames >= 1
         self._finder, self._num_frames = finder, num_frames
-        self._likeness, self._layout = likeness, layout
         self._glances: deque[Glance] = deque()
         self._first = 0  # the number of the first remembered frame
         self._waiting: list[int] = []
         self._flash_end = 0  # cuts until here are the far edges of flashes
 
     def see(self, glance: Glance) -> list[int]:
-        """See `Finder`."""
         self._glances.append(glance)
         self._waiting += self._finder.see(glance)
         cuts = self._decide(self._first + len(self._glances) - 1 - self._num_frames)
@@ -51,7 +50,6 @@ class WithoutFlashes(Finder):
         return self._decide(self._first + len(self._glances))
 
     def certain(self) -> int:
-        """See `Finder`."""
         return min([self._finder.certain(), *self._waiting[:1]])
 
     def _decide(self, until: int) -> list[int]:
@@ -68,34 +66,32 @@ class WithoutFlashes(Finder):
         return cuts
 
     def _comes_back(self, cut: int) -> int:
-        """The frame, after the jump at `cut`, at which the picture of before is back; 0 where it is not."""
-        place = cut - self._first
-        # Where the picture after a jump is nearest to one before; 0 where none is near: all of a still shot.
+        """The frame at which the picture from before the jump at `cut` is back, or a light is out; 0 where none is."""
+        place, num_glances = cut - self._first, len(self._glances)
+        # Where the picture after a jump is nearest to one before; none where none is near: all of a still shot.
         near = []
         for before in [self._glances[at] for at in range(max(0, place - _BEFORE), place)]:
-            limit = self._likeness * _apart(before, self._glances[place])
-            for after in range(place + 1, min(place + self._num_frames + 1, len(self._glances))):
+            limit = _LIKENESS * _apart(before, self._glances[place])
+            for after in range(place + 1, min(place + self._num_frames + 1, num_glances)):
                 apart = _apart(before, self._glances[after])
-                if apart <= limit and _differ(before, self._glances[after]) <= self._layout:
+                if apart <= limit and _differ(before, self._glances[after]) <= _LAYOUT:
                     near.append((apart, after))
-        back = min(near, default=(0.0, 0))[1] or self._light_goes_out(place)
-        return self._first + back if back else 0
-
-    def _light_goes_out(self, place: int) -> int:
-        """Where a light that came on at a jump is out again; 0 where it never is, or another shot lies under it."""
+        if near:
+            return self._first + min(near)[1]
+        # Where a light that came on at the jump is out again, unless another shot lies under it.
         before, lit = self._glances[place - 1], self._glances[place]
         light = _lighter(before, lit)
-        if _differ(before, lit) > self._layout:
+        if _differ(before, lit) > _LAYOUT:
             return 0
-        for after in range(place + 1, min(place + self._num_frames, len(self._glances) - 1)):
+        for after in range(place + 1, min(place + self._num_frames, num_glances - 1)):
             picture = self._glances[after]
             steady = abs(_lighter(picture, self._glances[after + 1])) <= _STEADY * light
-            if steady and abs(_lighter(before, picture)) <= self._likeness * light:
+            if steady and abs(_lighter(before, picture)) <= _LIKENESS * light:
                 # How far the picture may move until `after`, at its speeds on both sides of the light.
-                sides = range(max(0, place - _BEFORE), place), range(after, min(after + _BEFORE, len(self._glances)))
+                sides = range(max(0, place - _BEFORE), place), range(after, min(after + _BEFORE, num_glances))
                 steps = [[_apart(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
                 way = sum(max(side, default=0.0) for side in steps) / 2 * (after - place + 1)
-                return after if _apart(before, picture) <= way else 0
+                return self._first + after if _apart(before, picture) <= way else 0
         return 0
 
 

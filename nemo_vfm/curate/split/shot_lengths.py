@@ -54,7 +54,7 @@ class Trim:
         self._first = self._count = 0  # the number of the first stored frame; frames seen
         self._waiting: list[int] = []
         self._before = 0  # the previous cut
-        self._certain = 0
+        self.certain = 0  #: no gap will begin before this frame any more
 
     def see(self, glance: Glance) -> list[Span]:
         """The gaps that have become certain with this frame."""
@@ -64,8 +64,8 @@ class Trim:
             self._glances.append(glance)
         until = self._finder.certain() - self._behind
         gaps = self._decide(until) if self._waiting else []
-        self._certain = max(0, min(until, self._waiting[0] - self._behind) if self._waiting else until)
-        while self._glances and self._first < self._certain:
+        self.certain = max(0, min(until, self._waiting[0] - self._behind) if self._waiting else until)
+        while self._glances and self._first < self.certain:
             self._glances.popleft()
             self._first += 1
         return gaps
@@ -75,30 +75,24 @@ class Trim:
         self._waiting += [cut for cut in self._finder.end() if cut < self._count]
         return self._decide(self._count)
 
-    def certain(self) -> int:
-        """No gap will begin before this frame any more."""
-        return self._certain
-
     def _decide(self, until: int) -> list[Span]:
         gaps = []
         while self._waiting and self._waiting[0] <= until:
             cut = self._waiting.pop(0)
             next_cut = self._waiting[0] if self._waiting else self._count
-            start, stop = self._extent(cut, next_cut) if self._reach else (cut, cut)
+            middle = min((cut - 1, cut), key=self._light) if self._reach else cut
+            is_dark = bool(self._reach) and self._light(middle) < _DARK
+            start = stop = cut
+            if is_dark or (self._reach and isinstance(cut, Gradual)):
+                middle = middle if is_dark else cut
+                before = range(middle, max(self._before, cut - self._reach, self._first) - 1, -1)
+                after = range(middle, min(next_cut - 1, cut + self._reach, self._count - 1) + 1)
+                sides = self._half(before), self._half(after)
+                if any(sides):
+                    start, stop = min(cut, middle - sides[0]), max(cut, middle + sides[1])
             gaps.append((max(start - self._margin, 1), min(stop + self._margin, self._count - 1)))
             self._before = cut
         return gaps
-
-    def _extent(self, cut: int, next_cut: int) -> Span:
-        middle = min((cut - 1, cut), key=self._light)
-        if self._light(middle) >= _DARK:
-            if not isinstance(cut, Gradual):
-                return cut, cut
-            middle = cut
-        before = range(middle, max(self._before, cut - self._reach, self._first) - 1, -1)
-        after = range(middle, min(next_cut - 1, cut + self._reach, self._count - 1) + 1)
-        sides = self._half(before), self._half(after)
-        return (min(cut, middle - sides[0]), max(cut, middle + sides[1])) if any(sides) else (cut, cut)
 
     def _light(self, number: int) -> float:
         return float(self._glances[number - self._first].thumbnail_D.mean())
@@ -171,19 +165,14 @@ class Pieces:
         """The spans that end at these gaps, and those that no gap before the frame `certain` can change."""
         for start, stop in gaps:
             if start > self._start:
-                yield from self._until(start)
-            self._start = max(self._start, stop)
+                yield from self._pieces(start)
+                yield self._start, start
+            self._start = max(self._start, start, stop)
         yield from self._pieces(certain)
 
     def end(self, count: int) -> Iterator[Span]:
         """The rest of a video of `count` frames."""
-        if count > self._start:
-            yield from self._until(count)
-
-    def _until(self, stop: int) -> Iterator[Span]:
-        yield from self._pieces(stop)
-        yield self._start, stop
-        self._start = stop
+        yield from self.add([(count, count)], 0)
 
     def _pieces(self, known: int) -> Iterator[Span]:
         """The first pieces of a shot that lasts at least until `known`; the last piece is held back for its tail."""
@@ -198,7 +187,7 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
     for glance in glances:
         gaps = trim.see(glance)
         count += 1
-        yield from pieces.add(gaps, trim.certain())
+        yield from pieces.add(gaps, trim.certain)
     yield from pieces.add(trim.end(), 0)
     yield from pieces.end(count)
 
@@ -232,21 +221,6 @@ class SplitsByGlances(ABC):
         )  # fmt: skip
 
 
-class _Kept(Glance):
-    """A glance that was sent from another process, without its pixels."""
-
-    __slots__ = ("_brightness",)
-
-    def __init__(self, content: float, brightness: float, thumbnail_D: np.ndarray) -> None:
-        super().__init__(content, np.empty((0, 0, 3), np.uint8))
-        self._brightness, self._thumbnail_D = brightness, thumbnail_D.astype(np.float32)
-
-    @property
-    def brightness(self) -> float:
-        """See `Glance`."""
-        return self._brightness
-
-
 def packed(glances: Sequence[Glance]) -> str:
     """The numbers of some glances that finders use, as text."""
     rows = np.zeros(len(glances), _ROW)
@@ -273,10 +247,12 @@ def in_parts(
 
 def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float, holes: Sequence[int]) -> list[Span]:
     """The spans of a video whose glances were packed in pieces."""
-    return list(in_parts(_unpacked(texts), holes, lambda part: cut_glances(part, *splitter.plan(fps))))
 
+    def glances() -> Iterator[Glance]:
+        for text in texts:
+            for content, brightness, thumbnail_D in np.frombuffer(base64.b85decode(text), _ROW):
+                glance = Glance(float(content), np.empty((0, 0, 3), np.uint8))  # its pixels stay where they were seen
+                glance.brightness, glance.thumbnail_D = float(brightness), thumbnail_D.astype(np.float32)
+                yield glance
 
-def _unpacked(texts: Iterable[str]) -> Iterator[Glance]:
-    for text in texts:
-        for content, brightness, thumbnail_D in np.frombuffer(base64.b85decode(text), _ROW):
-            yield _Kept(float(content), float(brightness), thumbnail_D)
+    return list(in_parts(glances(), holes, lambda part: cut_glances(part, *splitter.plan(fps))))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.record.stage import Splitter
-from nemo_vfm.curate.split.finder import SAMPLES, Glance, pick
+from nemo_vfm.curate.split.finder import Glance, pick
 
 _NEAR_START, _NEAR_STOP = 0.05, 0.95  # where a span is sampled, as parts of it: not at its very edges
 
@@ -36,7 +36,7 @@ class ColourLayout:
 
     def keep(self, frame: Frame) -> Frame:
         """A grid of its pixels."""
-        return pick(frame, SAMPLES)
+        return pick(frame)
 
     def embed(self, kept: Sequence[Frame]) -> NDArray[np.float32]:
         """See `FrameEmbedder`; a frame of one colour gets zeros."""
@@ -73,12 +73,22 @@ class Stitch:
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most `max_length_s` more behind than the inner splitter."""
-        memory = _Memory(self.embedder)
+        kept, first = list[Frame](), 0  # what the embedder needs of the frames since the last span
+
+        def watched() -> Iterator[Frame]:
+            for frame in frames:
+                kept.append(self.embedder.keep(frame))
+                yield frame
+
         longest = max(1, math.floor(self.max_length_s * fps + 1e-6))
         held: Span | None = None
         end_D: NDArray[np.float32] | None = None
-        for span in self.splitter.spans(memory.watch(frames), fps=fps):
-            start_D, next_end_D = memory.ends(span)
+        for span in self.splitter.spans(watched(), fps=fps):
+            last = span[1] - 1 - span[0]
+            places = [span[0] - first + round(part * last) for part in (_NEAR_START, _NEAR_STOP)]
+            start_D, next_end_D = self.embedder.embed([kept[place] for place in places])
+            del kept[: span[1] - first]
+            first = span[1]
             if held is not None and end_D is not None:
                 near = float(np.linalg.norm(start_D - end_D)) <= self.max_distance
                 if near and span[1] - held[0] <= longest:
@@ -88,26 +98,3 @@ class Stitch:
             held, end_D = span, next_end_D
         if held is not None:
             yield held
-
-
-class _Memory:
-    """What is kept of the frames since the last span."""
-
-    def __init__(self, embedder: FrameEmbedder) -> None:
-        self._embedder = embedder
-        self._kept: list[Frame] = []
-        self._first = 0
-
-    def watch(self, frames: Iterable[Frame]) -> Iterator[Frame]:
-        for frame in frames:
-            self._kept.append(self._embedder.keep(frame))
-            yield frame
-
-    def ends(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The vectors near the start and the stop of a span; what lies before its stop is forgotten."""
-        last = span[1] - 1 - span[0]
-        places = [span[0] - self._first + round(part * last) for part in (_NEAR_START, _NEAR_STOP)]
-        start_D, stop_D = self._embedder.embed([self._kept[place] for place in places])
-        del self._kept[: span[1] - self._first]
-        self._first = span[1]
-        return start_D, stop_D

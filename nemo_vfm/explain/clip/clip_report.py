@@ -6,7 +6,7 @@ import numpy as np
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import Labels
-from nemo_vfm.curate.record.stage import FACTS
+from nemo_vfm.curate.record.ledger import FACTS
 from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodings, opened_in
 from nemo_vfm.explain.clip.curation_folder import Curation
 from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts

@@ -12,7 +12,7 @@ from nemo_vfm.curate.caption.caption_types import Caption, Windows
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.output.write_outputs import clip_json
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 
 

@@ -8,7 +8,7 @@ from nemo_vfm.curate.caption.caption_types import Draft
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.conditioned import ScoreConditioned
 from nemo_vfm.curate.caption.description import Description
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 
 FACTS = {"aesthetic score": "aesthetic", "motion score": "motion.global_mean", "camera motion": "camera.motion"}

@@ -19,7 +19,7 @@ from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.endpoint_captioner import EndpointCaptioner
 from nemo_vfm.curate.output.write_outputs import clip_json
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nemo_vfm.core.sanitize import MAX_CHARS, clean
 from nemo_vfm.curate.caption.caption_writer import MAX_GIVEN_CHARS, write_captions
 from nemo_vfm.curate.output.write_outputs import write_scores, write_shards
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 
 HOSTILE = [

@@ -10,7 +10,7 @@ from nemo_vfm.curate.caption.caption_types import Draft
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.rewrite import EndpointWriter, HuggingFaceWriter, Rewriter
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from tests.support.chat_server import allowed, answer, chat_server, status
 

@@ -14,7 +14,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import ShardSet

@@ -12,7 +12,7 @@ from nemo_vfm.curate.caption import local_model
 from nemo_vfm.curate.caption.caption_types import Caption, View
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.vlm_captioner import HuggingFaceCaptioner
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.encode import encode_mp4
 from tests.support.installed import skip_without

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.decide.expression import truth
 from nemo_vfm.curate.decide.parse_expression import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS, parse
-from nemo_vfm.curate.decide.score_table import Labels, Table
+from nemo_vfm.curate.decide.score_table import Labels, Table, truth
 
 NAN = float("nan")
 TABLE = Table(

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.decide.rule import Rule, add_likeness, check_rules, decide, rules_json
+from nemo_vfm.curate.decide.rule import Rule, add_likeness, check_rules, decide
+from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.data.shards.clip_id import Clip
@@ -125,4 +126,4 @@ def test_an_expression_decides_over_several_scores_and_percentiles_are_of_what_d
     records = [record(i, i, motion=float(i), message="broken" if i == 4 else None) for i in range(5)]
     decide(records, STAGES, {"dull": Rule(keep="motion >= pct(50) and duration_s > 1")})
     assert [r.rule for r in records] == ["dull", "dull", None, None, None]
-    assert rules_json({"dull": Rule(keep="motion >= pct(50)")}, records)["dull"]["threshold"] == 1.5
+    assert Rule(keep="motion >= pct(50)").to_json(table_of(records))["threshold"] == 1.5

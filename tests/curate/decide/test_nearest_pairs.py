@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nemo_vfm.curate.decide.rule import Rule, add_likeness, decide, nearest_pairs
 from nemo_vfm.curate.decide.score_table import table_of
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept
 from nemo_vfm.data.shards.clip_id import Clip
 

@@ -33,7 +33,7 @@ MOVED = [
 
 
 def kept(rules):
-    chosen = TABLE.alive & (first_broken(TABLE, rules) < 0)
+    chosen = TABLE.alive & [broken is None for broken in first_broken(TABLE, rules)]
     return int(chosen.sum()), TABLE.microseconds[chosen].sum() / 1e6
 
 

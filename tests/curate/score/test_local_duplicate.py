@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.local_duplicate import LocalDuplicate
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import open_video

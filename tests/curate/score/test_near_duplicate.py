@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import open_video

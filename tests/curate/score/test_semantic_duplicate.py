@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.stage import ClipRecord, Comparison
+from nemo_vfm.curate.record.ledger import ClipRecord
+from nemo_vfm.curate.record.stage import Comparison
 from nemo_vfm.curate.score.local_duplicate import LocalDuplicate
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.score.semantic_duplicate import SemanticDuplicate
