@@ -28,11 +28,7 @@ class Span:
 
 
 class SpanAllocator:
-    """First fit over a sorted list of free spans; neighbours are joined when a span comes back.
-
-    Args:
-        places: how many there are.
-    """
+    """First fit over a sorted list of free spans; neighbours are joined when a span comes back."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -135,13 +131,7 @@ class PromptAttention:
 
 
 class JointAttention:
-    """New tokens of several texts, then a piece of another's prompt; the `cache` of a `TextContext`.
-
-    Args:
-        texts: of the first rows.
-        num_texts: how many these are.
-        prompt: of all other rows.
-    """
+    """New tokens of several texts in the first rows, then a piece of another's prompt; a `cache` of a `TextContext`."""
 
     def __init__(self, texts: "DecodeAttention", num_texts: int, prompt: PromptAttention) -> None:
         self._texts, self._num_texts, self._prompt = texts, num_texts, prompt

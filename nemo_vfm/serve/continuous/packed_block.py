@@ -55,10 +55,8 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         """(..., R, O) of (..., R, I); one row has the bits that it has among others.
 
-        Args:
-            x: of any leading dimensions.
-            other: in the shape of the result, for "add" and "mul".
-            after: what is done in the same operation; swish is silu.
+        `other`, in the shape of the result, is for "add" and "mul", which are done in the same operation; swish is
+        silu.
         """
         if self._total is not None:
             y = self._total(self._rows(x))
@@ -67,9 +65,10 @@ class PackedLinear(nn.Module):
         return self._rows(x, other, after)
 
     def _rows(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
-        if self._doubles_one_row and x.shape[-2] == 1:
-            return self._product(_twice(x), None if other is None else _twice(other), after)[..., :1, :]
-        return self._product(x, other, after)
+        if not self._doubles_one_row or x.shape[-2] > 1:
+            return self._product(x, other, after)
+        other = None if other is None else torch.cat([other, other], dim=-2)
+        return self._product(torch.cat([x, x], dim=-2), other, after)[..., :1, :]
 
     def _product(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         y: Tensor
@@ -80,17 +79,10 @@ class PackedLinear(nn.Module):
         return y
 
 
-def _twice(x_1I: Tensor) -> Tensor:
-    return torch.cat([x_1I, x_1I], dim=-2)
-
-
 class PackedRMSNorm(nn.Module):
     """`RMSNorm` or `RMSNorm1p` in four operations on a CPU, where torch's own takes twelve, and one on a GPU.
 
     With sqrt(mean(x^2) + eps) = sqrt(|x|^2 + D eps) / sqrt(D), the second root is a part of the weight.
-
-    Args:
-        given: its weight is copied.
     """
 
     def __init__(self, given: RMSNorm | RMSNorm1p) -> None:
@@ -136,11 +128,7 @@ def _packed(module: nn.Module) -> nn.Module | None:
 
 
 class PackedBlock(nn.Module):
-    """A `DecoderBlock`.
-
-    Args:
-        given: its weights are copied.
-    """
+    """A `DecoderBlock`, whose weights are copied."""
 
     def __init__(self, given: DecoderBlock) -> None:
         super().__init__()
@@ -164,11 +152,7 @@ class PackedBlock(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """The attention of a block, and the sum with what came in, if that is wanted.
-
-    Args:
-        given: its weights are copied.
-    """
+    """The attention of a block, and the sum with what came in, if that is wanted."""
 
     def __init__(self, given: CausalAttention) -> None:
         super().__init__()
@@ -197,11 +181,7 @@ class PackedAttention(nn.Module):
 
 
 class PackedPerceptron(nn.Module):
-    """The perceptron of a block, and the sum with what came in, if that is wanted.
-
-    Args:
-        given: its weights are copied.
-    """
+    """The perceptron of a block, and the sum with what came in, if that is wanted."""
 
     def __init__(self, given: Perceptron) -> None:
         super().__init__()
@@ -221,11 +201,7 @@ class PackedPerceptron(nn.Module):
 
 
 class PackedExperts(nn.Module):
-    """The experts of a block, and the sum with what came in, if that is wanted.
-
-    Args:
-        given: its modules are replaced.
-    """
+    """The experts of a block, and the sum with what came in, if that is wanted."""
 
     def __init__(self, given: MixtureOfExperts) -> None:
         super().__init__()

@@ -23,12 +23,7 @@ Result = TypeVar("Result")
 class LeadingPasses(ModelPasses):
     """Those of rank 0, which tells the others of each.
 
-    Args:
-        model: split.
-        room: of this rank's keys and values.
-        most_rows: see `ModelPasses`.
-        ranks: all of them.
-        on_broken: is called after an error, which has left the ranks apart; it must end the process.
+    `on_broken` is called after an error, which has left the ranks apart; it must end the process.
     """
 
     def __init__(

@@ -65,12 +65,9 @@ class RequestFields(BaseModel):
 
     @classmethod
     def read(cls, body: Mapping[str, Json], vocab: int = 0, default: GenerationSettings = GenerationSettings()) -> Self:
-        """A request of this kind.
+        """A request of this kind from JSON; tokens are below `vocab`.
 
-        Args:
-            body: JSON.
-            vocab: tokens are below it.
-            default: how tokens are chosen where it says nothing.
+        What is left out is chosen as `default` says.
         """
         if unknown := sorted(body.keys() - cls.model_fields.keys() - cls.neutral.keys()):
             name = unknown[0][:_LONGEST_SHOWN]
@@ -176,10 +173,6 @@ class SamplingFields(RequestFields):
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ApiError(400, f"min_tokens ({self.min_tokens:,}) must be at most max_tokens ({self.max_tokens:,})",
                            param="min_tokens")  # fmt: skip
-
-    def include_usage(self) -> bool:
-        """Whether a stream ends with the numbers of tokens."""
-        return self.stream_options is not None and self.stream_options.include_usage
 
     def choice(self) -> Choice:
         """OpenAI's clients send top_p 0 to mean the likeliest token, and vLLM's top_k -1 or 0 to mean every token."""

@@ -31,14 +31,7 @@ _CLIENT_GONE = 499  # nobody reads it
 def application(
     served: ServedModel, engine: EngineThread, *, most_body_bytes: int, split_thoughts: bool = False
 ) -> Starlette:
-    """The application, without the guard around it.
-
-    Args:
-        served: the model.
-        engine: runs it.
-        most_body_bytes: of a request.
-        split_thoughts: see `Chats`.
-    """
+    """The application, without the guard around it; see `Chats` for split_thoughts."""
     threads = ReadingThreads()
 
     def post(path: str, answer: _Answer) -> Route:
@@ -81,8 +74,7 @@ def application(
             *(post(path, score) for path in _SCORE_PATHS),
             Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
         ],
-        exception_handlers={ApiError: _told, ClientGone: _silent, ClientDisconnect: _silent, HTTPException: _unknown,
-                            Exception: _failed},
+        exception_handlers=dict.fromkeys((ApiError, ClientGone, ClientDisconnect, HTTPException, Exception), _told),
     )  # fmt: skip
 
 
@@ -100,21 +92,14 @@ def _described(served: ServedModel) -> dict[str, Json]:
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def _silent(request: Request, error: Exception) -> Response:
-    return Response(status_code=_CLIENT_GONE)
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    paths = "/v1/completions, /v1/chat/completions, /v1/score, /v1/models and /health"
-    return ApiError(error.status_code, f"{error.detail}; this server answers {paths}").response()
-
-
-async def _failed(request: Request, error: Exception) -> Response:
+    match error:
+        case ApiError():
+            return error.response()
+        case ClientGone() | ClientDisconnect():
+            return Response(status_code=_CLIENT_GONE)
+        case HTTPException():
+            paths = "/v1/completions, /v1/chat/completions, /v1/score, /v1/models and /health"
+            return ApiError(error.status_code, f"{error.detail}; this server answers {paths}").response()
     log.warn(f"a request to {request.url.path[:100]} has failed: {type(error).__name__}")
     return ApiError(500, "the server has failed on this request; its log says why").response()
 
