@@ -148,13 +148,14 @@ def _without_adapters(adapted: "GPT") -> "GPT":
 def _filled(model: "GPT", weights: "dict[str, torch.Tensor]", dtype: "torch.dtype") -> "GPT":
     import torch
 
-    from nemo_vfm.parallel.apply.build_model import require_same_weights
+    from nemo_vfm.parallel.checkpoint.checkpoint_reader import require_same_weights, shapes_of
 
     model = model.to_empty(device="cpu").to(dtype)
     if model.tied:
         model.head.weight = model.embedding.weight
     own = dict(model.named_parameters())
-    require_same_weights(own, {name: tensor for name, tensor in weights.items() if name in own or not model.tied})
+    given = {name: tensor for name, tensor in weights.items() if name in own or not model.tied}
+    require_same_weights(shapes_of(own), shapes_of(given))
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])

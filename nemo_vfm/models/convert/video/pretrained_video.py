@@ -22,7 +22,7 @@ from nemo_vfm.models.convert.video.transformer_folder import (
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.models.pretrained import PIPELINE, read_mapping
-from nemo_vfm.parallel.apply.build_model import load_weights_into
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
 _WORDS = "a pretrained video model"
 #: Families with a network for high noise levels, `transformer`, and one for low ones, `transformer_2`.
@@ -80,7 +80,7 @@ def load_pretrained(model: nn.Module, folder: Path) -> None:
         return
     with TransformerFolder(folder) as weights:
         weights.require_same_function(model)
-        load_weights_into(model, weights)
+        fill(model.state_dict(), weights)
 
 
 def _transformer(folder: Path) -> Path:
