@@ -28,12 +28,9 @@ _FUSED_QKV, _FUSED_GATE = "self_attn.qkv_proj", "mlp.gate_up_proj"
 
 
 def tensor_map(name: str, sizes: Sizes, fused: bool = False) -> TensorMap:
-    """Where one of GPT's parameters is in transformers.
+    """Where one of GPT's parameters, such as blocks.3.mlp.up.weight, is in transformers.
 
-    Args:
-        name: such as blocks.3.mlp.up.weight.
-        sizes: of a block.
-        fused: whether that family has fused matrices. Then gates are for reading; see `fused_gates`.
+    Where a family has `fused` matrices, maps of gates are for reading; see `fused_gates`.
     """
     module, _, kind = name.rpartition(".")
     if not module.startswith("blocks."):

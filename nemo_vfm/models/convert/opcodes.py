@@ -73,7 +73,7 @@ def tensor_place(
     kind = dtype if isinstance(dtype, torch.dtype) else storage.dtype
     if kind is None:
         raise DataError("its pickle makes a tensor without a dtype")
-    place = TensorPlace(storage, kind, _counts((offset,))[0], _counts(shape), _counts(stride))
+    place = TensorPlace(storage, kind, counts((offset,))[0], counts(shape), counts(stride))
     # Neither beyond the end, nor more numbers than there are (an axis that repeats the same ones).
     available = storage.num_bytes // kind.itemsize
     if len(place.shape) != len(place.stride):
@@ -88,12 +88,13 @@ def tensor_place(
     return place
 
 
-def _counts(values: object) -> tuple[int, ...]:
+def counts(values: object, told_by: str = "pickle") -> tuple[int, ...]:
+    """A tensor's shape, strides or place, once it is certain that they can be."""
     if not isinstance(values, tuple | list) or len(values) > _MAX_DIMS:
-        raise DataError("its pickle gives a tensor's shape as something else than a few counts")
+        raise DataError(f"its {told_by} gives a tensor's shape as something else than a few counts")
     for value in values:
         if type(value) is not int or not 0 <= value < _MAX_LENGTH:
-            raise DataError("its pickle gives a tensor a length that is not a count")
+            raise DataError(f"its {told_by} gives a tensor a length that is not a count")
     return tuple(values)
 
 

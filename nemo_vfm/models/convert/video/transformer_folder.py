@@ -56,7 +56,7 @@ def family_of(model: nn.Module) -> tuple[Family, DiT]:
     """The family of diffusers that a model is of, and the model."""
     found = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
     if found is None:
-        raise UserError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
+        raise DataError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
     assert isinstance(model, DiT)
     return found, model
 
@@ -105,8 +105,7 @@ class TransformerFolder(SourceFolder):
             implied_by = f"{self.folder.name}/config.json describes"
             self.model = without_memory(self.family.kind, self.arguments, implied_by)
             self._maps = self.family.tensors_of(self.model)
-            self._require_all_used()
-            self._require_shapes()
+            self._take()
             self._stack = stack.pop_all()
 
     def require_same_function(self, model: nn.Module) -> None:
@@ -141,14 +140,8 @@ def write_transformer(
         folder: to write.
         dtype: of the weights written; None leaves them as they are.
         file_bytes: a file has at most so many, unless one weight has more.
-
-    Raises:
-        UserError: there is something in the folder.
-        DataError: diffusers has no such network.
     """
-    family = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
-    if family is None:
-        raise DataError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
+    family, _ = family_of(model)
     config = family.config_of(model)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give the model its own folder")
