@@ -40,11 +40,7 @@ class HubFile:
         return f"{self.sha256 or self.git_sha1}.part"
 
     def verify(self, found: "Digest") -> None:
-        """Compare with a local file's digest.
-
-        Raises:
-            DataError: the size or a hash differs.
-        """
+        """Compare with a local file's digest; DataError where the size or a hash differs."""
         for what, expected, got in (("size", self.size, found.size), ("sha256", self.sha256, found.sha256),
                                     ("git hash", self.git_sha1, found.git_sha1)):  # fmt: skip
             if expected is not None and expected != got:
@@ -88,16 +84,8 @@ def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """All files of one commit."""
-
-    commit: str  #: 40 hexadecimal digits
-    files: tuple[HubFile, ...]  #: sorted by path
-
-
-def listing_of(client: HubClient, address: HubAddress) -> Listing:
-    """Resolve a revision to a commit, once, and list the files of that commit."""
+def listing_of(client: HubClient, address: HubAddress) -> tuple[str, dict[str, HubFile]]:
+    """Resolve a revision to a commit, once; the commit and its files by path, sorted."""
     target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
     answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
     commit = answer.get("sha") if isinstance(answer, dict) else None
@@ -105,9 +93,9 @@ def listing_of(client: HubClient, address: HubAddress) -> Listing:
         raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
     if is_commit(address.revision) and commit != address.revision:
         raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
-    found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
+    found = sorted(_files(client, address.model, commit), key=lambda file: file.path)
     require_names(file.path for file in found)
-    return Listing(commit, found)
+    return commit, {file.path: file for file in found}
 
 
 def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:

@@ -78,11 +78,6 @@ def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Ca
 
     Returns:
         A sentence that says what was done.
-
-    Raises:
-        UserError: the folder has other content, a pattern matches nothing, the disk is full, or access is denied.
-        DataError: a download does not match the commit, or a local file was changed.
-        HubError: all attempts failed; the next run resumes.
     """
     record = found_record(folder)
     if record is not None:
@@ -95,9 +90,8 @@ def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Ca
         if record is None:
             # The revision's commit is recorded before any download, so that a resumed run uses the same commit.
             asked = client()
-            listing = listing_of(asked, address)
-            found = {file.path: file for file in listing.files}
-            record = GetRecord(address, str(asked.access.url), listing.commit, {}, found)
+            commit, found = listing_of(asked, address)
+            record = GetRecord(address, str(asked.access.url), commit, {}, found)
             record.write(parts / RECORD)
             wanted, present = _compare(record, folder, only)
         missing = [file for path, file in wanted.items() if path not in present]
@@ -210,27 +204,24 @@ def found_record(folder: Path) -> GetRecord | None:
     """Return the record of a complete or partial earlier download; None if there was none."""
     partial = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
     for file in (folder / RECORD, *partial):
-        if file.is_file() and not file.is_symlink():
-            return _read(file)
+        if not file.is_file() or file.is_symlink():
+            continue
+        try:
+            found = read_json(file, _MOST_BYTES)
+            commit = found["commit"]
+            if found["format"] != _FORMAT or not is_commit(commit):
+                raise ValueError(commit)
+            address = hub_address(f"hf://{found['model']}@{found['revision']}")
+            record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
+                            "again") from error  # fmt: skip
+        require_names([*record.files, *record.left_out])
+        return record
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
         raise UserError(f"{folder} exists and was not created by `nemo-vfm get`; nothing in it was changed: "
                         "give another folder")  # fmt: skip
     return None
-
-
-def _read(file: Path) -> GetRecord:
-    try:
-        found = read_json(file, _MOST_BYTES)
-        commit = found["commit"]
-        if found["format"] != _FORMAT or not is_commit(commit):
-            raise ValueError(commit)
-        address = hub_address(f"hf://{found['model']}@{found['revision']}")
-        record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
-                        "again") from error  # fmt: skip
-    require_names([*record.files, *record.left_out])
-    return record
 
 
 def _files(entries: Json) -> dict[str, HubFile]:
@@ -245,9 +236,7 @@ def _entry(file: HubFile) -> dict[str, Json]:
 def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> tuple[list[HubFile], list[HubFile]]:
     """Select files by pattern or by suffix: those to download, and those excluded by their type (none with `only`).
 
-    Args:
-        files: all files of the commit.
-        only: patterns in which `*` matches anything, including `/`; without any, files are selected by suffix.
+    In a pattern `*` matches anything, including `/`.
     """
     if only:
         unmatched = [pattern for pattern in only if not any(fnmatchcase(file.path, pattern) for file in files)]
