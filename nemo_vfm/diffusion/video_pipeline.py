@@ -77,9 +77,6 @@ class TextToVideo:
 
         Returns:
             (B, T, H, W, 3), uint8, on the CPU.
-
-        Raises:
-            ValueError: an invalid frame rate, or given frames that the network does not accept.
         """
         request = VideoRequest(prompts=prompts, num_frames=num_frames, height=height, width=width, fps=fps, seed=seed,
                                repeats=repeats, given=given)  # fmt: skip
@@ -155,13 +152,9 @@ class TextToVideo:
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
         size: tuple[int, int, int], *, seed: int,
     ) -> GivenFrames | None:  # fmt: skip
-        """Encode given frames for the network; return None if it does not support them.
+        """Encode given frames for the network, with noise by seed and name; None if it does not support them.
 
-        Args:
-            clips: see `given` of `generate`.
-            names: one per video; with the seed they determine the noise on given frames.
-            size: frames, height and width of a video, in pixels.
-            seed: root of that noise.
+        See `VideoRequest` for clips and size.
         """
         clips = list(clips) if clips is not None else [None] * len(names)
         if len(clips) != len(names):
@@ -205,7 +198,7 @@ class TextToVideo:
                 difference = (mine - theirs).double().square().mean().sqrt() / theirs.double().std()
                 mse = float((shown.double() - other.double()).square().mean())
                 errors.append(CacheError(float(difference), inf if mse == 0 else 10 * log10(255**2 / mse)))
-        return GeneratedVideos(pixels, cache.num_blocks, cache.num_skipped, errors)
+        return GeneratedVideos(pixels, *cache.counts(), errors)
 
     def _sampled(
         self, model: nn.Module, texts: Texts, noise: Tensor, fps: float, given: GivenFrames | None,

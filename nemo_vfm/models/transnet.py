@@ -159,11 +159,7 @@ def predict_windows(model: TransNetV2, frames_THWC: Tensor, numbers: Sequence[Se
 
 
 def load_transnet(path: Path) -> TransNetV2:
-    """The network with weights from a safetensors file, or from the folder that `nemo-vfm convert` made.
-
-    Raises:
-        UserError: there is no such file, or it holds other weights.
-    """
+    """The network with weights from a safetensors file, or from the folder that `nemo-vfm convert` made."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -81,14 +81,7 @@ def require_pairs(name: str, found: Mapping[str, Matrices]) -> None:
 def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[str, Matrices]:
     """Extract an adapter's matrices from a model, by linear.
 
-    Args:
-        model: the adapted model.
-        adapter: name of the adapter in the model.
-        our_names: use this package's names, with a suffix for the projection of a fused linear; else those of diffusers
-            or transformers.
-
-    Raises:
-        DataError: a linear has no name of its own there.
+    With `our_names`, projections of a fused linear have a suffix; else names are those of diffusers or transformers.
     """
     found: dict[str, Matrices] = {}
     maps = _maps(model, our_names=our_names)

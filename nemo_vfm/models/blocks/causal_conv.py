@@ -25,14 +25,7 @@ class Past:
 
     def __init__(self) -> None:
         self.has_started = False  #: whether the first piece has gone through
-        self._frames: dict[nn.Module, Tensor] = {}
-
-    def before(self, layer: nn.Module, x_BTHWC: Tensor, num: int) -> Tensor:
-        """x behind the `num` frames that this layer saw before it."""
-        earlier = self._frames.get(layer)
-        whole = _still(x_BTHWC, num) if earlier is None else torch.cat([earlier, x_BTHWC], dim=1)
-        self._frames[layer] = whole[:, whole.shape[1] - num :].clone()  # a view would keep the whole piece
-        return whole
+        self.frames: dict[nn.Module, Tensor] = {}  #: the last ones that a layer saw
 
 
 def _still(x_BTHWC: Tensor, num: int) -> Tensor:
@@ -40,8 +33,12 @@ def _still(x_BTHWC: Tensor, num: int) -> Tensor:
 
 
 def behind(past: Past | None, layer: nn.Module, x_BTHWC: Tensor, num: int) -> Tensor:
-    """x with the `num` frames before it; without a past the video is whole, and its first frame stands still there."""
-    return _still(x_BTHWC, num) if past is None else past.before(layer, x_BTHWC, num)
+    """x with the `num` frames that this layer saw before it; before the video its first frame stands still."""
+    earlier = None if past is None else past.frames.get(layer)
+    whole = _still(x_BTHWC, num) if earlier is None else torch.cat([earlier, x_BTHWC], dim=1)
+    if past is not None:
+        past.frames[layer] = whole[:, whole.shape[1] - num :].clone()  # a view would keep the whole piece
+    return whole
 
 
 def begins(past: Past | None) -> bool:
