@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -25,7 +26,7 @@ from nemo_vfm.models.convert.opcodes import LeftOut, TensorPlace
 from nemo_vfm.models.convert.tensor_source import StoredTensor, kind_of, mapped_tensors
 from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 from nemo_vfm.models.convert.weight_files import open_safetensors
-from nemo_vfm.models.convert.weights import by_name, is_stream, plain, unread, walk, weights
+from nemo_vfm.models.convert.weights import by_name, is_stream, walk, weights
 
 Format = Literal["nemo", "torch", "safetensors", "distcp"]
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
@@ -52,11 +53,11 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
 
     `key` is where the weights are, where that is not clear. With `leave_out`, code beside the weights is no error.
     """
-    found = format_of(path)
-    if found == "safetensors":
+    form = format_of(path)
+    if form == "safetensors":
         raise DataError("this is already safetensors, but its names are not those of a Wan or Cosmos, whose own files "
                         "are converted; for an adapter, add --adapter ours --base DIR")  # fmt: skip
-    if found == "nemo":
+    if form == "nemo":
         if key is not None or leave_out:
             raise UserError("a .nemo archive has its weights in one place and nothing to leave out")
         return read_nemo(path)
@@ -64,9 +65,14 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
         opened = open_torch_zip(Window(file, 0, path.stat().st_size), leave_out=leave_out)
         places = weights(opened.content, key)
         tensors = opened.tensors(places)
-        streams = [name for name, value in walk(opened.content) if is_stream(name, value)]
-        others = (*unread(opened.content, places), *streams, *opened.left_out)
-    return Foreign("torch", tensors, None, plain(opened.content), others)
+    found, taken = list(walk(opened.content)), {id(place) for place in places.values()}
+    # Keys below which there are other tensors, such as the optimizer's.
+    unread = dict.fromkeys(name.partition(".")[0] for name, value in found
+                           if isinstance(value, TensorPlace) and id(value) not in taken)  # fmt: skip
+    streams = [name for name, value in found if is_stream(name, value)]
+    values = {name: value for name, value in found
+              if type(value) in (str, int, bool) or (type(value) is float and isfinite(value))}  # fmt: skip
+    return Foreign("torch", tensors, None, values, (*unread, *streams, *opened.left_out))
 
 
 @dataclass(frozen=True, slots=True)

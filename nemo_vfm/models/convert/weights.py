@@ -1,10 +1,8 @@
-"""Finds the weights by name in what a foreign file holds, and keeps other plain values as JSON."""
+"""Finds the weights by name in what a foreign file holds."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.opcodes import Opaque, TensorPlace
 
 _MAX_DEPTH = 32
@@ -86,16 +84,3 @@ def walk(
             yield from walk(value, f"{path}.{index}", depth + 1, count)
     else:
         yield path, content
-
-
-def unread(content: object, places: Mapping[str, TensorPlace]) -> tuple[str, ...]:
-    """Keys of the file below which there are tensors that are not among `places`, such as the optimizer's."""
-    taken = {id(place) for place in places.values()}
-    left = (path for path, value in walk(content) if isinstance(value, TensorPlace) and id(value) not in taken)
-    return tuple(dict.fromkeys(path.partition(".")[0] for path in left))
-
-
-def plain(content: object) -> dict[str, Json]:
-    """Texts and finite numbers of the file by dotted name: step, epoch, hyperparameters."""
-    found = {path: value for path, value in walk(content) if type(value) in (str, int, float, bool)}
-    return {path: value for path, value in found.items() if type(value) is not float or isfinite(value)}

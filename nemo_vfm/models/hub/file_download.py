@@ -14,7 +14,7 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.retry import RetryableError
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.models.hub.hub_client import HubClient, HubResponse
-from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of
+from nemo_vfm.models.hub.hub_file import HubFile
 from nemo_vfm.models.hub.hub_names import path_in
 
 _BLOCK = 1 << 20
@@ -33,8 +33,8 @@ class FileDownloader:
     def __init__(self, client: HubClient, commit: str, parts: Path, advance: Callable[[int], None]) -> None:
         self._client, self._commit, self._parts, self._advance = client, commit, parts, advance
 
-    def download(self, file: HubFile, target: str, folder: Path) -> Digest:
-        """Download a file into a folder; its size and hashes.
+    def download(self, file: HubFile, target: str, folder: Path) -> HubFile:
+        """Download a file into a folder; the same with its sha256.
 
         DataError where the bytes do not match the commit; they are deleted. After a HubError the partial file is kept.
         """
@@ -50,9 +50,8 @@ class FileDownloader:
                     failures = 0 if _size(part) - largest >= _PROGRESS_BYTES else failures
                     self._client.pause(failures, error, file.path)
                     failures, largest, in_pieces = failures + 1, max(largest, _size(part)), True
-            found = digest_of(part)
             try:
-                file.verify(found)
+                found = file.verified(part)
                 break
             except DataError as error:
                 self._drop(part)

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 from urllib.parse import quote
@@ -39,32 +39,19 @@ class HubFile:
         """Name of the partial file; it depends on the content."""
         return f"{self.sha256 or self.git_sha1}.part"
 
-    def verify(self, found: "Digest") -> None:
-        """Compare with a local file's digest; DataError where the size or a hash differs."""
-        for what, expected, got in (("size", self.size, found.size), ("sha256", self.sha256, found.sha256),
-                                    ("git hash", self.git_sha1, found.git_sha1)):  # fmt: skip
+    def verified(self, where: Path) -> "HubFile":
+        """The same with its sha256, if a local file is it; DataError where the size or a hash differs."""
+        with opened(where) as file:
+            size = os.fstat(file.fileno()).st_size
+            sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+            while block := file.read(_BLOCK):
+                sha256.update(block)
+                sha1.update(block)
+        for what, expected, got in (("size", self.size, size), ("sha256", self.sha256, sha256.hexdigest()),
+                                    ("git hash", self.git_sha1, sha1.hexdigest())):  # fmt: skip
             if expected is not None and expected != got:
                 raise DataError(f"{self.path}: {what} is {got}, but the commit lists {expected}")
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Size and hashes of a local file."""
-
-    size: int  #: in bytes
-    sha256: str  #: in hexadecimal
-    git_sha1: str  #: see `HubFile`
-
-
-def digest_of(path: Path) -> Digest:
-    """Compute a file's digest in one pass."""
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        while block := file.read(_BLOCK):
-            sha256.update(block)
-            sha1.update(block)
-    return Digest(size, sha256.hexdigest(), sha1.hexdigest())
+        return replace(self, sha256=sha256.hexdigest())
 
 
 def recorded_file(path: str, entry: Json) -> HubFile:

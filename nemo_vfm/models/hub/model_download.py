@@ -23,7 +23,7 @@ from nemo_vfm.core.storage.files import is_full, read_json, sync, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
 from nemo_vfm.models.hub.hub_client import HubClient
-from nemo_vfm.models.hub.hub_file import HubFile, digest_of, listing_of, recorded_file
+from nemo_vfm.models.hub.hub_file import HubFile, listing_of, recorded_file
 from nemo_vfm.models.hub.hub_names import (
     RECORD,
     UNFINISHED,
@@ -119,14 +119,12 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
     present = {}
     with _bytes_bar("verify", list(existing), 0) as advance:
         for file, where in existing.items():
-            found = digest_of(where)
             try:
-                file.verify(found)
+                present[file.path] = file.verified(where)
             except DataError as error:
                 raise DataError(f"{error}; {where} was changed locally: remove it to download it again, or give "
                                 "another folder") from None  # fmt: skip
             advance(file.size)
-            present[file.path] = replace(file, sha256=found.sha256)
     return wanted, present
 
 
@@ -149,8 +147,7 @@ def _download(
             downloader = FileDownloader(client(), record.commit, parts, advance)
             for file in files:
                 target = f"/{record.address.model}/resolve/{record.commit}/{quote(file.path)}"
-                found = downloader.download(file, target, folder)
-                done[file.path] = replace(file, sha256=found.sha256)
+                done[file.path] = downloader.download(file, target, folder)
     except OSError as error:
         if is_full(error):
             raise UserError(

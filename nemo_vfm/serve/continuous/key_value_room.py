@@ -31,7 +31,6 @@ class SpanAllocator:
     """First fit over a sorted list of free spans; neighbours are joined when a span comes back."""
 
     def __init__(self, places: int) -> None:
-        self.places = places
         self._free = [Span(0, places)]
 
     @property
@@ -80,11 +79,7 @@ class KeyValueRoom:
         shape = (model.depth, 2, sizes.groups // tensor, places, sizes.head_dim)
         self.pool = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self.spans = SpanAllocator(places)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all texts that fit."""
-        return self.spans.places
+        self.num_tokens = places  #: of all texts that fit
 
 
 def bytes_per_token(model: GPT) -> int:

@@ -49,12 +49,8 @@ class ModelPasses:
         self._near = None if near is None else RotaryTable(near, near.rotated(model.sizes.head_dim), self._device)
         pack_modules(model)
         self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
+        self.most_rows = self.row_counts[-1]  #: texts of one `decode`
         self._joint_rows = joint_rows(self._probed, self.row_counts, min(most_joint_rows, room.num_tokens))
-
-    @property
-    def most_rows(self) -> int:
-        """Texts of one `decode`."""
-        return self.row_counts[-1]
 
     @torch.inference_mode()
     def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:

@@ -43,11 +43,12 @@ def application(
         return Route(path, endpoint, methods=["POST"])
 
     async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_described(served)]})
-
-    async def model(request: Request) -> Response:
-        _require_model({"model": request.path_params["name"]}, served)
-        return JSONResponse(_described(served))
+        model = {"id": served.name, "object": "model", "created": 0, "owned_by": "nemo_vfm",
+                 "max_model_len": served.context}  # fmt: skip
+        if (name := request.path_params.get("name")) is None:
+            return JSONResponse({"object": "list", "data": [model]})
+        _require_model({"model": name}, served)
+        return JSONResponse(model)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "texts": engine.num_live(), "free_tokens": engine.free_tokens()})
@@ -72,7 +73,7 @@ def application(
         routes=[
             post("/v1/completions", completion), post("/v1/chat/completions", chat),
             *(post(path, score) for path in _SCORE_PATHS),
-            Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
+            Route("/v1/models", models), Route("/v1/models/{name:path}", models), Route("/health", health),
         ],
         exception_handlers=dict.fromkeys((ApiError, ClientGone, ClientDisconnect, HTTPException, Exception), _told),
     )  # fmt: skip
@@ -84,11 +85,6 @@ def _require_model(body: dict[str, Json], served: ServedModel) -> None:
         raise ApiError(400, f"model must be a text; this server has {served.name}", param="model")
     if name != served.name:
         raise ApiError(404, f"there is no model {name[:100]} here; this server has {served.name}", param="model")
-
-
-def _described(served: ServedModel) -> dict[str, Json]:
-    return {"id": served.name, "object": "model", "created": 0, "owned_by": "nemo_vfm",
-            "max_model_len": served.context}  # fmt: skip
 
 
 async def _told(request: Request, error: Exception) -> Response:
