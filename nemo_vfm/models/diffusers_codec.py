@@ -19,7 +19,6 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.codec import latent_sides
-from nemo_vfm.models.convert.language.config_keys import whole
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of, read_mapping
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
@@ -110,7 +109,7 @@ class DiffusersCodec:
         if kind not in KINDS:
             told = f"is of the class {kind[:60]}" if kind else "names no class of diffusers"
             raise DataError(f"{self._where().name}/config.json {told}; supported are {', '.join(KINDS)}")
-        channels, time, space = (whole(config, key, 1 << 16) for key in KINDS[kind])
+        channels, time, space = (_count(config, key) for key in KINDS[kind])
         mean, std = _numbers(config, "latents_mean", channels), _numbers(config, "latents_std", channels)
         if len(mean) != len(std) or not all(std):
             raise DataError(f"{self._where().name}/config.json has {len(mean)} latents_mean and {len(std)} "
@@ -187,6 +186,13 @@ class DiffusersCodec:
                 tile_sample_stride_width=self.tile - self.tile // 4,
             )  # fmt: skip
         return model.eval().requires_grad_(False)
+
+
+def _count(config: dict[str, Json], key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int or not 1 <= value <= 1 << 16:
+        raise DataError(f"config.json says {key}: {str(value)[:40]}; it must be a whole number from 1 to 65,536")
+    return value
 
 
 def _numbers(config: dict[str, Json], key: str, channels: int) -> tuple[float, ...]:

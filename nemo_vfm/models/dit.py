@@ -499,6 +499,8 @@ class DiT(nn.Module):
         video = 2.0 * tokens * d  # of a linear from width 1 to width D, over all video tokens
         text_kv = 2.0 * batch * text_tokens * self.context_dim * 2 * d
         text = self.text_dim if self.text_embedding is not None else 0
+        projections = [] if self.text_projection is None else self.text_projection.modules()
+        projected = sum(one.in_features * one.out_features for one in projections if isinstance(one, nn.Linear))
         levels = math.prod(inputs.get("noise_B", (batch,)))
         patches_dim = self.patch_embedding.proj.in_features + self.out.out_features
         positions = 0.0
@@ -512,7 +514,7 @@ class DiT(nn.Module):
                 2.0 * d * (levels * self._conditioning_columns() + batch * text),
                 "conditioning and modulation",
             ),
-            *self._projected_text(batch * text_tokens),
+            *([Op("linear", 2.0 * batch * text_tokens * projected, "text projection")] if projected else []),
             *_sum_by_name(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
@@ -525,11 +527,6 @@ class DiT(nn.Module):
             Op("linear", self.depth * video * 4 * self.width, "self-attention projections"),
             Op("attention", self.depth * 2 * video * math.prod(grid), "self-attention"),
         ]
-
-    def _projected_text(self, tokens: int) -> list[Op]:
-        if self.text_projection is None:
-            return []
-        return [Op("linear", 2.0 * tokens * self.text_dim * self.context_dim, "text projection")]
 
     def _conditioning_columns(self) -> int:
         """Output columns of the linears applied to a noise level's vector."""

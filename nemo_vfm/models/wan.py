@@ -127,9 +127,6 @@ class Wan(DiT):
             Op("attention", video * features, "cross-attention to the image"),
         ]
 
-    def _projected_text(self, tokens: int) -> list[Op]:
-        return [Op("linear", 2.0 * tokens * (self.text_dim + self.width) * self.width, "text projection")]
-
     def _conditioning_columns(self) -> int:
         return 2 * self.num_frequencies + self.width + 6 * self.width
 

@@ -224,7 +224,7 @@ class Middle:
             looking.append(FrameAttention(width=self.width, heads=self.heads))
         if self.attention == "space_time":
             looking.append(PastAttention(width=self.width, heads=self.heads, window=self.window))
-        first, *others = _blocks(self.width, self.blocks)
+        first, *others = (ResidualBlock(width=self.width) for _ in range(self.blocks))
         return nn.ModuleList([first, *looking, *others])
 
 
@@ -233,7 +233,9 @@ class Level(nn.Module):
 
     def __init__(self, width: int, blocks: int, *, up: Up | None = None, down: Down | None = None) -> None:
         super().__init__()
-        self.up, self.blocks, self.down = up, nn.ModuleList(_blocks(width, blocks)), down
+        self.up = up
+        self.blocks = nn.ModuleList(ResidualBlock(width=width) for _ in range(blocks))
+        self.down = down
 
     def forward(self, x_BTHWC: Tensor, past: Past | None = None) -> Tensor:
         """(B, T', H', W', C')."""
@@ -291,10 +293,6 @@ class Decoder(nn.Module):
             x = level(x, past)
         bands: Tensor = self.leave(x, past)
         return bands
-
-
-def _blocks(width: int, count: int) -> list[ResidualBlock]:
-    return [ResidualBlock(width=width) for _ in range(count)]
 
 
 def _through(layers: nn.Module, x: Tensor, past: Past | None) -> Tensor:

@@ -8,7 +8,7 @@ tokens of one text, L tokens of one text so far, E head dimension.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.layers.parallel_attention import in_window
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Places `start` to `start + length` of a room."""
 
     start: int  #: the first place
