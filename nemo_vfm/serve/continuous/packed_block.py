@@ -20,7 +20,7 @@ from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.layers import RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.decoder import CausalAttention, DecoderBlock, TextContext
-from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, MixtureOfExperts, Perceptron
+from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, Perceptron
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 
@@ -136,15 +136,21 @@ class PackedBlock(nn.Module):
         self._attention_post_norm = None if given.attention_post_norm is None else _norm(given.attention_post_norm)
         self._mlp_post_norm = None if given.mlp_post_norm is None else _norm(given.mlp_post_norm)
         self._attention = PackedAttention(given.attention)
-        assert given.mlp is not None or given.experts is not None, "a block has a perceptron or experts"
-        self._mlp = PackedExperts(given.experts) if given.mlp is None else PackedPerceptron(given.mlp)  # type: ignore[arg-type]
+        self._mlp: nn.Module
+        if given.mlp is not None:
+            self._mlp = PackedPerceptron(given.mlp)
+        else:
+            assert given.experts is not None, "a block has a perceptron or experts"
+            pack_modules(given.experts)
+            self._mlp = given.experts
 
     def forward(self, x_1RD: Tensor, reading: TextContext) -> Tensor:
         """(1, R, D)."""
         y: Tensor
         if self._attention_post_norm is None or self._mlp_post_norm is None:
             x_1RD = self._attention(self._attention_norm(x_1RD), reading, x_1RD)
-            y = self._mlp(self._mlp_norm(x_1RD), x_1RD)
+            normed = self._mlp_norm(x_1RD)
+            y = self._mlp(normed, x_1RD) if isinstance(self._mlp, PackedPerceptron) else x_1RD + self._mlp(normed)
             return y
         x_1RD = x_1RD + self._attention_post_norm(self._attention(self._attention_norm(x_1RD), reading))
         y = x_1RD + self._mlp_post_norm(self._mlp(self._mlp_norm(x_1RD)))
@@ -198,20 +204,6 @@ class PackedPerceptron(nn.Module):
         else:
             hidden = self._up(x_1RD, self._activation(self._gate(x_1RD)), "mul")
         return _added(self._down, hidden, before_1RD)
-
-
-class PackedExperts(nn.Module):
-    """The experts of a block, and the sum with what came in, if that is wanted."""
-
-    def __init__(self, given: MixtureOfExperts) -> None:
-        super().__init__()
-        pack_modules(given)
-        self._experts = given
-
-    def forward(self, x_1RD: Tensor, before_1RD: Tensor | None = None) -> Tensor:
-        """(1, R, D)."""
-        y: Tensor = self._experts(x_1RD)
-        return y if before_1RD is None else before_1RD + y
 
 
 def _added(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:

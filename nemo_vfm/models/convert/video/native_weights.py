@@ -127,12 +127,7 @@ def write_native(
 ) -> Path:  # fmt: skip
     """Write a Cosmos under NVIDIA's names, or a Wan under its own, as one file of safetensors; its path.
 
-    Args:
-        model: says what it is; its own weights are not asked for, and may be on the meta device.
-        weights: by our names; each is asked for once.
-        folder: to write into.
-        dtype: of the weights written; None leaves them as they are.
-        comfyui: with the prefix that ComfyUI has for a Wan. A Cosmos it reads under NVIDIA's names.
+    See `write_gpt` for the arguments. ComfyUI has a prefix for a Wan; a Cosmos it reads under NVIDIA's names.
     """
     if isinstance(model, Wan):
         wan_family.config_of(model)

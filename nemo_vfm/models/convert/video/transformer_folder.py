@@ -132,15 +132,7 @@ def write_transformer(
     model: DiT, weights: Mapping[str, Tensor], folder: Path, *, dtype: torch.dtype | None = None,
     file_bytes: int = _FILE_BYTES,
 ) -> None:  # fmt: skip
-    """Write the transformer's folder as diffusers loads it; it must not be there, or be empty.
-
-    Args:
-        model: says what it is; its own weights are not asked for, and may be on the meta device.
-        weights: by our names; each is asked for once.
-        folder: to write.
-        dtype: of the weights written; None leaves them as they are.
-        file_bytes: a file has at most so many, unless one weight has more.
-    """
+    """Write the transformer's folder as diffusers loads it; see `write_gpt` for the arguments."""
     family, _ = family_of(model)
     config = family.config_of(model)
     if folder.exists() and any(folder.iterdir()):
