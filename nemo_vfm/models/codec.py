@@ -188,12 +188,12 @@ def latent_sides(
     """
     if num_frames < 1 or (num_frames - 1) % time:
         below = max(num_frames - 1, 0) // time * time + 1
-        raise ValueError(f"{num_frames} frames do not fit {what}: it takes 1 + k * {time} frames, such as {below} or "
+        raise ValueError(f"{num_frames} frames do not fit {what}: it takes 1 + k * {time} frames; use {below} or "
                          f"{below + time}")  # fmt: skip
     for name, size in (("height", height), ("width", width)):
         if size < 1 or size % space:
             below = max(size // space, 1) * space
-            raise ValueError(f"{name} {size} does not fit {what}: it takes multiples of {space}, such as {below} or "
+            raise ValueError(f"{name} {size} does not fit {what}: it takes multiples of {space}; use {below} or "
                              f"{below + space}")  # fmt: skip
     return 1 + (num_frames - 1) // time, height // space, width // space
 
