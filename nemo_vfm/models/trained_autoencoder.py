@@ -100,11 +100,25 @@ class TrainedAutoencoder:
             self._chosen = chosen, self.weights or ("ema" if averaged else "model")
         return self._chosen
 
+    @torch.inference_mode(False)
     def _loaded(self, device: torch.device) -> CausalAutoencoder:
         with _LOCK:
             key = self.fingerprint()
-            if key not in _LOADED:
-                _LOADED[key] = self._load()
+            if key in _LOADED:
+                return _LOADED[key].to(device)
+            chosen, group = self._found()
+            model = build_model(self.model, seed=0)
+            assert isinstance(model, CausalAutoencoder)
+            try:
+                fill(model.state_dict(), load_weights(chosen, group))
+            except CorruptCheckpoint as error:
+                raise UserError(f"The weights of {chosen} are not of this autoencoder: {error}") from error
+            if not int(model.latent_count):
+                raise UserError(
+                    f"The latents of {chosen} were never measured, so their scale is not known; add the callback "
+                    "nemo_vfm.train.reconstruct.latent_statistics.MeasureLatents to its training"
+                )
+            _LOADED[key] = model.eval().requires_grad_(False)
             return _LOADED[key].to(device)
 
     def offload(self) -> None:
@@ -115,22 +129,6 @@ class TrainedAutoencoder:
     def held_weights(self) -> HeldWeights:
         count = sum(parameter.numel() for parameter in self._shape().parameters())
         return HeldWeights(f"autoencoder {self.trained}", 4 * count)
-
-    @torch.inference_mode(False)
-    def _load(self) -> CausalAutoencoder:
-        chosen, group = self._found()
-        model = build_model(self.model, seed=0)
-        assert isinstance(model, CausalAutoencoder)
-        try:
-            fill(model.state_dict(), load_weights(chosen, group))
-        except CorruptCheckpoint as error:
-            raise UserError(f"The weights of {chosen} are not of this autoencoder: {error}") from error
-        if not int(model.latent_count):
-            raise UserError(
-                f"The latents of {chosen} were never measured, so their scale is not known; add the callback "
-                "nemo_vfm.train.reconstruct.latent_statistics.MeasureLatents to its training"
-            )
-        return model.eval().requires_grad_(False)
 
 
 def in_pieces(apply: Continue, x_BCTHW: Tensor, *, first: int, step: int, count: int | None) -> Tensor:

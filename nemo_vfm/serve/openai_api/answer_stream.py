@@ -205,10 +205,8 @@ class ChoicesResponse(Response):
 
     async def _body(self) -> dict[str, Json]:
         choices = sorted([one async for one in self._choices()], key=lambda one: one["index"])
-        return {**self._head, "choices": choices, "usage": self._usage()}
-
-    def _usage(self) -> Json:
-        return usage(self._plan.num_prompt, sum(self._counts.values()))
+        tokens = usage(self._plan.num_prompt, sum(self._counts.values()))
+        return {**self._head, "choices": choices, "usage": tokens}
 
     async def _send_events(self, send: Send) -> None:
         async def event(text: str) -> None:
@@ -222,7 +220,8 @@ class ChoicesResponse(Response):
                 await event(json.dumps({**self._head, "choices": [choice]}, ensure_ascii=False))
             options = self._plan.fields.stream_options
             if options is not None and options.include_usage:
-                await event(json.dumps({**self._head, "choices": [], "usage": self._usage()}, ensure_ascii=False))
+                tokens = usage(self._plan.num_prompt, sum(self._counts.values()))
+                await event(json.dumps({**self._head, "choices": [], "usage": tokens}, ensure_ascii=False))
             await event("[DONE]")
         except ApiError as error:  # the status has been sent: clients look for an error among the events, too
             await event(json.dumps(error.body()))
