@@ -297,25 +297,24 @@ class DiT(nn.Module):
         self.text_projection: nn.Module | None = TextProjection(text_dim, text_projection) if text_projection else None
         self.blocks = nn.ModuleList(self.block() for _ in range(depth))
         self.norm = LayerNorm()
-        self.modulation = self.last_modulation()
+        self.modulation: nn.Module = (
+            Modulation(width=width, num_chunks=2)
+            if modulation_rank is None
+            else LowRankModulation(width=width, rank=modulation_rank, parts=1, chunks_each=2)
+        )
         self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2], bias=bias)
         self.uncertainty = NoiseUncertainty() if uncertainty else None
         self.add_modules()
         draw_weights(self, self.initial_weight, torch.initial_seed())
 
     def add_modules(self) -> None:
-        """Add a subclass's own modules, before all weights are initialised."""
+        """Add a subclass's own modules, or replace some, before all weights are initialised."""
 
     def block(self) -> nn.Module:
         return Block(
             width=self.width, heads=self.heads, text_dim=self.context_dim, mlp_hidden=self.mlp_hidden,
             modulation_rank=self.modulation_rank, gelu=self.gelu, norm_eps=self.qk_norm_eps,
         )  # fmt: skip
-
-    def last_modulation(self) -> nn.Module:
-        if self.modulation_rank is None:
-            return Modulation(width=self.width, num_chunks=2)
-        return LowRankModulation(width=self.width, rank=self.modulation_rank, parts=1, chunks_each=2)
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
         """The first value of one parameter: zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16).

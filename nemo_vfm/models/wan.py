@@ -66,11 +66,9 @@ class Wan(DiT):
     def block(self) -> nn.Module:
         return WanBlock(width=self.width, heads=self.heads, mlp_hidden=self.mlp_hidden, image=bool(self.image_dim))
 
-    def last_modulation(self) -> nn.Module:
-        return TableModulation(width=self.width, rows=2, vectors=LAST)
-
     def add_modules(self) -> None:
-        """Add the embeddings that a DiT does not have."""
+        """Add the embeddings that a DiT does not have, and modulate by tables."""
+        self.modulation = TableModulation(width=self.width, rows=2, vectors=LAST)
         self.noise_embedding = NoiseEmbedding(
             width=self.width, num_frequencies=self.num_frequencies, scale=self.noise_scale
         )
