@@ -18,7 +18,7 @@ from nemo_vfm.core.types.encoders import Codec, Offloadable, TextEncoder
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
 from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
-from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser, Texts
+from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser
 from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
@@ -177,14 +177,14 @@ class TextToVideo:
         noise = _noise(tuple(each[0].latents_BCTHW.shape[1:]), seed, [("given", *name) for name in names])
         return replace(batch_of(each), noise_BCTHW=noise)
 
-    def _encode_texts(self, prompts: Sequence[str], device: torch.device) -> Texts:
+    def _encode_texts(self, prompts: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor]:
         # A single call, so that an encoder that pads to the longest text pads the negative prompt equally.
         texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
         text_BLD, mask_BL = (one.to(device) for one in self.text_encoder.encode(texts))
         if not self.guidance.acts():
-            return Texts(text_BLD, mask_BL)
+            return text_BLD, mask_BL
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
-        return Texts(text_BLD[rows], mask_BL[rows])
+        return text_BLD[rows], mask_BL[rows]
 
     def _decoded(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
         """Pixels, and the figures of the step cache, whose error is measured against the `exact` latents."""
@@ -201,7 +201,7 @@ class TextToVideo:
         return GeneratedVideos(pixels, *cache.counts(), errors)
 
     def _sampled(
-        self, model: nn.Module, texts: Texts, noise: Tensor, fps: float, given: GivenFrames | None,
+        self, model: nn.Module, texts: tuple[Tensor, Tensor], noise: Tensor, fps: float, given: GivenFrames | None,
         ranks: SamplingRanks, cache: CachedSteps | None,
     ) -> Tensor:  # fmt: skip
         steps, size, conditioning = self.sampler.num_steps(), tuple(noise.shape[2:]), self.frame_conditioning
@@ -211,7 +211,7 @@ class TextToVideo:
             sigmas = schedule.sigmas(steps, size)
             noise = noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0]))
         denoiser = GuidedDenoiser(
-            model, self.objective, self.guidance, texts, fps, conditioning, given, ranks, cache
+            model, self.objective, self.guidance, *texts, fps, conditioning, given, ranks, cache
         )  # fmt: skip
         result = self.sampler.draw(denoiser, noise, sigmas)
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
