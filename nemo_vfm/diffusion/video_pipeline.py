@@ -99,10 +99,6 @@ class TextToVideo:
 
         Returns:
             The videos; None on a rank that decodes none.
-
-        Raises:
-            UserError: a size that codec or network does not take.
-            ValueError: given frames that the network does not accept.
         """
         ranks, names = ranks or SamplingRanks(), request.names()
         device = device or next(model.parameters()).device

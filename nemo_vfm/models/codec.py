@@ -129,9 +129,6 @@ class WaveletCodec:
 
         C' = 3 x 4^(levels_space - left_out) x 2^levels_time, T' = 1 + (T - 1) / 2^levels_time, and height and width
         are divided by 2^levels_space.
-
-        Raises:
-            ValueError: the size does not fit; the text says which sizes do.
         """
         side, frames = 2**self.levels_space, 2**self.levels_time
         what = f"a codec with levels_time {self.levels_time} and levels_space {self.levels_space}"

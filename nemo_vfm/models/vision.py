@@ -35,10 +35,6 @@ class ImageEncoder(nn.Module):
 
     Args:
         folder: with config.json, preprocessor_config.json and model.safetensors (or its index and parts).
-
-    Raises:
-        UserError: the folder lacks a file, or holds another kind of model.
-        DataError: its weights are not exactly those of the model in config.json.
     """
 
     def __init__(self, *, folder: Path) -> None:

@@ -182,10 +182,6 @@ class DcpFolder:
 
     Args:
         folder: with `.metadata` and `.distcp` files.
-
-    Raises:
-        UserError: there is no index.
-        DataError: the index names code or does not fit the files.
     """
 
     def __init__(self, folder: Path) -> None:

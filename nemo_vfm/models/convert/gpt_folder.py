@@ -54,10 +54,6 @@ def gpt_of_folder(*, folder: Path) -> GPT:
 
     Args:
         folder: config.json and safetensors of a language model.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, or of another architecture.
     """
     found = checked_folder(local(folder, "the folder of a language model"))
     try:

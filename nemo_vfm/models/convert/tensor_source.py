@@ -40,11 +40,7 @@ def mapped_tensors(file: tensor_file.MappedFile) -> dict[str, StoredTensor]:
 
 
 class Unread(Mapping[str, Tensor]):
-    """Tensors by name, each read when it is asked for.
-
-    Raises:
-        DataError: safetensors has no such dtype.
-    """
+    """Tensors by name, each read when it is asked for."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
         self._tensors = tensors

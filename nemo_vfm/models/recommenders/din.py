@@ -119,11 +119,7 @@ class LocalActivation(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm1d(size, eps=1e-8, affine=False) for size in dice)
 
     def forward(self, history: Jagged, candidate_RD: Tensor) -> Tensor:
-        """The weighted sum of each row's items, (R, D); zeros for a row without items.
-
-        Raises:
-            UserError: Dice is trained on several ranks, each of which would have statistics of its own.
-        """
+        """The weighted sum of each row's items, (R, D); zeros for a row without items."""
         items_ND = history.values_N
         other_ND = torch.repeat_interleave(candidate_RD, history.lengths_B, dim=0, output_size=items_ND.shape[0])
         x = torch.cat([items_ND, other_ND, items_ND - other_ND, items_ND * other_ND], dim=1)

@@ -32,9 +32,6 @@ def write_ranker(model: nn.Module, folder: Path, rows: RowFormat) -> int:
 
     Returns:
         bytes of the file.
-
-    Raises:
-        UserError: the model is no ranker.
     """
     if not isinstance(model, Ranker):
         raise UserError(f"{type(model).__name__} has no embedding tables; only rankers such as DLRM become a program")

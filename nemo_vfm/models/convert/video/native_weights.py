@@ -59,10 +59,6 @@ class NativeWeights(SourceFolder):
         key: which network, such as net or net_ema; None takes the averaged one where there is one.
         stretch: of the rotary positions in time, height and width; None takes that of the published network of this
             size.
-
-    Raises:
-        UserError: the network or the stretch is not clear.
-        DataError: a tensor is missing or left over, or of another shape.
     """
 
     model: DiT

@@ -37,10 +37,6 @@ def pretrained_video_model(*, folder: Path) -> DiT:
     Args:
         folder: of a pipeline of diffusers (Cosmos, Wan), or of its transformer. Of a pipeline with two, name the
             folder of the one you mean.
-
-    Raises:
-        UserError: there is none in the folder.
-        DataError: its config.json describes none of ours.
     """
     config = read_mapping(_transformer(local(folder, _WORDS)) / "config.json")
     family = FAMILIES[str(config["_class_name"])]
@@ -53,10 +49,6 @@ def pretrained_experts(*, folder: Path) -> NoiseExperts:
 
     Args:
         folder: of the pipeline.
-
-    Raises:
-        UserError: the pipeline has no second transformer.
-        DataError: it does not say where the two meet, or describes no network of ours.
     """
     first, second = _both(local(folder, _WORDS))
     high, low = (pretrained_video_model(folder=one) for one in (first, second))

@@ -79,10 +79,6 @@ class TransformerFolder(SourceFolder):
 
     Args:
         folder: of the transformer, or of its pipeline.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, of another class, or its weights are not those that config.json implies.
     """
 
     model: DiT

@@ -46,10 +46,6 @@ class WanWeights(SourceFolder):
         others: names of what is not read.
         key: what stands before the network's names, where there are several networks.
         heads: of attention; None takes the width by 128, as in all published networks.
-
-    Raises:
-        UserError: which network is meant, or how many heads it has, is not clear.
-        DataError: a tensor is missing or left over, or of another shape.
     """
 
     model: Wan
