@@ -49,11 +49,7 @@ class Denoise:
         self.text_dropout, self.mean, self.frame_conditioning = text_dropout, mean, frame_conditioning
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
-        """Noisy latents and text as the network's inputs; without training no text is dropped.
-
-        Raises:
-            UserError: these are no videos.
-        """
+        """Noisy latents and text as the network's inputs; without training no text is dropped."""
         if not isinstance(batch, VideoBatch | PackedBatch):
             raise UserError(f"a diffusion model learns from videos or latents, but this data yields "
                             f"a {type(batch).__name__}; use video data")  # fmt: skip

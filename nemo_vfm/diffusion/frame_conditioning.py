@@ -39,22 +39,15 @@ class FrameConditioning(Protocol):
         """Draw how many latent frames of a training sample are given, and their noise level."""
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
-        """The given frames of a training sample, as a batch of one.
+        """The given frames of a training sample, as many as were drawn, as a batch of one.
 
-        Args:
-            count: number of given frames, as drawn.
-            clean_CTHW: latents of the sample.
-            video_CTHW: pixels of the sample in [-1, 1]; None if the data hold only latents.
-            codec: the network's codec.
+        The pixels are in [-1, 1]; they are None if the data hold only latents.
         """
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
-        """The given frames of a video to generate, as a batch of one.
+        """The given frames, in [-1, 1], of a video of so many frames to generate, as a batch of one.
 
-        Args:
-            video_CTHW: the given frames in [-1, 1]; T is 0 if nothing is given.
-            num_frames: frames of the whole video.
-            codec: the network's codec.
+        T is 0 if nothing is given.
         """
 
     def inputs(

@@ -60,8 +60,6 @@ class ClassifierFree:
         guided = uncond + self.scale_at(sigma) * (cond - uncond)
         if self.rescale == 0:
             return guided
-        return torch.lerp(guided, guided * (_std(cond) / _std(guided).clamp(min=1e-12)), self.rescale)
-
-
-def _std(latents: Tensor) -> Tensor:
-    return latents.flatten(1).std(1).reshape(-1, *[1] * (latents.ndim - 1))
+        shape = -1, *[1] * (cond.ndim - 1)
+        wanted, found = (one.flatten(1).std(1).reshape(shape) for one in (cond, guided))
+        return torch.lerp(guided, guided * (wanted / found.clamp(min=1e-12)), self.rescale)

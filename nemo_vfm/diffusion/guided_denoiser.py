@@ -20,21 +20,14 @@ BRANCHES = ("cond", "uncond")
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """Encoded texts of a batch: the prompts, followed under guidance by as many copies of the negative prompt."""
-
-    text_BLD: Tensor
-    mask_BL: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class GuidedDenoiser:
     """The denoiser D(x; sigma) with classifier-free guidance."""
 
     model: nn.Module  #: the network
     objective: Objective  #: the objective it was trained with
     guidance: ClassifierFree  #: how the estimates are combined
-    texts: Texts  #: texts of the batch
+    text_BLD: Tensor  #: the prompts, followed under guidance by as many copies of the negative prompt
+    mask_BL: Tensor  #: True at their tokens
     fps: float  #: frames per second
     conditioning: FrameConditioning | None  #: how the network receives given frames; None if it does not
     given: GivenFrames | None  #: given frames; None if the network does not support them
@@ -68,7 +61,7 @@ class GuidedDenoiser:
         rows = slice(count, None) if branches == BRANCHES[1:] else slice(count)
         with nullcontext() if self.cache is None else self.cache.call(branches):
             output = self.model(
-                **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=self.texts.text_BLD[rows],
-                text_mask_BL=self.texts.mask_BL[rows], fps_B=torch.full((count,), self.fps, device=x.device),
+                **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=self.text_BLD[rows],
+                text_mask_BL=self.mask_BL[rows], fps_B=torch.full((count,), self.fps, device=x.device),
             )  # fmt: skip
         return self.objective.denoised(output.double(), x, sigma_B)

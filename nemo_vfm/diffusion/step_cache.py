@@ -8,7 +8,6 @@ Shape letters: B batch, S tokens, D width of a token.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -40,11 +39,7 @@ class FirstBlockCache:
         self.threshold, self.measure = threshold, measure
 
     def begin(self, model: nn.Module) -> "CachedSteps":
-        """Create the cache for sampling one batch.
-
-        Raises:
-            UserError: the model does not support skipping blocks.
-        """
+        """Create the cache for sampling one batch; UserError where the model does not support skipping blocks."""
         networks = [one for one in model.modules() if isinstance(one, HasBlockLoop)]
         if not networks:
             raise UserError(f"{type(model).__name__} has no use_block_loop, so a step cache cannot skip its "
@@ -70,22 +65,10 @@ class CachedSteps:
             for network, _ in self._caches:
                 network.use_block_loop(None)
 
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks in all steps on this rank, including skipped ones."""
-        return sum(cache.num_blocks for _, cache in self._caches)
-
-    @property
-    def num_skipped(self) -> int:
-        return sum(cache.num_skipped for _, cache in self._caches)
-
-
-@dataclass(frozen=True, slots=True)
-class _Residuals:
-    """Residuals of a branch at its last full step, (B, S, D)."""
-
-    first: Tensor
-    others: Tensor
+    def counts(self) -> tuple[int, int]:
+        """(blocks in all steps on this rank, those of them that were skipped)."""
+        caches = [cache for _, cache in self._caches]
+        return sum(cache.num_blocks for cache in caches), sum(cache.num_skipped for cache in caches)
 
 
 class _BlockCache:
@@ -95,7 +78,8 @@ class _BlockCache:
         self.threshold = threshold
         self.branches: tuple[str, ...] = ()
         self.num_blocks = self.num_skipped = 0
-        self._residuals: dict[str, _Residuals] = {}
+        #: Of each branch at its last full step: residuals of the first block and of the others, (B, S, D).
+        self._residuals: dict[str, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, blocks: Iterable[nn.Module], x_BSD: Tensor, context: Any) -> Tensor:
         first, *others = blocks
@@ -109,7 +93,7 @@ class _BlockCache:
             change = float(greatest_in_lockstep(branches))
         if change < self.threshold:
             self.num_skipped += len(others)
-            cached = [torch.zeros_like(part) if branch == IDLE else self._residuals[branch].others
+            cached = [torch.zeros_like(part) if branch == IDLE else self._residuals[branch][1]
                       for branch, part in zip(self.branches, parts, strict=True)]  # fmt: skip
             return hidden_BSD + torch.cat(cached)
         out_BSD = hidden_BSD
@@ -118,14 +102,13 @@ class _BlockCache:
         rest = (out_BSD - hidden_BSD).chunk(len(self.branches))
         for branch, own, following in zip(self.branches, parts, rest, strict=True):
             if branch != IDLE:
-                self._residuals[branch] = _Residuals(own, following)
+                self._residuals[branch] = own, following
         return out_BSD
 
     def _branch_change(self, branch: str, residual_BSD: Tensor) -> float:
         if branch == IDLE:
             return 0.0
-        before = self._residuals.get(branch)
-        changes = residual_BSD if before is None else residual_BSD - before.first
-        sizes = residual_BSD if before is None else before.first
+        before, _ = self._residuals.get(branch, (None, None))
+        changes, sizes = (residual_BSD, residual_BSD) if before is None else (residual_BSD - before, before)
         sums_2B = sum_over_tokens(torch.stack([one.float().abs().sum((1, 2)) for one in (changes, sizes)]))
         return inf if before is None else float((sums_2B[0] / sums_2B[1].clamp(min=1e-30)).max())

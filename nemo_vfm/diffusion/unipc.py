@@ -78,9 +78,8 @@ class UniPC(FixedSteps):
             return [width / 2 * h / distances[0]]
         powers = [[(distance / h) ** k for distance in distances] for k in range(1, len(distances) + 1)]
         wanted = [h * math.factorial(k) * phi(k + 1, h) for k in range(1, len(distances) + 1)]
-        solution: list[float] = torch.linalg.solve(_fp64(powers), _fp64(wanted)).tolist() if distances else []
+        if not distances:
+            return []
+        powers_DD, wanted_D = (torch.tensor(numbers, dtype=torch.float64) for numbers in (powers, wanted))
+        solution: list[float] = torch.linalg.solve(powers_DD, wanted_D).tolist()
         return solution
-
-
-def _fp64(numbers: Sequence[Sequence[float]] | Sequence[float]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)

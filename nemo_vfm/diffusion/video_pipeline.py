@@ -18,7 +18,7 @@ from nemo_vfm.core.types.encoders import Codec, Offloadable, TextEncoder
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning, GivenFrames, batch_of
 from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
-from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser, Texts
+from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser
 from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
@@ -77,9 +77,6 @@ class TextToVideo:
 
         Returns:
             (B, T, H, W, 3), uint8, on the CPU.
-
-        Raises:
-            ValueError: an invalid frame rate, or given frames that the network does not accept.
         """
         request = VideoRequest(prompts=prompts, num_frames=num_frames, height=height, width=width, fps=fps, seed=seed,
                                repeats=repeats, given=given)  # fmt: skip
@@ -102,10 +99,6 @@ class TextToVideo:
 
         Returns:
             The videos; None on a rank that decodes none.
-
-        Raises:
-            UserError: a size that codec or network does not take.
-            ValueError: given frames that the network does not accept.
         """
         ranks, names = ranks or SamplingRanks(), request.names()
         device = device or next(model.parameters()).device
@@ -155,13 +148,9 @@ class TextToVideo:
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
         size: tuple[int, int, int], *, seed: int,
     ) -> GivenFrames | None:  # fmt: skip
-        """Encode given frames for the network; return None if it does not support them.
+        """Encode given frames for the network, with noise by seed and name; None if it does not support them.
 
-        Args:
-            clips: see `given` of `generate`.
-            names: one per video; with the seed they determine the noise on given frames.
-            size: frames, height and width of a video, in pixels.
-            seed: root of that noise.
+        See `VideoRequest` for clips and size.
         """
         clips = list(clips) if clips is not None else [None] * len(names)
         if len(clips) != len(names):
@@ -184,14 +173,14 @@ class TextToVideo:
         noise = _noise(tuple(each[0].latents_BCTHW.shape[1:]), seed, [("given", *name) for name in names])
         return replace(batch_of(each), noise_BCTHW=noise)
 
-    def _encode_texts(self, prompts: Sequence[str], device: torch.device) -> Texts:
+    def _encode_texts(self, prompts: Sequence[str], device: torch.device) -> tuple[Tensor, Tensor]:
         # A single call, so that an encoder that pads to the longest text pads the negative prompt equally.
         texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
         text_BLD, mask_BL = (one.to(device) for one in self.text_encoder.encode(texts))
         if not self.guidance.acts():
-            return Texts(text_BLD, mask_BL)
+            return text_BLD, mask_BL
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
-        return Texts(text_BLD[rows], mask_BL[rows])
+        return text_BLD[rows], mask_BL[rows]
 
     def _decoded(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
         """Pixels, and the figures of the step cache, whose error is measured against the `exact` latents."""
@@ -205,10 +194,10 @@ class TextToVideo:
                 difference = (mine - theirs).double().square().mean().sqrt() / theirs.double().std()
                 mse = float((shown.double() - other.double()).square().mean())
                 errors.append(CacheError(float(difference), inf if mse == 0 else 10 * log10(255**2 / mse)))
-        return GeneratedVideos(pixels, cache.num_blocks, cache.num_skipped, errors)
+        return GeneratedVideos(pixels, *cache.counts(), errors)
 
     def _sampled(
-        self, model: nn.Module, texts: Texts, noise: Tensor, fps: float, given: GivenFrames | None,
+        self, model: nn.Module, texts: tuple[Tensor, Tensor], noise: Tensor, fps: float, given: GivenFrames | None,
         ranks: SamplingRanks, cache: CachedSteps | None,
     ) -> Tensor:  # fmt: skip
         steps, size, conditioning = self.sampler.num_steps(), tuple(noise.shape[2:]), self.frame_conditioning
@@ -218,7 +207,7 @@ class TextToVideo:
             sigmas = schedule.sigmas(steps, size)
             noise = noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0]))
         denoiser = GuidedDenoiser(
-            model, self.objective, self.guidance, texts, fps, conditioning, given, ranks, cache
+            model, self.objective, self.guidance, *texts, fps, conditioning, given, ranks, cache
         )  # fmt: skip
         result = self.sampler.draw(denoiser, noise, sigmas)
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.

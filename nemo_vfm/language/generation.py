@@ -45,9 +45,6 @@ def generate(
         stop: words that end a text.
         device: of the model; None is the CPU.
         dtype: of the keys and values that are kept.
-
-    Raises:
-        ValueError: there is an empty beginning, or not one seed for each.
     """
     if len(seeds) != len(beginnings) or not all(beginnings):
         raise ValueError(

@@ -24,11 +24,7 @@ class NextToken:
     """
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
-        """Tokens and labels as they are; nothing is drawn.
-
-        Raises:
-            UserError: the batch has no tokens.
-        """
+        """Tokens and labels as they are; nothing is drawn."""
         if not isinstance(batch, TokenBatch):
             raise UserError("a language model learns from tokens, but this data yields videos; use data such as "
                             "nemo_vfm.data.tokens.token_data.TokenData")  # fmt: skip

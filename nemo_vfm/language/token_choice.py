@@ -32,11 +32,7 @@ class Choice:
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
 
     def probabilities(self, scores_BV: Tensor) -> Tensor:
-        """(B, V), fp32, each row's sum 1.
-
-        Raises:
-            ValueError: a row has a score that is not a number, or nothing but minus infinity.
-        """
+        """(B, V), fp32, each row's sum 1; ValueError where a row's scores are not finite."""
         scores = scores_BV.float()
         if scores.isnan().any() or scores.amax(1).isinf().any():
             raise ValueError("the scores of a text's next token are not finite; the model is not trained, or damaged")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.causal_conv import Attention, Decoder, Encoder, Halving, Middle, Past, begins
-from nemo_vfm.models.codec import WaveletCodec
+from nemo_vfm.models.codec import WaveletCodec, latent_sides
 
 _LOGVAR = (-30.0, 20.0)  # beyond, exp overflows or a gradient is lost
 _HEAD_DIM = 32  # no argument: weights of another number would load without a word
@@ -91,9 +91,8 @@ class CausalAutoencoder(nn.Module):
     def moments(self, video_BCTHW: Tensor, past: Past | None = None) -> tuple[Tensor, Tensor]:
         """Means and log-variances of latents as they are, (B, C', T', H', W'); the latter 0 where not variational.
 
-        Args:
-            video_BCTHW: pixels in [-1, 1]; the first piece has 1 + k `time` frames, later ones k `time`.
-            past: what earlier pieces left; None where the video is whole.
+        The video is in [-1, 1]; its first piece has 1 + k `time` frames, later ones k `time`; without a past it is
+        whole.
         """
         if begins(past):
             self.latent_shape(*video_BCTHW.shape[2:])
@@ -130,21 +129,9 @@ class CausalAutoencoder(nn.Module):
         return video
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
-        """(C', T', H', W') for a video of this size.
-
-        Raises:
-            ValueError: the size does not fit; the text says which sizes do.
-        """
-        if num_frames < 1 or (num_frames - 1) % self.time:
-            below = max(num_frames - 1, 0) // self.time * self.time + 1
-            raise ValueError(f"{num_frames} frames do not fit an autoencoder of time {self.time}: it takes 1 + k * "
-                             f"{self.time} frames, such as {below} or {below + self.time}")  # fmt: skip
-        for name, size in (("height", height), ("width", width)):
-            if size < 1 or size % self.space:
-                below = max(size // self.space, 1) * self.space
-                raise ValueError(f"{name} {size} does not fit an autoencoder of space {self.space}: it takes "
-                                 f"multiples of {self.space}, such as {below} or {below + self.space}")  # fmt: skip
-        return (self.latent_channels, 1 + (num_frames - 1) // self.time, height // self.space, width // self.space)
+        """(C', T', H', W') for a video of this size; ValueError, which says what fits, where it does not."""
+        what = f"an autoencoder of time {self.time} and space {self.space}"
+        return self.latent_channels, *latent_sides(num_frames, height, width, self.time, self.space, what)
 
     def small_inputs(self) -> dict[str, tuple[int, ...]]:
         return {"video_BCTHW": (1, 3, 1 + self.time, 2 * self.space, 2 * self.space)}

@@ -129,25 +129,11 @@ class WaveletCodec:
 
         C' = 3 x 4^(levels_space - left_out) x 2^levels_time, T' = 1 + (T - 1) / 2^levels_time, and height and width
         are divided by 2^levels_space.
-
-        Raises:
-            ValueError: the size does not fit; the text says which sizes do.
         """
         side, frames = 2**self.levels_space, 2**self.levels_time
-        if num_frames < 1 or (num_frames - 1) % frames:
-            below = max(num_frames - 1, 0) // frames * frames + 1
-            raise ValueError(
-                f"{num_frames} frames do not fit a codec with levels_time {self.levels_time}: it takes "
-                f"1 + k * {frames} frames, such as {below} or {below + frames}"
-            )
-        for name, size in (("height", height), ("width", width)):
-            if size < 1 or size % side:
-                below = max(size // side, 1) * side
-                raise ValueError(
-                    f"{name} {size} does not fit a codec with levels_space {self.levels_space}: it takes multiples of "
-                    f"{side}, such as {below} or {below + side}"
-                )
-        return 3 * (side >> self.left_out) ** 2 * frames, 1 + (num_frames - 1) // frames, height // side, width // side
+        what = f"a codec with levels_time {self.levels_time} and levels_space {self.levels_space}"
+        channels = 3 * (side >> self.left_out) ** 2 * frames
+        return channels, *latent_sides(num_frames, height, width, frames, side, what)
 
     def fingerprint(self) -> str:
         """All that the latents depend on."""
@@ -190,14 +176,33 @@ class WaveletCodec:
         return torch.cat([first, others.expand(-1, latents_BCTHW.shape[2] - 1)], dim=1)[None, :, :, None, None]
 
 
+def latent_sides(
+    num_frames: int, height: int, width: int, time: int, space: int, what: str
+) -> tuple[int, int, int]:  # fmt: skip
+    """Latent frames, rows and columns of a video: 1 + (T - 1) / time, H / space and W / space.
+
+    ValueError, which says what the size does not fit and which sizes do, where they are not whole.
+    """
+    if num_frames < 1 or (num_frames - 1) % time:
+        below = max(num_frames - 1, 0) // time * time + 1
+        raise ValueError(f"{num_frames} frames do not fit {what}: it takes 1 + k * {time} frames; use {below} or "
+                         f"{below + time}")  # fmt: skip
+    for name, size in (("height", height), ("width", width)):
+        if size < 1 or size % space:
+            below = max(size // space, 1) * space
+            raise ValueError(f"{name} {size} does not fit {what}: it takes multiples of {space}; use {below} or "
+                             f"{below + space}")  # fmt: skip
+    return 1 + (num_frames - 1) // time, height // space, width // space
+
+
 def split(x: Tensor, dim: int, wavelet: Wavelet) -> tuple[Tensor, Tensor]:
     """Means and half differences along `dim`, which must have an even length; each half as long."""
     even, odd = x.unflatten(dim, (-1, 2)).unbind(dim + 1)  # type: ignore[no-untyped-call]
     if wavelet == "haar":
         return (even + odd) / 2, (even - odd) / 2
     for a, b in (_STEPS[:2], _STEPS[2:]):
-        odd = odd + a * (even + _following(even, dim))
-        even = even + b * (odd + _preceding(odd, dim))
+        odd = odd + a * (even + _neighbour(even, dim, "right"))
+        even = even + b * (odd + _neighbour(odd, dim, "left"))
     return even * _SCALE, -odd / (2 * _SCALE)
 
 
@@ -208,18 +213,16 @@ def join(mean: Tensor, difference: Tensor, dim: int, wavelet: Wavelet) -> Tensor
     else:
         even, odd = mean / _SCALE, -difference * (2 * _SCALE)
         for a, b in (_STEPS[2:], _STEPS[:2]):
-            even = even - b * (odd + _preceding(odd, dim))
-            odd = odd - a * (even + _following(even, dim))
+            even = even - b * (odd + _neighbour(odd, dim, "left"))
+            odd = odd - a * (even + _neighbour(even, dim, "right"))
     return torch.stack([even, odd], dim=dim + 1).flatten(dim, dim + 1)
 
 
-def _following(x: Tensor, dim: int) -> Tensor:
-    """The right neighbour of each; the last one's mirrors it."""
+def _neighbour(x: Tensor, dim: int, side: Literal["left", "right"]) -> Tensor:
+    """Of each on this side; the one at the end is mirrored."""
+    if side == "left":
+        return torch.cat([x.narrow(dim, 0, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim)
     return torch.cat([x.narrow(dim, 1, x.shape[dim] - 1), x.narrow(dim, -1, 1)], dim)
-
-
-def _preceding(x: Tensor, dim: int) -> Tensor:
-    return torch.cat([x.narrow(dim, 0, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim)
 
 
 def _first_frame_times(gain: float, latents_BCTHW: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.codec import latent_sides
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of, read_mapping
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
@@ -93,15 +94,8 @@ class DiffusersCodec:
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
         """The latent shape (C', T', H', W'), without reading weights; ValueError if the size does not fit."""
         sizes = self.sizes()
-        if (num_frames - 1) % sizes.time:
-            below = 1 + (num_frames - 1) // sizes.time * sizes.time
-            raise ValueError(f"{num_frames} frames do not fit this autoencoder, which takes 1 plus a multiple of "
-                             f"{sizes.time}; use {below} or {below + sizes.time}")  # fmt: skip
-        for name, side in (("height", height), ("width", width)):
-            if side % sizes.space or side < 1:
-                low = max(side // sizes.space, 1) * sizes.space
-                raise ValueError(f"{name} {side} is not divisible by {sizes.space}; use {low} or {low + sizes.space}")
-        return sizes.channels, 1 + (num_frames - 1) // sizes.time, height // sizes.space, width // sizes.space
+        sides = latent_sides(num_frames, height, width, sizes.time, sizes.space, "this autoencoder")
+        return sizes.channels, *sides
 
     def fingerprint(self) -> str:
         """Identifies the model's bytes and settings."""

@@ -297,25 +297,24 @@ class DiT(nn.Module):
         self.text_projection: nn.Module | None = TextProjection(text_dim, text_projection) if text_projection else None
         self.blocks = nn.ModuleList(self.block() for _ in range(depth))
         self.norm = LayerNorm()
-        self.modulation = self.last_modulation()
+        self.modulation: nn.Module = (
+            Modulation(width=width, num_chunks=2)
+            if modulation_rank is None
+            else LowRankModulation(width=width, rank=modulation_rank, parts=1, chunks_each=2)
+        )
         self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2], bias=bias)
         self.uncertainty = NoiseUncertainty() if uncertainty else None
         self.add_modules()
         draw_weights(self, self.initial_weight, torch.initial_seed())
 
     def add_modules(self) -> None:
-        """Add a subclass's own modules, before all weights are initialised."""
+        """Add a subclass's own modules, or replace some, before all weights are initialised."""
 
     def block(self) -> nn.Module:
         return Block(
             width=self.width, heads=self.heads, text_dim=self.context_dim, mlp_hidden=self.mlp_hidden,
             modulation_rank=self.modulation_rank, gelu=self.gelu, norm_eps=self.qk_norm_eps,
         )  # fmt: skip
-
-    def last_modulation(self) -> nn.Module:
-        if self.modulation_rank is None:
-            return Modulation(width=self.width, num_chunks=2)
-        return LowRankModulation(width=self.width, rank=self.modulation_rank, parts=1, chunks_each=2)
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
         """The first value of one parameter: zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16).
@@ -499,6 +498,8 @@ class DiT(nn.Module):
         video = 2.0 * tokens * d  # of a linear from width 1 to width D, over all video tokens
         text_kv = 2.0 * batch * text_tokens * self.context_dim * 2 * d
         text = self.text_dim if self.text_embedding is not None else 0
+        projections = [] if self.text_projection is None else self.text_projection.modules()
+        projected = sum(one.in_features * one.out_features for one in projections if isinstance(one, nn.Linear))
         levels = math.prod(inputs.get("noise_B", (batch,)))
         patches_dim = self.patch_embedding.proj.in_features + self.out.out_features
         positions = 0.0
@@ -512,7 +513,7 @@ class DiT(nn.Module):
                 2.0 * d * (levels * self._conditioning_columns() + batch * text),
                 "conditioning and modulation",
             ),
-            *self._projected_text(batch * text_tokens),
+            *([Op("linear", 2.0 * batch * text_tokens * projected, "text projection")] if projected else []),
             *_sum_by_name(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
@@ -525,11 +526,6 @@ class DiT(nn.Module):
             Op("linear", self.depth * video * 4 * self.width, "self-attention projections"),
             Op("attention", self.depth * 2 * video * math.prod(grid), "self-attention"),
         ]
-
-    def _projected_text(self, tokens: int) -> list[Op]:
-        if self.text_projection is None:
-            return []
-        return [Op("linear", 2.0 * tokens * self.text_dim * self.context_dim, "text projection")]
 
     def _conditioning_columns(self) -> int:
         """Output columns of the linears applied to a noise level's vector."""

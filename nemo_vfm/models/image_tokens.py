@@ -40,11 +40,7 @@ class ClipImageTokens:
 
     @torch.no_grad()
     def image_tokens(self, image_CTHW: Tensor) -> Tensor:
-        """See `ImageTokens`.
-
-        Raises:
-            UserError: the folder cannot be loaded, or has no such layer.
-        """
+        """See `ImageTokens`."""
         encoder, pictures = _loaded(self.folder, self.processor)
         encoder.to(device())
         pixels_TCHW = ((image_CTHW + 1) * 127.5).round().clamp(0, 255).byte().transpose(0, 1)

@@ -22,11 +22,7 @@ _SAY = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 
 def checked_folder(folder: Path) -> Path:
-    """The folder, where it holds a model that may be loaded.
-
-    Raises:
-        UserError: it is absent, or not such a folder, or its weights are pickles.
-    """
+    """The folder, where it holds a model that may be loaded; UserError where there is none, or only pickles."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; {get_hint(folder)} downloads a model")
     if not (folder / "config.json").is_file():
@@ -41,11 +37,7 @@ def checked_folder(folder: Path) -> Path:
 
 
 def read_mapping(path: Path) -> dict[str, Json]:
-    """A JSON file of a model's folder.
-
-    Raises:
-        DataError: it cannot be read, is too long, or is no mapping; or a key is there twice.
-    """
+    """A JSON file of a model's folder; DataError where it is unreadable, too long or no mapping, or has a key twice."""
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise ValueError("it is far too long")
@@ -67,11 +59,7 @@ def told_mapping(path: Path) -> dict[str, Json]:
 
 
 def files_sha256(path: Path) -> str:
-    """The sha256 of a file, or of all safetensors and JSON files right inside a folder and of their names.
-
-    Raises:
-        UserError: there is nothing.
-    """
+    """The sha256 of a file, or of all safetensors and JSON files right inside a folder and of their names."""
     if path.is_file():
         return _sha256(path)
     found = sorted(file for end in ("*.safetensors", "*.json") for file in path.glob(end) if file.name != RECORD)

@@ -39,11 +39,7 @@ class RewardHead:
             raise ValueError("the weights of attributes must be finite numbers")
         self.weights = dict(weights) if weights else None
         self.pad = pad
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the attributes that are answered with, in the head's order."""
-        return tuple(self._places)
+        self.names = tuple(self._places)  #: of the attributes that are answered with, in the head's order
 
     def scored(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """A text up to the token whose state is scored: the last that is no padding, as in transformers 5.

@@ -30,9 +30,6 @@ class Scorer(nn.Module):
         normalise: whether features are scaled to length 1 before the head.
         train_encoder: False trains the head alone.
         head: a safetensors file with the head's weights, in any names that sort by layer; None draws them.
-
-    Raises:
-        DataError: the file's shapes are not the head's.
     """
 
     def __init__(

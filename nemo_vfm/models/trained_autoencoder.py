@@ -22,10 +22,11 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.blocks.causal_conv import Past
-from nemo_vfm.parallel.apply.build_model import build_model, load_weights_into
+from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.checkpoint.checkpoint import find, load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_index import fingerprint, group_of
 from nemo_vfm.parallel.checkpoint.checkpoint_manifest import read as read_manifest
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
@@ -99,11 +100,25 @@ class TrainedAutoencoder:
             self._chosen = chosen, self.weights or ("ema" if averaged else "model")
         return self._chosen
 
+    @torch.inference_mode(False)
     def _loaded(self, device: torch.device) -> CausalAutoencoder:
         with _LOCK:
             key = self.fingerprint()
-            if key not in _LOADED:
-                _LOADED[key] = self._load()
+            if key in _LOADED:
+                return _LOADED[key].to(device)
+            chosen, group = self._found()
+            model = build_model(self.model, seed=0)
+            assert isinstance(model, CausalAutoencoder)
+            try:
+                fill(model.state_dict(), load_weights(chosen, group))
+            except CorruptCheckpoint as error:
+                raise UserError(f"The weights of {chosen} are not of this autoencoder: {error}") from error
+            if not int(model.latent_count):
+                raise UserError(
+                    f"The latents of {chosen} were never measured, so their scale is not known; add the callback "
+                    "nemo_vfm.train.reconstruct.latent_statistics.MeasureLatents to its training"
+                )
+            _LOADED[key] = model.eval().requires_grad_(False)
             return _LOADED[key].to(device)
 
     def offload(self) -> None:
@@ -115,32 +130,12 @@ class TrainedAutoencoder:
         count = sum(parameter.numel() for parameter in self._shape().parameters())
         return HeldWeights(f"autoencoder {self.trained}", 4 * count)
 
-    @torch.inference_mode(False)
-    def _load(self) -> CausalAutoencoder:
-        chosen, group = self._found()
-        model = build_model(self.model, seed=0)
-        assert isinstance(model, CausalAutoencoder)
-        try:
-            load_weights_into(model, load_weights(chosen, group))
-        except CorruptCheckpoint as error:
-            raise UserError(f"The weights of {chosen} are not of this autoencoder: {error}") from error
-        if not int(model.latent_count):
-            raise UserError(
-                f"The latents of {chosen} were never measured, so their scale is not known; add the callback "
-                "nemo_vfm.train.reconstruct.latent_statistics.MeasureLatents to its training"
-            )
-        return model.eval().requires_grad_(False)
-
 
 def in_pieces(apply: Continue, x_BCTHW: Tensor, *, first: int, step: int, count: int | None) -> Tensor:
     """One piece of time after the other, each with the past that the earlier ones left.
 
-    Args:
-        apply: causal in time.
-        x_BCTHW: `first` frames and then a multiple of `step`.
-        first: frames that make the first frame of the result.
-        step: frames that make each further one.
-        count: frames of the result at once; None takes all.
+    The first `first` frames make the first frame of the result, and each further `step` one more; `count` frames of the
+    result are made at once, and all where it is None.
     """
     total = 1 + (x_BCTHW.shape[2] - first) // step
     if count is None or count >= total:
@@ -153,13 +148,8 @@ def in_pieces(apply: Continue, x_BCTHW: Tensor, *, first: int, step: int, count:
 def in_tiles(apply: Apply, x_BCTHW: Tensor, side: int | None, halo: int, *, inside: int, outside: int) -> Tensor:
     """One tile of the frames after the other, each with a halo around it whose result is cut off.
 
-    Args:
-        apply: a position of its result hangs on no position further away than the halo.
-        x_BCTHW: frames whose sides are multiples of `inside`.
-        side: of a tile, in positions; None takes whole frames.
-        halo: positions to each side.
-        inside: pixels of x along a position's side.
-        outside: pixels of the result along a position's side.
+    Tile and halo are in positions, whose result hangs on nothing beyond the halo; a position has a side of `inside`
+    pixels of x and `outside` pixels of the result. Without a side, whole frames are taken.
     """
     if side is None:
         return apply(x_BCTHW)

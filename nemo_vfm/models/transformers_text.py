@@ -57,11 +57,7 @@ class TextConfig:
 
 @lru_cache(maxsize=8)
 def read_config(folder: Path) -> TextConfig:
-    """What the folder holds, without its weights.
-
-    Raises:
-        UserError: the folder cannot be loaded, comes with code of its own, or is quantised.
-    """
+    """What the folder holds, without its weights; UserError where it has code of its own, or is quantised."""
     config = _config(folder)
     text = config.get_text_config(encoder=True) if config.is_encoder_decoder else config.get_text_config()
     most = getattr(text, "max_position_embeddings", None)
@@ -104,13 +100,7 @@ def _folder_errors(folder: Path) -> Iterator[None]:
 
 @no_component
 class Tower:
-    """A tokenizer and the text part of a model.
-
-    Args:
-        folder: it came from.
-        model: text part.
-        words: tokenizer of transformers.
-    """
+    """A tokenizer of transformers and the text part of a model, from a folder."""
 
     def __init__(self, folder: Path, model: nn.Module, words: Json) -> None:
         self._folder, self._model, self._words = folder, model, words

@@ -39,8 +39,8 @@ class TransNetV2(nn.Module):
         channels = [4 * filters << stack for stack in range(num_stacks)]
         inputs = [3, *channels[:-1]]
         self.SDDCNN = nn.ModuleList([_Stack(c_in, c_out) for c_in, c_out in zip(inputs, channels, strict=True)])
-        self.frame_sim_layer = _FeatureSimilarity(sum(channels), similarity_width)
-        self.color_hist_layer = _ColourSimilarity(similarity_width)
+        self.frame_sim_layer = _Similarity(similarity_width, learned_from=sum(channels))
+        self.color_hist_layer = _Similarity(similarity_width)
         pixels = (HEIGHT_PX >> num_stacks) * (WIDTH_PX >> num_stacks)
         self.fc1 = nn.Linear(channels[-1] * pixels + 2 * similarity_width, width)
         self.cls_layer1 = nn.Linear(width, 1)
@@ -55,7 +55,8 @@ class TransNetV2(nn.Module):
             means.append(x_BCTHW.mean(dim=(3, 4)))
         shown_BTD = x_BCTHW.permute(0, 2, 3, 4, 1).flatten(2)
         like_BTD = self.frame_sim_layer(torch.cat(means, dim=1).transpose(1, 2))
-        hidden_BTD = F.relu(self.fc1(torch.cat([self.color_hist_layer(frames_BTHWC), like_BTD, shown_BTD], dim=2)))
+        coloured_BTD = self.color_hist_layer(histograms(frames_BTHWC))
+        hidden_BTD = F.relu(self.fc1(torch.cat([coloured_BTD, like_BTD, shown_BTD], dim=2)))
         return self.cls_layer1(hidden_BTD).squeeze(2), self.cls_layer2(hidden_BTD).squeeze(2)
 
 
@@ -103,23 +104,17 @@ class _Separable(nn.Module):
         return cast(Tensor, self.layers(x_BCTHW))
 
 
-class _FeatureSimilarity(nn.Module):
-    def __init__(self, in_width: int, width: int) -> None:
+class _Similarity(nn.Module):
+    """What frames have in common with those around them, by their features or by what is learned of these."""
+
+    def __init__(self, width: int, learned_from: int | None = None) -> None:
         super().__init__()
-        self.projection = nn.Linear(in_width, 128)
+        self.projection = None if learned_from is None else nn.Linear(learned_from, 128)
         self.fc = nn.Linear(2 * _REACH + 1, width)
 
     def forward(self, features_BTD: Tensor) -> Tensor:
-        return F.relu(self.fc(around(F.normalize(self.projection(features_BTD), dim=2))))
-
-
-class _ColourSimilarity(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc = nn.Linear(2 * _REACH + 1, width)
-
-    def forward(self, frames_BTHWC: Tensor) -> Tensor:
-        return F.relu(self.fc(around(F.normalize(histograms(frames_BTHWC), dim=2))))
+        compared_BTD = features_BTD if self.projection is None else self.projection(features_BTD)
+        return F.relu(self.fc(around(F.normalize(compared_BTD, dim=2))))
 
 
 def histograms(frames_BTHWC: Tensor) -> Tensor:
@@ -160,11 +155,7 @@ def predict_windows(model: TransNetV2, frames_THWC: Tensor, numbers: Sequence[Se
 
 
 def load_transnet(path: Path) -> TransNetV2:
-    """The network with weights from a safetensors file, or from the folder that `nemo-vfm convert` made.
-
-    Raises:
-        UserError: there is no such file, or it holds other weights.
-    """
+    """The network with weights from a safetensors file, or from the folder that `nemo-vfm convert` made."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -35,10 +35,6 @@ class ImageEncoder(nn.Module):
 
     Args:
         folder: with config.json, preprocessor_config.json and model.safetensors (or its index and parts).
-
-    Raises:
-        UserError: the folder lacks a file, or holds another kind of model.
-        DataError: its weights are not exactly those of the model in config.json.
     """
 
     def __init__(self, *, folder: Path) -> None:
@@ -46,7 +42,14 @@ class ImageEncoder(nn.Module):
         config = read_config(folder, "config.json")
         kind = str(config.get("model_type"))
         if kind not in _ENCODERS:
-            raise UserError(_unsupported(folder, config))
+            if "auto_map" in config or "cosmos" in kind.lower():
+                raise UserError(
+                    f"{folder} holds a model ({config.get('model_type')}) that comes as its own Python code, which is "
+                    f"never run. Supported are CLIP and SigLIP; for Cosmos-Embed1, use the stage "
+                    f"nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
+                )
+            raise UserError(f"{folder} holds a model of type {config.get('model_type')!r}; supported image encoders "
+                            f"are CLIP and SigLIP")  # fmt: skip
         name, self._feature = _ENCODERS[kind]
         self._pictures = Pictures(folder, read_config(folder, "preprocessor_config.json"))
         self.encoder = load_encoder(folder, name)
@@ -137,16 +140,6 @@ def read_config(folder: Path, name: str) -> dict[str, Json]:
     if not isinstance(content, dict):
         raise UserError(f"{folder / name} holds no mapping; give the folder of a model as Hugging Face lays it out")
     return content
-
-
-def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
-    kind, supported = config.get("model_type"), "CLIP and SigLIP"
-    if "auto_map" in config or "cosmos" in str(kind).lower():
-        return (
-            f"{folder} holds a model ({kind}) that comes as its own Python code, which is never run. Supported "
-            f"are {supported}; for Cosmos-Embed1, use the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
-        )
-    return f"{folder} holds a model of type {kind!r}; supported image encoders are {supported}"
 
 
 def load_encoder(folder: Path, name: str) -> nn.Module:

@@ -66,16 +66,15 @@ class Wan(DiT):
     def block(self) -> nn.Module:
         return WanBlock(width=self.width, heads=self.heads, mlp_hidden=self.mlp_hidden, image=bool(self.image_dim))
 
-    def last_modulation(self) -> nn.Module:
-        return TableModulation(width=self.width, rows=2, vectors=LAST)
-
     def add_modules(self) -> None:
-        """Add the embeddings that a DiT does not have."""
+        """Add the embeddings that a DiT does not have, and modulate by tables."""
+        self.modulation = TableModulation(width=self.width, rows=2, vectors=LAST)
         self.noise_embedding = NoiseEmbedding(
             width=self.width, num_frequencies=self.num_frequencies, scale=self.noise_scale
         )
         self.shared_modulation = WanConditioning(width=self.width)
-        self.text_projection, self.context_dim = TextEmbedding(text_dim=self.text_dim, width=self.width), self.width
+        self.text_projection = MLP(width=self.text_dim, hidden=self.width, out=self.width, bias=True)
+        self.context_dim = self.width
         self.image_embedding = (
             ImageEmbedding(image_dim=self.image_dim, width=self.width, positions=self.image_positions)
             if self.image_dim
@@ -88,11 +87,7 @@ class Wan(DiT):
         return conditioning_NA
 
     def image_tokens(self, image_BLD: Tensor) -> Tensor:
-        """Image features (B, I, image_dim), projected to the width of video tokens.
-
-        Raises:
-            ValueError: the model does not attend to images, or expects another width or number of features.
-        """
+        """Image features (B, I, image_dim), projected to the width of video tokens."""
         if self.image_embedding is None:
             return super().image_tokens(image_BLD)
         expected = self.image_positions or image_BLD.shape[1], self.image_dim
@@ -130,9 +125,6 @@ class Wan(DiT):
             Op("attention", video * features, "cross-attention to the image"),
         ]
 
-    def _projected_text(self, tokens: int) -> list[Op]:
-        return [Op("linear", 2.0 * tokens * (self.text_dim + self.width) * self.width, "text projection")]
-
     def _conditioning_columns(self) -> int:
         return 2 * self.num_frequencies + self.width + 6 * self.width
 
@@ -167,26 +159,10 @@ class WanBlock(nn.Module):
         return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
 
 
-class TextEmbedding(nn.Module):
-    """Projects text tokens to the width of video tokens: two linears with a GELU between."""
-
-    def __init__(self, *, text_dim: int, width: int) -> None:
-        super().__init__()
-        self.up, self.down = Linear(text_dim, width), Linear(width, width)
-
-    def forward(self, text_BLD: Tensor) -> Tensor:
-        """(B, L, D)."""
-        y: Tensor = self.down(F.gelu(self.up(text_BLD), approximate="tanh"))
-        return y
-
-
 class ImageEmbedding(nn.Module):
     """Projects image features to the width of video tokens, with a norm before and after.
 
-    Args:
-        image_dim: width of a feature.
-        width: D.
-        positions: number of learned positions, for models that take a first and a last image; None has none.
+    Models that take a first and a last image have learned positions.
     """
 
     def __init__(self, *, image_dim: int, width: int, positions: int | None = None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nemo_vfm.core.network.thought import ThoughtSplit
 from nemo_vfm.core.types.encoders import Tokenizer, TokenizesBytes
-from nemo_vfm.serve.continuous.text_request import TextEnding, TokenResult
+from nemo_vfm.serve.continuous.text_request import TextEnding, TextListener, TokenResult
 
 #: What a decoder says for bytes that are no character, or not yet one; some say it for each byte.
 _HALF = "\ufffd"
@@ -52,11 +52,7 @@ class TokenText:
 
 
 class TokenNames:
-    """The bytes and the name of every token.
-
-    Args:
-        tokenizer: of the model.
-    """
+    """The bytes and the name of every token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes: Sequence[bytes | None] = (
@@ -132,8 +128,8 @@ class Piece:
     num_tokens: int = 0  #: written so far, those of a stop string among them
 
 
-class ChoiceWriter:
-    """A `TextListener` for one choice.
+class ChoiceWriter(TextListener):
+    """Writes one choice.
 
     Args:
         decode: of the tokenizer.

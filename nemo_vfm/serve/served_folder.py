@@ -52,16 +52,9 @@ def served_model(
     model: GPT, tokenizer: Tokenizer, *, name: str, context: int | None,
     generation: GenerationSettings = GenerationSettings(), revision: str = "", reward: RewardHead | None = None,
 ) -> ServedModel:  # fmt: skip
-    """A loaded model, ready to be served.
+    """A loaded model, ready to be served; see `ServedModel`.
 
-    Args:
-        model: with its weights.
-        tokenizer: the one that it was trained with; the token that ends a document ends a text.
-        name: as clients call it.
-        context: tokens of a text at most; None takes 4,096.
-        generation: further tokens that end a text, and how tokens are chosen.
-        revision: changes with the weights.
-        reward: what the outputs of a reward model mean.
+    The token that ends a document, and those of `generation`, end a text. Without a context it is 4,096 tokens.
     """
     model = model.to(device()).eval().requires_grad_(False)
     chat = None

@@ -25,8 +25,9 @@ from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import generation_of, stop_tokens
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
 from nemo_vfm.parallel.apply.apply_parallelism import allocate
-from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled, load_weights_into
+from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.synth.prompts import Prompts
 
@@ -155,10 +156,10 @@ class Generate:
         if isinstance(self.checkpoint, Path) and is_language_model(self.checkpoint):
             with GptFolder(self.checkpoint) as weights:
                 weights.require_same_function(model)
-                load_weights_into(model, weights)
+                fill(model.state_dict(), weights)
         elif self.checkpoint is not None:
             with opened(self.checkpoint) as found:
-                load_weights_into(model, load_weights(found.path, self.weights))
+                fill(model.state_dict(), load_weights(found.path, self.weights))
         return model.to(device()).eval()
 
 

@@ -38,10 +38,10 @@ from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
 from nemo_vfm.models.convert.video.random_pipeline import prepare_base
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.engine.inference_model import (
     SamplingRanks,
@@ -289,7 +289,7 @@ class SamplingModel:
                 load_pretrained(model, self.checkpoint)
             elif self.checkpoint is not None:
                 with opened(self.checkpoint, ALONE if ranks.mesh is None else joined()) as found:
-                    load_weights_into(model, weights_of(found.saved, self.weights))
+                    fill(model.state_dict(), weights_of(found.saved, self.weights))
             else:
                 # Replace zero matrices by noise, so that untrained outputs are not constant.
                 for name, parameter in model.named_parameters():

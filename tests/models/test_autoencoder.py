@@ -131,7 +131,7 @@ def test_sizes_that_cannot_be_are_a_sentence(settings, words):
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [((8, 32, 32), "such as 5 or 9"), ((9, 30, 32), "height 30"), ((9, 32, 33), "width 33")]
+    ("size", "words"), [((8, 32, 32), "use 5 or 9"), ((9, 30, 32), "height 30"), ((9, 32, 33), "width 33")]
 )
 def test_a_video_that_does_not_fit_is_told_what_does(size, words):
     with pytest.raises(ValueError, match=words):

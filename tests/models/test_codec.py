@@ -148,9 +148,9 @@ def test_encoding_ignores_autocast():
 
 
 @pytest.mark.parametrize(("size", "words"), [
-    ((4, 8, 8), "4 frames do not fit.*1 \\+ k \\* 4 frames, such as 1 or 5"),
-    ((5, 10, 8), "height 10 does not fit.*multiples of 4, such as 8 or 12"),
-    ((5, 8, 3), "width 3 does not fit.*multiples of 4, such as 4 or 8"),
+    ((4, 8, 8), "4 frames do not fit.*1 \\+ k \\* 4 frames; use 1 or 5"),
+    ((5, 10, 8), "height 10 does not fit.*multiples of 4; use 8 or 12"),
+    ((5, 8, 3), "width 3 does not fit.*multiples of 4; use 4 or 8"),
     ((0, 8, 8), "0 frames do not fit"),
 ])  # fmt: skip
 def test_a_size_that_does_not_fit_is_answered_with_sizes_that_do(size, words):

@@ -11,7 +11,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter, begin
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.apply.build_model import load_weights_into
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.engine import model_start
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -87,4 +87,4 @@ def test_a_checkpoint_has_adapters_alone_and_fits_no_others() -> None:
         with pytest.raises(CorruptCheckpoint, match="is from another model"):
             other[0].load(saved)
     with pytest.raises(CorruptCheckpoint, match="holds only adapters"):
-        load_weights_into(gpt(), saved["model"])
+        fill(gpt().state_dict(), saved["model"])

@@ -85,9 +85,9 @@ def test_a_number_that_cannot_be_is_refused_at_its_key(recipe, key, value, said,
 
 WAN_VAE = {"_class_name": "AutoencoderKLWan", "z_dim": 16, "scale_factor_temporal": 4, "scale_factor_spatial": 8}
 PRETRAINED = [
-    ("lora", "callbacks.preview.width_px", "833", "width 833 is not divisible by 8"),
+    ("lora", "callbacks.preview.width_px", "833", "width 833 does not fit this autoencoder"),
     ("full", "callbacks.preview.num_frames", "80", "80 frames do not fit"),
-    ("full", "data.buckets.buckets.wide.height", "481", "height 481 is not divisible by 8"),
+    ("full", "data.buckets.buckets.wide.height", "481", "height 481 does not fit this autoencoder"),
     ("sample_pretrained", "num_frames", "82", "use 81 or 85"),
     ("video_to_world", "width_px", "1281", "use 1280 or 1288"),
 ]

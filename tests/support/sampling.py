@@ -121,7 +121,8 @@ class RecordingCache(FirstBlockCache):
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of skipped and of all blocks."""
-        return sum(one.num_skipped for one in self.created), sum(one.num_blocks for one in self.created)
+        every = [one.counts() for one in self.created]
+        return sum(skipped for _, skipped in every), sum(blocks for blocks, _ in every)
 
 
 def difference(found: Tensor, expected: Tensor) -> float:

@@ -51,7 +51,7 @@ def convert(
     from nemo_vfm.models.convert.video.wan_parts import is_part
 
     with opened_tensors(source, leave_out=leave_out) as given:
-        if given is not None and is_cosmos(given.source.keys()):
+        if given is not None and is_cosmos(given.tensors):
             from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
             from nemo_vfm.models.convert.video.native_weights import NativeWeights
 
@@ -61,10 +61,9 @@ def convert(
             left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
             note = f"\n{weights.note}" if weights.note else ""
             return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{note}{left}"
-        if given is not None and is_wan(given.source.keys()):
-            files = dict.fromkeys(given.source.keys(), given.source)
-            return wan_of(WanWeights(source, files, given.others, key=key, heads=heads), target)
-        if given is not None and is_part(given.source.keys()):
+        if given is not None and is_wan(given.tensors):
+            return wan_of(WanWeights(source, given.tensors, given.others, key=key, heads=heads), target)
+        if given is not None and is_part(given.tensors):
             return _part(source, given, target)
         if heads is not None:
             raise UserError("--heads is for a Wan under its own or ComfyUI's names, which this is not")
@@ -79,20 +78,21 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
     """Write Wan's autoencoder or text encoder as a folder of diffusers or transformers."""
     from nemo_vfm.core.storage.files import sha256_file, write_json
     from nemo_vfm.models.convert.tensor_source import Unread
-    from nemo_vfm.models.convert.video.wan_native import ScaledTensors
+    from nemo_vfm.models.convert.video.wan_native import unscaled
     from nemo_vfm.models.convert.video.wan_parts import part_of
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file
 
-    tensors = ScaledTensors(dict.fromkeys(given.source.keys(), given.source))
-    names = [name for name in tensors.keys() if name != "spiece_model"]  # noqa: SIM118
-    part = part_of(names, lambda name: tuple(tensors.get_slice(name).get_shape()))
-    digest = checkpoint_one_file.write(target / part.file, Unread(part.names, tensors), {})
-    others = [*sorted(set(given.source.keys()) - set(names) - set(tensors.scales.values())), *given.others]
+    wide, scales = unscaled(given.tensors)
+    tensors = {name: stored for name, stored in wide.items() if name != "spiece_model"}
+    part = part_of({name: stored.shape for name, stored in tensors.items()})
+    weights = Unread({here: tensors[there] for here, there in part.names.items()})
+    digest = checkpoint_one_file.write(target / part.file, weights, {})
+    others = [*sorted(set(given.tensors) - set(tensors) - set(scales.values())), *given.others]
     write_json(target / CONFIG, part.config)
     _write_about(target, source, given.format, sha256_file(source), digest["sha256"], others)
     use = "task.codec.folder" if part.file != MODEL else "task.text_encoder.folder, with its own tokenizer"
-    numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
-    return f"{part.what}, for {use}: {_told(len(names), numbers, others)}"
+    numbers = sum(math.prod(stored.shape) for stored in tensors.values())
+    return f"{part.what}, for {use}: {_told(len(tensors), numbers, others)}"
 
 
 def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:
@@ -102,16 +102,16 @@ def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | 
     from nemo_vfm.models.convert.tensor_source import Unread
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file, tensor_file
 
-    there = list(given.source.keys())
+    known = list(given.tensors)
     if key is None:  # all but an optimizer's
-        names = {name: name for name in there if not name.startswith("optim")}
+        names = {name: name for name in known if not name.startswith("optim")}
     else:
-        names = {name.removeprefix(f"{key}."): name for name in there if name.startswith(f"{key}.")}
+        names = {name.removeprefix(f"{key}."): name for name in known if name.startswith(f"{key}.")}
     if not names:
-        words = ", ".join(sorted({name.partition(".")[0] for name in there})[:12])
+        words = ", ".join(sorted({name.partition(".")[0] for name in known})[:12])
         raise UserError(f"there are no weights{f' below {key}' if key else ''}; it has {words or 'no tensors'}")
-    others = [*sorted(set(given.source.keys()) - set(names.values())), *given.others]
-    weights = Unread(names, given.source)
+    others = [*sorted(set(given.tensors) - set(names.values())), *given.others]
+    weights = Unread({here: given.tensors[there] for here, there in names.items()})
     digest = checkpoint_one_file.write(target / MODEL, weights, {})
     _write_about(target, source, given.format, sha256_folder(source), digest["sha256"], others)
     shapes = tensor_file.read_header(target / MODEL).shapes

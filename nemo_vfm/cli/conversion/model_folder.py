@@ -34,7 +34,7 @@ def write_in(
     from nemo_vfm.core.storage.files import write_json, write_text
     from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
 
-    checkpoint.require_room(target, sum(weights.num_bytes(name) for name in weights))
+    checkpoint.require_room(target, weights.num_bytes())
     about = {"group": "model", "step": "0", "run": ""}
     with ThreadPoolExecutor(1) as other:
         source = other.submit(weights.fingerprint)  # reads all bytes again, while the disk writes

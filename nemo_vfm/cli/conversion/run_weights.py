@@ -56,7 +56,8 @@ def export_ranker(
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json
     from nemo_vfm.explain.step_report import training
-    from nemo_vfm.models.recommenders.ranker_program import Ranker, RowFormat, features_read, write_ranker
+    from nemo_vfm.models.recommenders.ranker import Ranker
+    from nemo_vfm.models.recommenders.ranker_program import RowFormat, write_ranker
     from nemo_vfm.parallel.checkpoint import checkpoint
     from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
     from nemo_vfm.recsys.click import Click
@@ -74,7 +75,7 @@ def export_ranker(
     rows: RowFormat = "int8" if dtype == "int8" else "fp32"
     tables = {name: spec.rows for name, spec in model.tables.tables.items()}
     about = {
-        "labels": [*job.task.labels], "features": [*features_read(model)], "dense": model.input.dense, "rows": rows,
+        "labels": [*job.task.labels], "features": [*model.features()], "dense": model.input.dense, "rows": rows,
         "tables": tables, "step": saved.step, "weights_sha256": saved.sha256[group], **_of_table(job.data, target),
     }  # fmt: skip
     size = write_ranker(model, target, rows)

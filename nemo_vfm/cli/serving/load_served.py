@@ -81,8 +81,8 @@ def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.gpt import GPT
-    from nemo_vfm.parallel.apply.build_model import require_same_weights
     from nemo_vfm.parallel.checkpoint import checkpoint
+    from nemo_vfm.parallel.checkpoint.checkpoint_reader import require_same_weights, shapes_of
 
     if adapted_linears(model):
         adapted = trained(source.folder, group, source.trust, source.allow_host)
@@ -103,7 +103,8 @@ def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.
     if model.tied:
         model.head.weight = model.embedding.weight
     own = dict(model.named_parameters())
-    require_same_weights(own, {name: tensor for name, tensor in weights.items() if name in own or not model.tied})
+    given = {name: tensor for name, tensor in weights.items() if name in own or not model.tied}
+    require_same_weights(shapes_of(own), shapes_of(given))
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])

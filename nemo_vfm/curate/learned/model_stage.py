@@ -89,8 +89,9 @@ class ModelStage:
             UserError: part of it is drawn at random and no training is given: every score would be noise.
         """
         from nemo_vfm.core.device import device
-        from nemo_vfm.parallel.apply.build_model import build_model, load_weights_into
+        from nemo_vfm.parallel.apply.build_model import build_model
         from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
+        from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
         if self.fingerprint() in _LOADED:
             return
@@ -100,7 +101,7 @@ class ModelStage:
             )
         model = build_model(cast("Factory[[], nn.Module]", self.model), seed=0)
         if self.trained is not None:
-            load_weights_into(model, load_weights(self.trained, "model"))
+            fill(model.state_dict(), load_weights(self.trained, "model"))
         _LOADED[self.fingerprint()] = model.eval().to(device())
 
     def say(self, clips: Sequence[Frames]) -> list[NDArray[np.float32]]:

@@ -51,16 +51,9 @@ class Adapter:
 
 
 def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) -> Adapter:
-    """Read an adapter; its keys determine the format.
+    """Read an adapter from a file, or from a folder that holds one; its keys determine the format.
 
-    Args:
-        path: a safetensors file, or a folder that contains one.
-        model: the model it is for; the names in some formats depend on it.
-        alpha: alpha of every linear; None uses the file's, which not every format stores.
-
-    Raises:
-        UserError: the file does not exist, or alpha is missing.
-        DataError: the file is damaged or not an adapter.
+    `alpha` is that of every linear; None uses the file's, which not every format stores.
     """
     from safetensors import SafetensorError
 
@@ -95,18 +88,9 @@ def write_adapter(
     folder: Path, style: Style, matrices: Mapping[str, Matrices], model: nn.Module, *, base: str = "",
     changes: Mapping[str, Tensor] | None = None,
 ) -> Path:  # fmt: skip
-    """Write an adapter into a folder and return the file.
+    """Write an adapter into an existing folder and return the file; see `Adapter` for matrices and changes.
 
-    Args:
-        folder: an existing folder.
-        style: format to write.
-        matrices: by linear, see `Adapter`.
-        model: the adapted model.
-        base: fingerprint of its weights; only our format stores it.
-        changes: see `Adapter`; only ComfyUI's format stores them.
-
-    Raises:
-        DataError: the format has no name for a linear, or none for the changes.
+    Only our format stores `base`, the fingerprint of the model's weights; only ComfyUI's stores changes.
     """
     if changes and style != "comfyui":
         raise DataError(f"the adapter also changes {len(changes)} weights and biases, such as {next(iter(changes))}, "

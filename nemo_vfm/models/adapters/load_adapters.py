@@ -77,22 +77,12 @@ class AttachedAdapter:
 
 
 def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
-    """Add adapters to a model on one device whose weights are loaded.
-
-    Raises:
-        UserError: a file does not exist.
-        DataError: a file is damaged, belongs to another model or other weights, or has no effect.
-    """
+    """Add adapters to a model on one device whose weights are loaded; DataError where a file does not fit them."""
     fill_adapters(attach_adapters(model, files))
 
 
 def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[AttachedAdapter]:
-    """Add empty adapters before the model is split over ranks; `fill_adapters` must follow.
-
-    Raises:
-        UserError: a file does not exist.
-        DataError: a file is damaged or belongs to another model.
-    """
+    """Add empty adapters before the model is split over ranks; `fill_adapters` must follow."""
     attached = []
     for name, file in files.items():
         network = model
@@ -112,8 +102,7 @@ def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[
 def fill_adapters(attached: Sequence[AttachedAdapter]) -> None:
     """Load the values of attached adapters after the model's weights; every rank must call it.
 
-    Raises:
-        DataError: an adapter was trained on other weights, or has no effect.
+    DataError where one was trained on other weights, or has no effect.
     """
     bases = {one.network: fingerprint(dict(one.network.named_parameters())) for one in attached if one.base}
     for one in attached:

@@ -81,14 +81,7 @@ def require_pairs(name: str, found: Mapping[str, Matrices]) -> None:
 def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[str, Matrices]:
     """Extract an adapter's matrices from a model, by linear.
 
-    Args:
-        model: the adapted model.
-        adapter: name of the adapter in the model.
-        our_names: use this package's names, with a suffix for the projection of a fused linear; else those of diffusers
-            or transformers.
-
-    Raises:
-        DataError: a linear has no name of its own there.
+    With `our_names`, projections of a fused linear have a suffix; else names are those of diffusers or transformers.
     """
     found: dict[str, Matrices] = {}
     maps = _maps(model, our_names=our_names)
@@ -129,16 +122,12 @@ class PlacedMatrices:
                 raise DataError(f"{self.name} has its own weight beside its adapter, which is not the base's: it "
                                 f"was trained, or enlarged for more tokens; merge it with the library that made "
                                 f"it")  # fmt: skip
-        a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")
-        copy_own(a, given.a)
-        copy_own(b, self._reorder(given.b))
-        if given.magnitude is not None:
-            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._reorder(given.magnitude))
-
-    def _reorder(self, rows: Tensor) -> Tensor:
-        reordered = torch.empty_like(rows)
-        reordered[self.order] = rows
-        return reordered
+        copy_own(self.low.get_parameter(f"{self.part}_a"), given.a)
+        for which, rows in (("b", given.b), ("magnitude", given.magnitude)):
+            if rows is not None:
+                reordered = torch.empty_like(rows)
+                reordered[self.order] = rows
+                copy_own(self.low.get_parameter(f"{self.part}_{which}"), reordered)
 
 
 def insert_adapter(

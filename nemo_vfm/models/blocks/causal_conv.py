@@ -25,14 +25,7 @@ class Past:
 
     def __init__(self) -> None:
         self.has_started = False  #: whether the first piece has gone through
-        self._frames: dict[nn.Module, Tensor] = {}
-
-    def before(self, layer: nn.Module, x_BTHWC: Tensor, num: int) -> Tensor:
-        """x behind the `num` frames that this layer saw before it."""
-        earlier = self._frames.get(layer)
-        whole = _still(x_BTHWC, num) if earlier is None else torch.cat([earlier, x_BTHWC], dim=1)
-        self._frames[layer] = whole[:, whole.shape[1] - num :].clone()  # a view would keep the whole piece
-        return whole
+        self.frames: dict[nn.Module, Tensor] = {}  #: the last ones that a layer saw
 
 
 def _still(x_BTHWC: Tensor, num: int) -> Tensor:
@@ -40,8 +33,12 @@ def _still(x_BTHWC: Tensor, num: int) -> Tensor:
 
 
 def behind(past: Past | None, layer: nn.Module, x_BTHWC: Tensor, num: int) -> Tensor:
-    """x with the `num` frames before it; without a past the video is whole, and its first frame stands still there."""
-    return _still(x_BTHWC, num) if past is None else past.before(layer, x_BTHWC, num)
+    """x with the `num` frames that this layer saw before it; before the video its first frame stands still."""
+    earlier = None if past is None else past.frames.get(layer)
+    whole = _still(x_BTHWC, num) if earlier is None else torch.cat([earlier, x_BTHWC], dim=1)
+    if past is not None:
+        past.frames[layer] = whole[:, whole.shape[1] - num :].clone()  # a view would keep the whole piece
+    return whole
 
 
 def begins(past: Past | None) -> bool:
@@ -227,7 +224,7 @@ class Middle:
             looking.append(FrameAttention(width=self.width, heads=self.heads))
         if self.attention == "space_time":
             looking.append(PastAttention(width=self.width, heads=self.heads, window=self.window))
-        first, *others = _blocks(self.width, self.blocks)
+        first, *others = (ResidualBlock(width=self.width) for _ in range(self.blocks))
         return nn.ModuleList([first, *looking, *others])
 
 
@@ -236,7 +233,9 @@ class Level(nn.Module):
 
     def __init__(self, width: int, blocks: int, *, up: Up | None = None, down: Down | None = None) -> None:
         super().__init__()
-        self.up, self.blocks, self.down = up, nn.ModuleList(_blocks(width, blocks)), down
+        self.up = up
+        self.blocks = nn.ModuleList(ResidualBlock(width=width) for _ in range(blocks))
+        self.down = down
 
     def forward(self, x_BTHWC: Tensor, past: Past | None = None) -> Tensor:
         """(B, T', H', W', C')."""
@@ -294,10 +293,6 @@ class Decoder(nn.Module):
             x = level(x, past)
         bands: Tensor = self.leave(x, past)
         return bands
-
-
-def _blocks(width: int, count: int) -> list[ResidualBlock]:
-    return [ResidualBlock(width=width) for _ in range(count)]
 
 
 def _through(layers: nn.Module, x: Tensor, past: Past | None) -> Tensor:

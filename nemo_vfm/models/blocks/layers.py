@@ -123,11 +123,13 @@ Gelu = Literal["tanh", "exact"]
 class MLP(nn.Module):
     """The position-wise perceptron of a block; GELU in its tanh form, or exactly, some 1e-4 apart."""
 
-    def __init__(self, *, width: int, hidden: int, gelu: Gelu = "tanh", bias: bool = False) -> None:
+    def __init__(
+        self, *, width: int, hidden: int, out: int | None = None, gelu: Gelu = "tanh", bias: bool = False
+    ) -> None:  # fmt: skip
         super().__init__()
         self.approximate = "tanh" if gelu == "tanh" else "none"
         self.up = Linear(width, hidden, bias=bias)
-        self.down = Linear(hidden, width, bias=bias)
+        self.down = Linear(hidden, out or width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.down(F.gelu(self.up(x), approximate=self.approximate))

@@ -17,12 +17,11 @@ from nemo_vfm.core.bounds import LARGEST_THETA, require_between
 class Stretch(Protocol):
     """One way to stretch rotary positions for texts longer than a model was first trained on."""
 
-    @property
-    def magnitude(self) -> float:
-        """What cosines and signed sines are multiplied by: it sharpens attention."""
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+        """The frequencies for texts of these lengths, (R,) or (B, S, R), and the magnitude.
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
-        """The frequencies for texts of these lengths, (R,) or (B, S, R)."""
+        Cosines and signed sines are multiplied by the latter: it sharpens attention.
+        """
 
     def require_fit(self, theta: float, count: int | None = None) -> None:
         """Refuse a base of the frequencies, or a number of them, with which this cannot be computed."""
@@ -53,17 +52,12 @@ class LongContext:
                 f"{self.high_freq_factor}"
             )
 
-    @property
-    def magnitude(self) -> float:
-        """Cosines and sines stay as they are."""
-        return 1.0
-
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """Each frequency, or it divided by `factor`, or between the two where its wavelength is."""
         turns = self.trained_on * frequencies_R / (2 * math.pi)
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = kept.clamp(0, 1)
-        return kept * frequencies_R + (1 - kept) * frequencies_R / self.factor
+        return kept * frequencies_R + (1 - kept) * frequencies_R / self.factor, 1.0
 
     def require_fit(self, theta: float, count: int | None = None) -> None:
         """Any base and any number of frequencies will do."""
@@ -106,16 +100,12 @@ class TextRope:
     def table(self, rotated: int, places_BS: Tensor, lengths_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines as `rope.rotate` takes them, (B, S, 1, R), fp32.
 
-        Args:
-            rotated: R.
-            places_BS: position of each token in its text.
-            lengths_BS: of that text, at least as long as it will get; a column is enough.
+        A length is at least that which the text of a position will get; a column is enough.
         """
         exponents = torch.arange(0, rotated, 2, device=places_BS.device).float() / rotated
         frequencies, magnitude = self.theta**-exponents, 1.0
         if self.long_context is not None:
-            frequencies = self.long_context.stretched(frequencies, self.theta, lengths_BS)
-            magnitude = self.long_context.magnitude
+            frequencies, magnitude = self.long_context.stretched(frequencies, self.theta, lengths_BS)
         angles = places_BS[..., None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if magnitude != 1:

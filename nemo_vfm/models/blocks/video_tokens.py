@@ -33,11 +33,7 @@ Patch = tuple[int, int, int]
 
 
 def grid_of(shape: tuple[int, ...], patch: Patch) -> tuple[int, int, int]:
-    """Tokens along time, height and width for latents of this (B, C, T, H, W) shape.
-
-    Raises:
-        ValueError: a side is not a multiple of the patch.
-    """
+    """Tokens along time, height and width for latents (B, C, T, H, W); ValueError where the patch does not divide."""
     for name, size, side in zip(("frames", "height", "width"), shape[2:], patch, strict=True):
         if size % side:
             raise ValueError(
@@ -225,11 +221,8 @@ class NoiseLevels:
 def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: Row | None) -> NoiseLevels:
     """Match noise levels to samples and tokens.
 
-    Args:
-        noise: one level per sample, (B,), or per latent frame, (B, T); flat for packed samples, ordered by sample.
-        num_samples: B, or the number of packed samples.
-        grid: tokens along time, height and width, if samples are not packed.
-        packed: positions of packed samples; None if samples are not packed.
+    There is one per sample, (B,), or per latent frame, (B, T), flat for packed samples; `grid` is of samples that are
+    not packed.
     """
     batch, frames = (1, [t for t, _, _ in packed.grids]) if packed else (num_samples, [grid[0]] * num_samples)
     own = torch.arange(num_samples, device=noise.device)

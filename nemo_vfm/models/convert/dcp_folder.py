@@ -5,25 +5,25 @@ every tensor its dtype, its shape and the chunks it is cut into, and for every c
 file, which holds it as torch.save wrote it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.models.convert.opcodes import MAX_BYTES, Record, TensorPlace, read_pickle
-from nemo_vfm.models.convert.tensor_source import Box, TensorHeader
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, Record, TensorPlace, counts, read_pickle
+from nemo_vfm.models.convert.tensor_source import Box, StoredTensor, kind_of
 from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 
 Ints = tuple[int, ...]
 _MAX_INSTRUCTIONS = 16_000_000  # some 150,000 chunks
-_MAX_DIMS, _MAX_LENGTH = 64, 1 << 48
 _METADATA = "torch.distributed.checkpoint.metadata"
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"
 _MCORE = "megatron.core.dist_checkpointing.strategies.torch"
@@ -59,25 +59,19 @@ class ChunkedTensor:
     chunks: tuple[Chunk, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DcpIndex:
-    """What an index lists."""
-
-    tensors: Mapping[str, ChunkedTensor]  #: by name
-    #: names of what is kept as bytes: step counts, random states, `_extra_state`; they are not read
-    streams: tuple[str, ...]
-
-
-def read_index(data: bytes) -> DcpIndex:
-    """The index of a distributed checkpoint."""
+def read_index(data: bytes) -> tuple[dict[str, ChunkedTensor], list[str]]:
+    """(Tensors by name, names of what is kept as bytes: step counts, random states, `_extra_state`) of an index."""
     content, _ = read_pickle(data, records=_RECORDS, most=_MAX_INSTRUCTIONS)
     if not isinstance(content, Record) or content.name not in _INDEX:
         raise DataError("its index is not one that torch.distributed.checkpoint writes")
-    listed, stored = (_mapping(_state(content), key) for key in ("state_dict_metadata", "storage_data"))
-    places = _places(stored)
+    top = _state(content)
+    for key in ("state_dict_metadata", "storage_data"):
+        if type(top.get(key)) is not dict:
+            raise DataError(f"its index has no {key}")
+    places = _places(top["storage_data"])
     tensors: dict[str, ChunkedTensor] = {}
     streams: list[str] = []
-    for name, entry in listed.items():
+    for name, entry in top["state_dict_metadata"].items():
         if type(name) is not str or not isinstance(entry, Record) or entry.name not in (_TENSOR, _BYTES):
             raise DataError(f"its index lists {str(name)[:200]!r} as something else than a tensor or a stream of bytes")
         if entry.name == _TENSOR:
@@ -87,20 +81,13 @@ def read_index(data: bytes) -> DcpIndex:
             places.pop((name, None), None)
     if places:
         raise DataError(f"its index places {next(iter(places))[0][:200]!r}, a chunk of no tensor that it lists")
-    return DcpIndex(tensors, tuple(streams))
+    return tensors, streams
 
 
-def _state(record: Record) -> dict[str, object]:
+def _state(record: Record) -> dict[str, Any]:
     if type(record.state) is not dict:
         raise DataError(f"its index has a {record.name.rpartition('.')[2]} without values")
     return record.state
-
-
-def _mapping(state: Mapping[str, object], key: str) -> dict[object, object]:
-    found = state.get(key)
-    if type(found) is not dict:
-        raise DataError(f"its index has no {key}")
-    return found
 
 
 _Places = dict[tuple[str, Ints | None], tuple[str, int, int]]
@@ -115,7 +102,7 @@ def _places(stored: Mapping[object, object]) -> _Places:
         name, offset = _state(key).get("fqn"), _state(key).get("offset")
         if type(name) is not str:
             raise DataError("its index places something without a name")
-        at = (name, None if offset is None else _counts(offset))
+        at = (name, None if offset is None else counts(offset, "index"))
         if at in found:
             raise DataError(f"its index places the chunk of {name[:200]} at {at[1]} twice")
         state = _state(value)
@@ -129,14 +116,14 @@ def _places(stored: Mapping[object, object]) -> _Places:
 
 
 def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedTensor:
-    shape, chunks = _counts(state.get("size")), state.get("chunks")
+    shape, chunks = counts(state.get("size"), "index"), state.get("chunks")
     if type(chunks) is not list:
         raise DataError(f"its index lists no chunks of {name[:200]}")
     found = []
     for chunk in chunks:
         if not isinstance(chunk, Record) or chunk.name != _CHUNK:
             raise DataError(f"its index lists a chunk of {name[:200]} that is none")
-        offsets, sizes = (_counts(_state(chunk).get(key)) for key in ("offsets", "sizes"))
+        offsets, sizes = (counts(_state(chunk).get(key), "index") for key in ("offsets", "sizes"))
         if (name, offsets) not in places:
             raise DataError(f"its index does not place the chunk of {name[:200]} at {offsets}, or lists it twice")
         found.append(Chunk(offsets, sizes, *places.pop((name, offsets))))
@@ -146,15 +133,6 @@ def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedT
     if type(told) is not tuple or not told or not isinstance(told[0], torch.dtype):
         raise DataError(f"its index does not say the dtype of {name[:200]}")
     return ChunkedTensor(told[0], shape, tuple(found))
-
-
-def _counts(values: object) -> Ints:
-    if not isinstance(values, tuple) or len(values) > _MAX_DIMS:
-        raise DataError("its index gives a shape as something else than a few counts")
-    for value in values:
-        if type(value) is not int or not 0 <= value < _MAX_LENGTH:
-            raise DataError("its index gives a length that is not a count")
-    return values
 
 
 def _require_covered(name: str, shape: Ints, chunks: Iterable[Chunk]) -> None:
@@ -167,25 +145,18 @@ def _require_covered(name: str, shape: Ints, chunks: Iterable[Chunk]) -> None:
     held = sum(prod(chunk.sizes) for chunk in chunks)
     if held != prod(shape):
         raise DataError(f"the chunks of {name[:200]} hold {held:,} numbers, and its shape {shape} has {prod(shape):,}")
-    for one, other in _neighbours(chunks):
-        if all(a < b + m and b < a + n for a, n, b, m in zip(
-            one.offsets, one.sizes, other.offsets, other.sizes, strict=True
-        )):  # fmt: skip
-            raise DataError(f"two chunks of {name[:200]} overlap, at {one.offsets} and at {other.offsets}")
-
-
-def _neighbours(chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Chunk]]:
-    """Pairs that share a range of the first axis on which chunks differ; sorted, so that few are looked at."""
+    # Only those are compared that share a range of the first axis on which chunks differ; all, where none does.
     filled = [chunk for chunk in chunks if prod(chunk.sizes)]
-    dims = len(filled[0].sizes) if filled else 0
-    axis = next((axis for axis in range(dims) if len({chunk.offsets[axis] for chunk in filled}) > 1), 0)
-    if not dims:
-        yield from ((filled[0], other) for other in filled[1:])
-        return
+    axis = next((axis for axis in range(len(shape)) if len({chunk.offsets[axis] for chunk in filled}) > 1), None)
     open_: list[Chunk] = []
-    for chunk in sorted(filled, key=lambda chunk: chunk.offsets[axis]):
-        open_ = [one for one in open_ if one.offsets[axis] + one.sizes[axis] > chunk.offsets[axis]]
-        yield from ((one, chunk) for one in open_)
+    for chunk in filled if axis is None else sorted(filled, key=lambda chunk: chunk.offsets[axis]):
+        if axis is not None:
+            open_ = [one for one in open_ if one.offsets[axis] + one.sizes[axis] > chunk.offsets[axis]]
+        for one in open_:
+            if all(a < b + m and b < a + n for a, n, b, m in zip(
+                one.offsets, one.sizes, chunk.offsets, chunk.sizes, strict=True
+            )):  # fmt: skip
+                raise DataError(f"two chunks of {name[:200]} overlap, at {one.offsets} and at {chunk.offsets}")
         open_.append(chunk)
 
 
@@ -211,10 +182,6 @@ class DcpFolder:
 
     Args:
         folder: with `.metadata` and `.distcp` files.
-
-    Raises:
-        UserError: there is no index.
-        DataError: the index names code or does not fit the files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -223,9 +190,11 @@ class DcpFolder:
             raise UserError(f"{folder} has no {INDEX}, so it is not a distributed checkpoint of torch")
         if index.stat().st_size > MAX_BYTES:
             raise DataError(f"{INDEX} has {index.stat().st_size:,} bytes; an index has at most {MAX_BYTES:,}")
-        found = read_index(index.read_bytes())
-        self.folder, self._tensors, self._open = folder, found.tensors, dict[str, BinaryIO]()
-        files = {chunk.file for tensor in found.tensors.values() for chunk in tensor.chunks}
+        tensors, streams = read_index(index.read_bytes())
+        self.folder, self._open = folder, dict[str, BinaryIO]()
+        self.tensors = {name: StoredTensor(kind_of(one.dtype), one.shape, partial(self._read, name, one))
+                        for name, one in tensors.items()}  # fmt: skip
+        files = {chunk.file for tensor in tensors.values() for chunk in tensor.chunks}
         self._sizes: dict[str, int] = {}
         for name in files:  # of the folder's own files, whatever their names say
             if name != Path(name).name or not name.endswith(SUFFIX) or not (folder / name).is_file():
@@ -233,7 +202,7 @@ class DcpFolder:
             self._sizes[name] = (folder / name).stat().st_size
         # Every chunk fits its bytes, and no byte is of two chunks: so tensors together are no larger than the files.
         spans: dict[str, list[tuple[int, int, str]]] = {file: [] for file in self._sizes}
-        for name, tensor in found.tensors.items():
+        for name, tensor in tensors.items():
             for chunk in tensor.chunks:
                 if prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
                     raise DataError(f"a chunk of {name[:200]}, {tensor.dtype} {chunk.sizes}, is to lie in "
@@ -248,7 +217,7 @@ class DcpFolder:
                 raise DataError(f"{file} has {size:,} bytes, and {taken[-1][2][:200]} is to end at {taken[-1][1]:,}")
         beside = {path.name for path in folder.iterdir() if path.is_file()} - files - _READ
         #: Streams of bytes and files that are not read.
-        self.others = (*found.streams, *sorted(beside))
+        self.others = (*streams, *sorted(beside))
 
     def __enter__(self) -> "DcpFolder":
         return self
@@ -257,27 +226,12 @@ class DcpFolder:
         for file in self._open.values():
             file.close()
 
-    def keys(self) -> list[str]:
-        return list(self._tensors)
-
-    def get_slice(self, name: str) -> TensorHeader:
-        return TensorHeader(self._tensors[name].dtype, self._tensors[name].shape)
-
-    def get_tensor(self, name: str) -> Tensor:
-        """All of a tensor, put together from its chunks."""
-        tensor = self._tensors[name]
-        if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape and 0 not in tensor.shape:
-            return self._chunk(name, tensor, tensor.chunks[0]).contiguous()
-        return self.get_box(name, tuple((0, length) for length in tensor.shape))
-
-    def get_box(self, name: str, box: Box) -> Tensor:
-        """A box of a tensor, for which only the chunks that it touches are read.
-
-        Args:
-            name: of the tensor.
-            box: along each axis, the first place and the one after the last.
-        """
-        tensor = self._tensors[name]
+    def _read(self, name: str, tensor: ChunkedTensor, box: Box | None = None) -> Tensor:
+        """All of a tensor, or a box of it, for which only the chunks that it touches are read."""
+        if box is None:
+            if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape and 0 not in tensor.shape:
+                return self._chunk(name, tensor, tensor.chunks[0]).contiguous()
+            box = tuple((0, length) for length in tensor.shape)
         part = torch.empty([stop - start for start, stop in box], dtype=tensor.dtype)
         for chunk in tensor.chunks:
             spans = [(max(start, at), min(stop, at + size))

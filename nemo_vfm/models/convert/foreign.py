@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -20,10 +22,11 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.dcp_folder import DcpFolder, checkpoint_in, is_zarr
-from nemo_vfm.models.convert.tensor_source import TensorSource, ZipSource
+from nemo_vfm.models.convert.opcodes import LeftOut, TensorPlace
+from nemo_vfm.models.convert.tensor_source import StoredTensor, kind_of, mapped_tensors
 from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 from nemo_vfm.models.convert.weight_files import open_safetensors
-from nemo_vfm.models.convert.weights import extra_states, plain, tensors_of, unread, weights
+from nemo_vfm.models.convert.weights import by_name, is_stream, walk, weights
 
 Format = Literal["nemo", "torch", "safetensors", "distcp"]
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
@@ -48,19 +51,13 @@ class Foreign:
 def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False) -> Foreign:
     """Read a `.nemo` archive, or a `.ckpt`, `.pt`, `.pth` or `.bin` file of torch.save.
 
-    Args:
-        key: where the weights are, where that is not clear.
-        leave_out: go on where the file names code beside its weights; nothing of it is run.
-
-    Raises:
-        UserError: the weights could be in several places.
-        DataError: the file is of another kind, is damaged, or holds code.
+    `key` is where the weights are, where that is not clear. With `leave_out`, code beside the weights is no error.
     """
-    found = format_of(path)
-    if found == "safetensors":
+    form = format_of(path)
+    if form == "safetensors":
         raise DataError("this is already safetensors, but its names are not those of a Wan or Cosmos, whose own files "
                         "are converted; for an adapter, add --adapter ours --base DIR")  # fmt: skip
-    if found == "nemo":
+    if form == "nemo":
         if key is not None or leave_out:
             raise UserError("a .nemo archive has its weights in one place and nothing to leave out")
         return read_nemo(path)
@@ -68,8 +65,14 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
         opened = open_torch_zip(Window(file, 0, path.stat().st_size), leave_out=leave_out)
         places = weights(opened.content, key)
         tensors = opened.tensors(places)
-        others = (*unread(opened.content, places), *extra_states(opened.content), *opened.left_out)
-    return Foreign("torch", tensors, None, plain(opened.content), others)
+    found, taken = list(walk(opened.content)), {id(place) for place in places.values()}
+    # Keys below which there are other tensors, such as the optimizer's.
+    unread = dict.fromkeys(name.partition(".")[0] for name, value in found
+                           if isinstance(value, TensorPlace) and id(value) not in taken)  # fmt: skip
+    streams = [name for name, value in found if is_stream(name, value)]
+    values = {name: value for name, value in found
+              if type(value) in (str, int, bool) or (type(value) is float and isfinite(value))}  # fmt: skip
+    return Foreign("torch", tensors, None, values, (*unread, *streams, *opened.left_out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class ForeignTensors:
     """All tensors of a foreign file, not read yet."""
 
     format: Format  #: which kind of file it is
-    source: TensorSource  #: of the tensors, by dotted name
+    tensors: Mapping[str, StoredTensor]  #: by dotted name
     others: tuple[str, ...]  #: names of streams of bytes, of code that was left out, and of files that are not read
 
 
@@ -87,15 +90,18 @@ def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTe
     found = format_of(path)
     if found == "distcp":
         with DcpFolder(checkpoint_in(path) or path) as folder:
-            yield ForeignTensors(found, folder, folder.others)
+            yield ForeignTensors(found, folder.tensors, folder.others)
     elif found == "safetensors":
         with closing(open_safetensors(path)) as mapped:
-            yield ForeignTensors(found, mapped, ())
+            yield ForeignTensors(found, mapped_tensors(mapped), ())
     elif found == "torch":
         with path.open("rb") as file:
             opened = open_torch_zip(Window(file, 0, path.stat().st_size), leave_out=leave_out)
-            places, others = tensors_of(opened.content)
-            yield ForeignTensors(found, ZipSource(opened, places), (*others, *opened.left_out))
+            content = dict(by_name(opened.content))
+            tensors = {name: StoredTensor(kind_of(place.dtype), place.shape, partial(opened.alone, place))
+                       for name, place in content.items() if isinstance(place, TensorPlace)}  # fmt: skip
+            others = [name for name, one in content.items() if isinstance(one, LeftOut) or is_stream(name, one)]
+            yield ForeignTensors(found, tensors, (*others, *opened.left_out))
     else:
         yield None
 

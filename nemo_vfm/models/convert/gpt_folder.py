@@ -31,12 +31,7 @@ _FILE_BYTES = 4 << 30
 
 
 def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
-    """The model of a folder.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
-    """
+    """The model of a folder, with its weights; see `GptFolder`."""
     with GptFolder(folder) as weights:
         return filled(weights, dtype)
 
@@ -59,10 +54,6 @@ def gpt_of_folder(*, folder: Path) -> GPT:
 
     Args:
         folder: config.json and safetensors of a language model.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, or of another architecture.
     """
     found = checked_folder(local(folder, "the folder of a language model"))
     try:
@@ -85,10 +76,6 @@ def write_gpt(
         dtype: of the weights written; None leaves them as they are.
         generation: all of generation_config.json, by which transformers ends texts and samples; None ends none.
         file_bytes: a file has at most so many, unless one weight has more.
-
-    Raises:
-        UserError: there is something in the folder.
-        DataError: no architecture of transformers is the same function.
     """
     config = config_of(model, most_tokens)
     if folder.exists() and any(folder.iterdir()):
@@ -110,8 +97,7 @@ def write_gpt(
 def generation_of(vocab: int, *folders: Path | None) -> dict[str, Json]:
     """All of the first folder's generation_config.json, or the tokens that its config.json names; else empty.
 
-    Raises:
-        DataError: a file is damaged, or names a token that is none; a text would then never end.
+    DataError where a file names a token that is none: a text would then never end.
     """
     found = [folder / name for folder in folders if folder is not None for name in (GENERATION, "config.json")]
     file = next((path for path in found if path.is_file()), None)

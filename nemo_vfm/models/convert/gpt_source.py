@@ -16,13 +16,13 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
-from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.convert.tensor_map import same
 from nemo_vfm.models.convert.weight_files import opened
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping, told_mapping
-from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
+from nemo_vfm.parallel.layers.linear import Linear
 
-_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_EMBEDDING, _HEAD, _SCORE = "model.embed_tokens.weight", "lm_head.weight", "score.weight"
 _COMPARED_VALUES = 1 << 24  # at once, in float64
 
 
@@ -43,6 +43,8 @@ class GptFolder(SourceFolder):
 
     Args:
         folder: with config.json and safetensors.
+        told: its config.json as that of a language model; None is as it is.
+        outputs: of a head `score.weight`, (outputs, D), in place of the one for the vocabulary; None for no such head.
 
     Raises:
         UserError: there is no such folder, or its weights are no safetensors.
@@ -50,47 +52,41 @@ class GptFolder(SourceFolder):
     """
 
     model: GPT
-    _files: Mapping[str, MappedFile]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, told: Mapping[str, Json] | None = None, outputs: int | None = None) -> None:
         self.folder, self.config = folder, read_mapping(checked_folder(folder) / "config.json")
         try:
-            told = self._as_language_model()
-            self.arguments, self._fused = arguments_of(told), family_of(told).fused
+            told = told or self.config
+            self.arguments, fused = arguments_of(told), family_of(told).fused
         except DataError as error:
             raise DataError(f"{folder.name}/{error}") from error
         with ExitStack() as stack:
             self._files = opened(folder, stack)
             self._require_blocks("model.layers.", self.arguments["depth"], "num_hidden_layers")
-            self.model = self._unborn()
-            self._maps = {name: self._map_to(name) for name in self.model.state_dict()}
-            self._require_all_used([name for name in self._files if name.endswith("rotary_emb.inv_freq")])
-            self._require_shapes()
-            self._require_tied()
+            self.model = without_memory(GPT, self.arguments, f"{folder.name}/config.json describes")
+            if outputs is not None:
+                weight = self.model.embedding.weight
+                self.model.head = Linear(self.model.width, outputs, bias=False, device="meta", dtype=weight.dtype)
+                self.model.tied = False
+            self._maps = {name: tensor_map(name, self.model.sizes, fused) for name in self.model.state_dict()}
+            if outputs is not None:
+                self._maps["head.weight"] = same(_SCORE)
+            self._take([name for name in self._files if name.endswith("rotary_emb.inv_freq")])
+            if self.model.tied:
+                self._tensors = {**self._tensors, "head.weight": self._tensors["embedding.weight"]}
+                self._require_tied()
             self._stack = stack.pop_all()
-
-    def _as_language_model(self) -> Mapping[str, Json]:
-        """The config of the model with a head for the vocabulary."""
-        return self.config
-
-    def _unborn(self) -> GPT:
-        return without_memory(GPT, self.arguments, f"{self.folder.name}/config.json describes")
-
-    def _map_to(self, name: str) -> TensorMap:
-        return tensor_map(name, self.model.sizes, self._fused)
-
-    def _map_of(self, name: str) -> TensorMap:
-        return self._maps["embedding.weight" if self.model.tied and name == "head.weight" else name]
 
     def _require_tied(self) -> None:
         """transformers 5 keeps a head that differs from what it should be tied to, and version 4 drops it."""
-        if not self.model.tied or _HEAD not in self._files:
+        if _HEAD not in self._files:
             return
-        embedding, head = (self._files[name].get_slice(name) for name in (_EMBEDDING, _HEAD))
-        rows = max(1, _COMPARED_VALUES // self.model.width)
-        if head.get_shape() != embedding.get_shape() or not all(
-            torch.equal(head[start : start + rows].double(), embedding[start : start + rows].double())
-            for start in range(0, self.model.vocab, rows)
+        embedding, head = self._files[_EMBEDDING], self._files[_HEAD]
+        vocab, width = embedding.shape
+        rows = max(1, _COMPARED_VALUES // width)
+        boxes = [((start, min(start + rows, vocab)), (0, width)) for start in range(0, vocab, rows)]
+        if head.shape != embedding.shape or not all(
+            torch.equal(head.read(box).double(), embedding.read(box).double()) for box in boxes
         ):
             raise DataError(f"{self.folder.name}/config.json says tie_word_embeddings: True, and {_HEAD} differs from "
                             f"{_EMBEDDING}; to keep that head, set it to false (transformers 4 would drop the head, "

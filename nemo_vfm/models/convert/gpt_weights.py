@@ -6,6 +6,8 @@ gates in one matrix there, which are two here.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,12 +30,9 @@ _FUSED_QKV, _FUSED_GATE = "self_attn.qkv_proj", "mlp.gate_up_proj"
 
 
 def tensor_map(name: str, sizes: Sizes, fused: bool = False) -> TensorMap:
-    """Where one of GPT's parameters is in transformers.
+    """Where one of GPT's parameters, such as blocks.3.mlp.up.weight, is in transformers.
 
-    Args:
-        name: such as blocks.3.mlp.up.weight.
-        sizes: of a block.
-        fused: whether that family has fused matrices. Then gates are for reading; see `fused_gates`.
+    Where a family has `fused` matrices, maps of gates are for reading; see `fused_gates`.
     """
     module, _, kind = name.rpartition(".")
     if not module.startswith("blocks."):
@@ -57,15 +56,14 @@ def tensor_map(name: str, sizes: Sizes, fused: bool = False) -> TensorMap:
 def fused_gates(maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor]) -> dict[str, TensorMap]:
     """Maps for writing a family that has fused matrices: what a gate gates brings the gate along."""
 
-    def both(gate: str, up: str) -> TensorMap:
-        def split(whole: Tensor) -> list[Tensor]:
-            return [torch.cat([torch.empty_like(whole) if whole.is_meta else weights[gate].to(whole), whole])]
+    def with_gate(gate: str, up: Tensor) -> list[Tensor]:
+        return [torch.cat([torch.empty_like(up) if up.is_meta else weights[gate].to(up), up])]
 
-        return TensorMap(maps[up].names, maps[up].join, split)
-
-    gates = {name: name.replace(".gate.", ".up.") for name in maps if name.endswith(".mlp.gate.weight")}
-    fused = {up: both(gate, up) for gate, up in gates.items()}
-    return {name: fused.get(name, one) for name, one in maps.items() if name not in gates}
+    ups = {name.replace(".gate.", ".up."): name for name in maps if name.endswith(".mlp.gate.weight")}
+    return {
+        name: replace(one, split=partial(with_gate, ups[name])) if name in ups else one
+        for name, one in maps.items() if name not in ups.values()
+    }  # fmt: skip
 
 
 def _qkv(names: tuple[str, ...], sizes: Sizes) -> TensorMap:

@@ -73,7 +73,7 @@ def tensor_place(
     kind = dtype if isinstance(dtype, torch.dtype) else storage.dtype
     if kind is None:
         raise DataError("its pickle makes a tensor without a dtype")
-    place = TensorPlace(storage, kind, _counts((offset,))[0], _counts(shape), _counts(stride))
+    place = TensorPlace(storage, kind, counts((offset,))[0], counts(shape), counts(stride))
     # Neither beyond the end, nor more numbers than there are (an axis that repeats the same ones).
     available = storage.num_bytes // kind.itemsize
     if len(place.shape) != len(place.stride):
@@ -88,12 +88,13 @@ def tensor_place(
     return place
 
 
-def _counts(values: object) -> tuple[int, ...]:
+def counts(values: object, told_by: str = "pickle") -> tuple[int, ...]:
+    """A tensor's shape, strides or place, once it is certain that they can be."""
     if not isinstance(values, tuple | list) or len(values) > _MAX_DIMS:
-        raise DataError("its pickle gives a tensor's shape as something else than a few counts")
+        raise DataError(f"its {told_by} gives a tensor's shape as something else than a few counts")
     for value in values:
         if type(value) is not int or not 0 <= value < _MAX_LENGTH:
-            raise DataError("its pickle gives a tensor a length that is not a count")
+            raise DataError(f"its {told_by} gives a tensor a length that is not a count")
     return tuple(values)
 
 
@@ -178,9 +179,6 @@ class _Machine:
             action(self, argument)
         raise DataError("its pickle has no end")
 
-    def push(self, value: object) -> None:
-        self.stack.append(value)
-
     def pop(self, count: int) -> list[Any]:
         """The last values in their order, which go."""
         if len(self.stack) < count:
@@ -227,12 +225,12 @@ class _Machine:
             raise DataError("its pickle gives a name that is not text")
         full = f"{module}.{name}"
         if full in DTYPES:
-            self.push(DTYPES[full])
+            self.stack.append(DTYPES[full])
         elif full in _CALLS or full in STORAGES or full in self.records:
-            self.push(_Name(full))
+            self.stack.append(_Name(full))
         elif self.leave_out:
             self.left_out.add(full[:200])
-            self.push(LeftOut(full[:200]))
+            self.stack.append(LeftOut(full[:200]))
         else:
             raise DataError(f"its pickle names {full[:200]}, which is code, not data; nothing was run")
 
@@ -240,14 +238,14 @@ class _Machine:
         """What stands for a call: arithmetic of ours for a known name."""
         called = self.stack.pop()
         if isinstance(called, LeftOut):
-            self.push(called)
+            self.stack.append(called)
             return
         if not isinstance(called, _Name) or type(arguments) is not tuple:
             raise DataError(f"its pickle calls {_kind(called)}, which cannot be called")
         if called.text in self.records:
-            self.push(Record(called.text))
+            self.stack.append(Record(called.text))
         elif called.text in _CALLS:
-            self.push(_CALLS[called.text](*arguments))
+            self.stack.append(_CALLS[called.text](*arguments))
         else:
             raise DataError(f"its pickle calls {_kind(called)}, which cannot be called")
 
@@ -266,7 +264,7 @@ class _Machine:
             raise DataError("its pickle refers to something outside that is not a storage of numbers")
         if not (type(key) is str and key.isascii() and key.isdecimal() and type(count) is int and count >= 0):
             raise DataError("its pickle refers to a storage without number or size")
-        self.push(Storage(key, STORAGES[kind.text], count))
+        self.stack.append(Storage(key, STORAGES[kind.text], count))
 
 
 def _kind(value: object) -> str:
@@ -298,28 +296,41 @@ _CALLS: Final[dict[str, Callable[..., object]]] = {
 _ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
     "PROTO": lambda m, a: None,
     "FRAME": lambda m, a: None,
-    "MARK": lambda m, a: m.push(_MARK),
-    "NONE": lambda m, a: m.push(None),
-    "NEWTRUE": lambda m, a: m.push(True),
-    "NEWFALSE": lambda m, a: m.push(False),
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
-    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"), _Machine.push),
-    "EMPTY_TUPLE": lambda m, a: m.push(()),
-    "TUPLE1": lambda m, a: m.push(tuple(m.pop(1))),
-    "TUPLE2": lambda m, a: m.push(tuple(m.pop(2))),
-    "TUPLE3": lambda m, a: m.push(tuple(m.pop(3))),
-    "TUPLE": lambda m, a: m.push(tuple(m.marked())),
-    "EMPTY_LIST": lambda m, a: m.push([]),
+    "MARK": lambda m, a: m.stack.append(_MARK),
+    "NONE": lambda m, a: m.stack.append(None),
+    "NEWTRUE": lambda m, a: m.stack.append(True),
+    "NEWFALSE": lambda m, a: m.stack.append(False),
+    **dict.fromkeys(
+        (
+            "BININT",
+            "BININT1",
+            "BININT2",
+            "LONG1",
+            "BINFLOAT",
+            "BINUNICODE",
+            "SHORT_BINUNICODE",
+            "SHORT_BINBYTES",
+            "BINBYTES",
+            "BINBYTES8",
+        ),
+        lambda m, a: m.stack.append(a),
+    ),
+    "EMPTY_TUPLE": lambda m, a: m.stack.append(()),
+    "TUPLE1": lambda m, a: m.stack.append(tuple(m.pop(1))),
+    "TUPLE2": lambda m, a: m.stack.append(tuple(m.pop(2))),
+    "TUPLE3": lambda m, a: m.stack.append(tuple(m.pop(3))),
+    "TUPLE": lambda m, a: m.stack.append(tuple(m.marked())),
+    "EMPTY_LIST": lambda m, a: m.stack.append([]),
     "APPEND": lambda m, a: m.extend(m.pop(1)),
     "APPENDS": lambda m, a: m.extend(m.marked()),
-    "EMPTY_DICT": lambda m, a: m.push({}),
+    "EMPTY_DICT": lambda m, a: m.stack.append({}),
     "SETITEM": lambda m, a: m.set_items(m.pop(2)),
     "SETITEMS": lambda m, a: m.set_items(m.marked()),
     "BINPUT": lambda m, a: m.remember(a),
     "LONG_BINPUT": lambda m, a: m.remember(a),
     "MEMOIZE": lambda m, a: m.remember(len(m.memo)),
-    "BINGET": lambda m, a: m.push(m.memo[a]),
-    "LONG_BINGET": lambda m, a: m.push(m.memo[a]),
+    "BINGET": lambda m, a: m.stack.append(m.memo[a]),
+    "LONG_BINGET": lambda m, a: m.stack.append(m.memo[a]),
     "GLOBAL": lambda m, a: m.name(*str(a).split(" ", 1)),
     "STACK_GLOBAL": lambda m, a: m.name(*m.pop(2)),
     "REDUCE": lambda m, a: m.call(m.stack.pop()),

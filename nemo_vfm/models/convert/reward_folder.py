@@ -12,9 +12,8 @@ from nemo_vfm.models.convert.gpt_folder import filled
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture
 from nemo_vfm.models.convert.language.config_keys import shown, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
-from nemo_vfm.models.convert.tensor_map import TensorMap, same
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.models.pretrained import checked_folder, read_mapping
 
 _ENDING, _ENDING_THERE = "ForCausalLM", "ForSequenceClassification"
 _MOST_OUTPUTS = 1000
@@ -36,47 +35,22 @@ def is_reward_model(folder: Path) -> bool:
 
 
 def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedReward:
-    """The model of a folder.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
-    """
-    with _RewardFolder(folder) as weights:
-        pad, most = weights.config.get("pad_token_id"), weights.config.get("vocab_size")
-        if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
-            raise wrong("pad_token_id", pad, "a token or null")
-        return LoadedReward(filled(weights, dtype), labels_of(weights.config), pad)
-
-
-class _RewardFolder(GptFolder):
-    """A language model's folder whose head is `score.weight`, (outputs, width)."""
-
-    def _as_language_model(self) -> Mapping[str, Json]:
-        known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
-        names = self.config.get("architectures")
-        if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
-            raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")
-        return {**self.config, "architectures": [known[names[0]]]}
-
-    def _unborn(self) -> GPT:
-        model = super()._unborn()
-        weight = model.embedding.weight
-        outputs = len(labels_of(self.config))
-        model.head = Linear(model.width, outputs, bias=False, device=weight.device, dtype=weight.dtype)
-        model.tied = False
-        return model
-
-    def _map_to(self, name: str) -> TensorMap:
-        return same("score.weight") if name == "head.weight" else super()._map_to(name)
+    """The model of a folder, with its weights; see `GptFolder`."""
+    config = read_mapping(checked_folder(folder) / "config.json")
+    known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
+        raise DataError(f"{folder.name}/config.json says {shown(names)}; known reward models are {', '.join(known)}")
+    labels = labels_of(config)
+    pad, most = config.get("pad_token_id"), config.get("vocab_size")
+    if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
+        raise wrong("pad_token_id", pad, "a token or null")
+    with GptFolder(folder, {**config, "architectures": [known[names[0]]]}, len(labels)) as weights:
+        return LoadedReward(filled(weights, dtype), labels, pad)
 
 
 def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
-    """Names of the outputs, as transformers reads them: `id2label`, else as many LABEL_n as `num_labels` says.
-
-    Raises:
-        DataError: they are no names of outputs 0, 1 and so on.
-    """
+    """Names of the outputs, as transformers reads them: `id2label`, else as many LABEL_n as `num_labels` says."""
     told = config.get("id2label")
     if told is None:
         count = config.get("num_labels")

@@ -32,10 +32,7 @@ def reshaped(name: str, ours: Sequence[int], theirs: Sequence[int]) -> TensorMap
 def by_head(names: Sequence[str], head_dim: int, turned: Collection[int] = ()) -> TensorMap:
     """Projections side by side there; here one matrix with rows ordered (head, projection, dimension).
 
-    Args:
-        names: of the projections.
-        head_dim: E.
-        turned: places among them whose rotations are of neighbours there, and of halves here.
+    `turned` are places among them whose rotations are of neighbours there, and of halves here.
     """
 
     def join(parts: Sequence[Tensor]) -> Tensor:
@@ -50,13 +47,7 @@ def by_head(names: Sequence[str], head_dim: int, turned: Collection[int] = ()) -
 
 
 def patch_rows(name: str, patch: Sequence[int], order: str) -> TensorMap:
-    """Rows of an output projection: there (`order`, then the channel), here (channel, t, h, w).
-
-    Args:
-        name: of the projection there.
-        patch: latent frames, rows and columns of a token.
-        order: of these three there, such as "thw".
-    """
+    """Rows of an output projection: there (`order`, such as "thw", then the channel), here (channel, t, h, w)."""
     sides = [patch["thw".index(axis)] for axis in order]
     there = [order.index(axis) for axis in "thw"]  # where each of ours is among theirs
 

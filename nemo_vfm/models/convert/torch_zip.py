@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.opcodes import MAX_BYTES, TensorPlace, read_pickle
+from nemo_vfm.models.convert.tensor_source import Box
 
 _LOCAL_HEADER = 30  # bytes before a member's name; see the zip format, section 4.3.7
 _ENCRYPTED = 0x1
@@ -107,11 +108,7 @@ class TorchZip:
         return {name: self.tensor(place) for name, place in places.items()}
 
     def tensor(self, place: TensorPlace) -> Tensor:
-        """The tensor itself, a view of its storage; storages are read once.
-
-        Raises:
-            DataError: the storage is missing, of another size, or damaged.
-        """
+        """The tensor itself, a view of its storage; storages are read once."""
         storage, num_bytes = place.storage, place.storage.num_bytes
         known = (storage.key, num_bytes)
         if known not in self._storages:
@@ -130,11 +127,11 @@ class TorchZip:
         typed = whole != 0 if dtype == torch.bool else whole.view(dtype)
         return typed.as_strided(place.shape, place.stride, place.offset)
 
-    def alone(self, place: TensorPlace) -> Tensor:
-        """The same, where one is asked for after another: of what was read before, only its own storage is kept."""
+    def alone(self, place: TensorPlace, box: Box | None = None) -> Tensor:
+        """The same or a box of it, contiguous, where one is asked for after another: only its own storage is kept."""
         if (place.storage.key, place.storage.num_bytes) not in self._storages:
             self._storages.clear()
-        return self.tensor(place)
+        return self.tensor(place)[tuple(slice(*span) for span in box or ())].contiguous()
 
 
 def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:

@@ -5,10 +5,12 @@ Other files (other shards, another program's `consolidated.safetensors`) are lef
 """
 
 import math
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.convert.tensor_map import TensorMap, same
+from nemo_vfm.models.convert.tensor_source import StoredTensor, mapped_tensors
 from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
@@ -27,8 +30,8 @@ from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 TRANSFORMERS, DIFFUSERS = "model", "diffusion_pytorch_model"
 
 
-def opened(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, MappedFile]:
-    """The open file that holds each weight, by name; `stack` closes them."""
+def opened(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, StoredTensor]:
+    """The weights by name; `stack` closes their files."""
     only, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder.name} holds an adapter (adapter_config.json), which changes the model; merge it into "
@@ -40,12 +43,12 @@ def opened(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str
         by = only if places is None else index
         warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
              f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
-    files = {name: stack.enter_context(closing(open_safetensors(folder / name))) for name in taken}
+    files = {name: mapped_tensors(stack.enter_context(closing(open_safetensors(folder / name)))) for name in taken}
     # A shard that holds more or less than the index says is one of another model, or of another time.
     for name, file in files.items():
         if places is None:
             break
-        weights = set(file.keys())
+        weights = set(file)
         listed = {weight for weight, place in places.items() if place == name}
         if missing := sorted(listed - weights):
             raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {index} places there")
@@ -53,7 +56,7 @@ def opened(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str
             place = f"places in {places[more[0]]}" if more[0] in places else "does not name"
             raise DataError(f"{folder.name}/{name} holds {more[0]}, which {index} {place}; one of them is from "
                             f"another model")  # fmt: skip
-    return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
+    return {weight: stored for file in files.values() for weight, stored in file.items()}
 
 
 def _places(folder: Path, stem: str) -> dict[str, str]:
@@ -91,9 +94,10 @@ def open_safetensors(path: Path) -> MappedFile:
 
 def write_files(
     model: nn.Module, maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor], folder: Path, *,
-    file_bytes: int, dtype: torch.dtype | None = None, stem: str = TRANSFORMERS,
+    file_bytes: float, dtype: torch.dtype | None = None, stem: str = TRANSFORMERS,
+    tables: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> torch.dtype:  # fmt: skip
-    """Write weights as files of at most so many bytes, with an index where there are several.
+    """Write weights as files of at most so many bytes, with an index where there are several; the first one's dtype.
 
     Tensors pass one by one: it takes the memory of the largest parameter.
 
@@ -105,12 +109,12 @@ def write_files(
         file_bytes: of a file, unless one parameter has more.
         dtype: of the weights written; None leaves them as they are.
         stem: of the files' names.
-
-    Returns:
-        The dtype of the first weight.
+        tables: further tensors by their names there, fp32, which come last.
     """
-    kinds = {own: dtype or dtype_of(weights, own) for own in maps}
-    groups = list(_groups(model, kinds, file_bytes))
+    kinds = {own: dtype or dtype_of(weights, own) for own in maps} | dict.fromkeys(tables, torch.float32)
+    maps, weights = {**maps, **{name: same(name) for name in tables}}, ChainMap({**tables}, weights)  # type: ignore[arg-type]
+    sizes = {own: tables[own] if own in tables else model.get_parameter(own) for own in maps}
+    groups = list(_groups(sizes, kinds, file_bytes))
     places: dict[str, str] = {}
     total = 0
     for number, group in enumerate(groups, 1):
@@ -118,7 +122,7 @@ def write_files(
         shapes = {
             target: (tensor_file.dtype_name(kinds[own]), tuple(part.shape))
             for own in group
-            for target, part in _parts(maps[own], model.get_parameter(own).to("meta"))
+            for target, part in _parts(maps[own], sizes[own].to("meta"))
         }
         head, _ = tensor_file.header(shapes, {"format": "pt"}, by_name=False)
         bodies = (part.to(kinds[own]) for own in group for _, part in _parts(maps[own], weights[own].detach()))
@@ -131,13 +135,15 @@ def write_files(
     return next(iter(kinds.values()))
 
 
-def _groups(model: nn.Module, kinds: Mapping[str, torch.dtype], file_bytes: int) -> Iterator[list[str]]:
+def _groups(
+    sizes: Mapping[str, Tensor], kinds: Mapping[str, torch.dtype], file_bytes: float
+) -> Iterator[list[str]]:  # fmt: skip
     """Parameters of one file after another; in a file by dtype, in the order in which its header has them."""
     order = list(tensor_file.DTYPES)
     group: list[str] = []
     size = 0
     for own, kind in kinds.items():
-        added = model.get_parameter(own).numel() * kind.itemsize
+        added = sizes[own].numel() * kind.itemsize
         if group and size + added > file_bytes:
             yield sorted(group, key=lambda name: order.index(tensor_file.dtype_name(kinds[name])))
             group, size = [], 0

@@ -1,11 +1,9 @@
-"""Finds the weights by name in what a foreign file holds, and keeps other plain values as JSON."""
+"""Finds the weights by name in what a foreign file holds."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.opcodes import LeftOut, Opaque, TensorPlace
+from nemo_vfm.models.convert.opcodes import Opaque, TensorPlace
 
 _MAX_DEPTH = 32
 _MAX_NODES = 200_000  # a list may hold itself, or one list a thousand times: then a walk never ends
@@ -13,15 +11,9 @@ _USUAL = ("state_dict", "model", "module", "model_state_dict")  # Lightning's an
 
 
 def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
-    """The tensors of a state dict, by name.
+    """The tensors of a state dict, by name, in what was saved.
 
-    Args:
-        content: what was saved: a state dict, or a mapping that holds one.
-        key: where in the mapping, such as "state_dict" or "ema.model"; None finds the usual places.
-
-    Raises:
-        UserError: several places are possible, or none.
-        DataError: what is there holds something else than tensors.
+    `key` is where, such as "state_dict" or "ema.model"; None finds the usual places.
     """
     chosen = content if key is not None else _usual(content)
     for word in () if key is None else key.split("."):
@@ -30,7 +22,7 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
         chosen = chosen[word]
     # Programs put versions and step counters among the weights.
     counts = (int, float, bool, str, type(None))
-    found = {name: one for name, one in by_name(chosen) if type(one) not in counts and not is_extra_state(one)}
+    found = {name: one for name, one in by_name(chosen) if type(one) not in counts and not is_stream(name, one)}
     places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
     if other := [name for name in found if name not in places]:
         raise DataError(f"{other[0]!r} among the weights is not a tensor but a {type(found[other[0]]).__name__}")
@@ -49,26 +41,11 @@ def by_name(content: object) -> Iterator[tuple[str, object]]:
         yield name, value
 
 
-def tensors_of(content: object) -> tuple[dict[str, TensorPlace], tuple[str, ...]]:
-    """All tensors of a file by dotted name, and the names of what is no tensor, number or text."""
-    found = dict(by_name(content))
-    places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
-    return places, tuple(name for name, value in found.items() if isinstance(value, LeftOut) or _is_stream(name, value))
-
-
-def is_extra_state(value: object) -> bool:
-    """What Transformer Engine keeps beside its weights as a stream of bytes: how numbers of 8 bits are scaled."""
-    return isinstance(value, Opaque | bytes)
-
-
-def extra_states(content: object) -> tuple[str, ...]:
-    """Names of all such streams in the file."""
-    return tuple(path for path, value in walk(content) if _is_stream(path, value))
-
-
-def _is_stream(name: str, value: object) -> bool:
-    """Also where there is none: Transformer Engine then keeps None."""
-    return is_extra_state(value) or (value is None and name.endswith("_extra_state"))
+def is_stream(name: str, value: object) -> bool:
+    """Whether it is what Transformer Engine keeps beside its weights as bytes, how numbers of 8 bits are scaled; or the
+    None that it keeps where there is nothing to scale.
+    """
+    return isinstance(value, Opaque | bytes) or (value is None and name.endswith("_extra_state"))
 
 
 def _usual(content: object) -> object:
@@ -76,7 +53,7 @@ def _usual(content: object) -> object:
         raise UserError(f"the file holds no mapping but {type(content).__name__}, so there are no weights by name")
     tensors = [value for value in content.values() if isinstance(value, TensorPlace)]
     if tensors and all(
-        isinstance(value, TensorPlace) or is_extra_state(value) or value is None for value in content.values()
+        value is None or isinstance(value, TensorPlace) or is_stream("", value) for value in content.values()
     ):
         return content
     named = [name for name in _USUAL if isinstance(content.get(name), Mapping)]
@@ -107,16 +84,3 @@ def walk(
             yield from walk(value, f"{path}.{index}", depth + 1, count)
     else:
         yield path, content
-
-
-def unread(content: object, places: Mapping[str, TensorPlace]) -> tuple[str, ...]:
-    """Keys of the file below which there are tensors that are not among `places`, such as the optimizer's."""
-    taken = {id(place) for place in places.values()}
-    left = (path for path, value in walk(content) if isinstance(value, TensorPlace) and id(value) not in taken)
-    return tuple(dict.fromkeys(path.partition(".")[0] for path in left))
-
-
-def plain(content: object) -> dict[str, Json]:
-    """Texts and finite numbers of the file by dotted name: step, epoch, hyperparameters."""
-    found = {path: value for path, value in walk(content) if type(value) in (str, int, float, bool)}
-    return {path: value for path, value in found.items() if type(value) is not float or isfinite(value)}

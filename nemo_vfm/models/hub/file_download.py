@@ -14,7 +14,7 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.retry import RetryableError
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.models.hub.hub_client import HubClient, HubResponse
-from nemo_vfm.models.hub.hub_file import Digest, HubFile, digest_of
+from nemo_vfm.models.hub.hub_file import HubFile
 from nemo_vfm.models.hub.hub_names import path_in
 
 _BLOCK = 1 << 20
@@ -24,35 +24,34 @@ _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class FileDownloader:
-    """Downloads files of one commit.
+    """Downloads files of one commit, to which every response must belong.
 
-    Args:
-        client: sends the requests.
-        commit: every response must belong to it.
-        parts: folder for partial files.
-        advance: called with the number of new bytes; negative when bytes are discarded.
+    `parts` is the folder for partial files; `advance` is called with the number of new bytes, negative when bytes are
+    discarded.
     """
 
     def __init__(self, client: HubClient, commit: str, parts: Path, advance: Callable[[int], None]) -> None:
         self._client, self._commit, self._parts, self._advance = client, commit, parts, advance
 
-    def download(self, file: HubFile, target: str, folder: Path) -> Digest:
-        """Download a file into a folder.
+    def download(self, file: HubFile, target: str, folder: Path) -> HubFile:
+        """Download a file into a folder; the same with its sha256.
 
-        Returns:
-            Size and hashes of the file.
-
-        Raises:
-            DataError: the bytes do not match the commit; they are deleted.
-            HubError: all attempts failed; the partial file is kept for the next run.
+        DataError where the bytes do not match the commit; they are deleted. After a HubError the partial file is kept.
         """
         part = self._parts / file.part_name
         for is_last in (False, True):
-            in_pieces = _size(part) > 0
-            in_pieces |= self._receive_all(file, target, part)
-            found = digest_of(part)
+            failures, largest = 0, _size(part)
+            in_pieces = largest > 0
+            while True:
+                try:
+                    self._receive(file, target, part)
+                    break
+                except RetryableError as error:
+                    failures = 0 if _size(part) - largest >= _PROGRESS_BYTES else failures
+                    self._client.pause(failures, error, file.path)
+                    failures, largest, in_pieces = failures + 1, max(largest, _size(part)), True
             try:
-                file.verify(found)
+                found = file.verified(part)
                 break
             except DataError as error:
                 self._drop(part)
@@ -64,18 +63,6 @@ class FileDownloader:
         part.replace(where)
         sync(where.parent)
         return found
-
-    def _receive_all(self, file: HubFile, target: str, part: Path) -> bool:
-        """Retry until the size is right; return whether more than one attempt was needed."""
-        failures, attempts, largest = 0, 0, _size(part)
-        while True:
-            try:
-                self._receive(file, target, part)
-                return attempts > 0
-            except RetryableError as error:
-                failures = 0 if _size(part) - largest >= _PROGRESS_BYTES else failures
-                self._client.pause(failures, error, file.path)
-                failures, attempts, largest = failures + 1, attempts + 1, max(largest, _size(part))
 
     def _receive(self, file: HubFile, target: str, part: Path) -> None:
         start = _size(part)

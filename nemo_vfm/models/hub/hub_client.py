@@ -48,11 +48,7 @@ class HubAccess:
     permissions: Permissions = field(default_factory=Permissions)
 
     def token(self) -> str | None:
-        """Return the token. Only the hub's own host receives it, and output conceals it.
-
-        Raises:
-            UserError: the variable holds no valid token.
-        """
+        """Return the token. Only the hub's own host receives it, and output conceals it."""
         try:
             return None if self.variable is None else key_of(self.variable)
         except ValueError as error:
@@ -91,11 +87,7 @@ class HubAccess:
 
 
 def hub_access(permissions: Permissions) -> HubAccess:
-    """Return access to the hub that the environment names, or to the default hub.
-
-    Raises:
-        UserError: offline mode is on, or the URL is invalid or needs permission.
-    """
+    """Return access to the hub that the environment names, or to the default hub."""
     if os.environ.get(OFFLINE, "").strip().upper() in ("1", "ON", "YES", "TRUE"):
         raise UserError(f"{OFFLINE} is set, so nothing is downloaded; unset it to download a model")
     endpoint = os.environ.get(ENDPOINT, "").strip()
@@ -151,20 +143,10 @@ class HubClient:
         self.access, self.timeout_s, self.tries, self.max_wait_s = access, timeout_s, tries, max_wait_s
 
     def json(self, what: str, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
-        """Request JSON.
-
-        Args:
-            what: name of the request, for messages.
-            target: path and query below the hub's URL.
-            most_bytes: limit on the response; a longer one is refused.
+        """Request JSON of at most so many bytes; `target` is path and query below the hub's URL.
 
         Returns:
             The value, the target of the next page (None after the last), and the response's length in bytes.
-
-        Raises:
-            UserError: the hub denies access, or the resource does not exist.
-            DataError: the response is too long or not JSON.
-            HubError: all attempts failed.
         """
         for number in range(self.tries):
             try:
@@ -193,8 +175,6 @@ class HubClient:
             check: called with the headers of the hub's own responses, before a redirect is followed.
 
         Raises:
-            UserError: the hub denies access, or the resource does not exist.
-            DataError: a redirect is not permitted, or the response was not requested.
             RetryableError: the request may be retried.
         """
         hub, (path, _, query) = self.access.url, target.partition("?")

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 from urllib.parse import quote
@@ -39,36 +39,19 @@ class HubFile:
         """Name of the partial file; it depends on the content."""
         return f"{self.sha256 or self.git_sha1}.part"
 
-    def verify(self, found: "Digest") -> None:
-        """Compare with a local file's digest.
-
-        Raises:
-            DataError: the size or a hash differs.
-        """
-        for what, expected, got in (("size", self.size, found.size), ("sha256", self.sha256, found.sha256),
-                                    ("git hash", self.git_sha1, found.git_sha1)):  # fmt: skip
+    def verified(self, where: Path) -> "HubFile":
+        """The same with its sha256, if a local file is it; DataError where the size or a hash differs."""
+        with opened(where) as file:
+            size = os.fstat(file.fileno()).st_size
+            sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+            while block := file.read(_BLOCK):
+                sha256.update(block)
+                sha1.update(block)
+        for what, expected, got in (("size", self.size, size), ("sha256", self.sha256, sha256.hexdigest()),
+                                    ("git hash", self.git_sha1, sha1.hexdigest())):  # fmt: skip
             if expected is not None and expected != got:
                 raise DataError(f"{self.path}: {what} is {got}, but the commit lists {expected}")
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Size and hashes of a local file."""
-
-    size: int  #: in bytes
-    sha256: str  #: in hexadecimal
-    git_sha1: str  #: see `HubFile`
-
-
-def digest_of(path: Path) -> Digest:
-    """Compute a file's digest in one pass."""
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        while block := file.read(_BLOCK):
-            sha256.update(block)
-            sha1.update(block)
-    return Digest(size, sha256.hexdigest(), sha1.hexdigest())
+        return replace(self, sha256=sha256.hexdigest())
 
 
 def recorded_file(path: str, entry: Json) -> HubFile:
@@ -88,16 +71,8 @@ def _is_size(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """All files of one commit."""
-
-    commit: str  #: 40 hexadecimal digits
-    files: tuple[HubFile, ...]  #: sorted by path
-
-
-def listing_of(client: HubClient, address: HubAddress) -> Listing:
-    """Resolve a revision to a commit, once, and list the files of that commit."""
+def listing_of(client: HubClient, address: HubAddress) -> tuple[str, dict[str, HubFile]]:
+    """Resolve a revision to a commit, once; the commit and its files by path, sorted."""
     target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
     answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
     commit = answer.get("sha") if isinstance(answer, dict) else None
@@ -105,9 +80,9 @@ def listing_of(client: HubClient, address: HubAddress) -> Listing:
         raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
     if is_commit(address.revision) and commit != address.revision:
         raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
-    found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
+    found = sorted(_files(client, address.model, commit), key=lambda file: file.path)
     require_names(file.path for file in found)
-    return Listing(commit, found)
+    return commit, {file.path: file for file in found}
 
 
 def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:

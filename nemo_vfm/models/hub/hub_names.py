@@ -34,11 +34,7 @@ class HubAddress:
 
 
 def hub_address(text: str) -> HubAddress:
-    """Parse an address.
-
-    Raises:
-        ValueError: the text is not the address of a model.
-    """
+    """Parse an address; ValueError where the text is not that of a model."""
     rest = text.removeprefix("hf://")
     name, at, revision = rest.partition("@")
     parts = name.rstrip("/").split("/")

@@ -23,7 +23,7 @@ from nemo_vfm.core.storage.files import is_full, read_json, sync, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
 from nemo_vfm.models.hub.hub_client import HubClient
-from nemo_vfm.models.hub.hub_file import HubFile, digest_of, listing_of, recorded_file
+from nemo_vfm.models.hub.hub_file import HubFile, listing_of, recorded_file
 from nemo_vfm.models.hub.hub_names import (
     RECORD,
     UNFINISHED,
@@ -78,11 +78,6 @@ def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Ca
 
     Returns:
         A sentence that says what was done.
-
-    Raises:
-        UserError: the folder has other content, a pattern matches nothing, the disk is full, or access is denied.
-        DataError: a download does not match the commit, or a local file was changed.
-        HubError: all attempts failed; the next run resumes.
     """
     record = found_record(folder)
     if record is not None:
@@ -95,9 +90,8 @@ def get_model(address: HubAddress, folder: Path, only: Sequence[str], client: Ca
         if record is None:
             # The revision's commit is recorded before any download, so that a resumed run uses the same commit.
             asked = client()
-            listing = listing_of(asked, address)
-            found = {file.path: file for file in listing.files}
-            record = GetRecord(address, str(asked.access.url), listing.commit, {}, found)
+            commit, found = listing_of(asked, address)
+            record = GetRecord(address, str(asked.access.url), commit, {}, found)
             record.write(parts / RECORD)
             wanted, present = _compare(record, folder, only)
         missing = [file for path, file in wanted.items() if path not in present]
@@ -125,14 +119,12 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
     present = {}
     with _bytes_bar("verify", list(existing), 0) as advance:
         for file, where in existing.items():
-            found = digest_of(where)
             try:
-                file.verify(found)
+                present[file.path] = file.verified(where)
             except DataError as error:
                 raise DataError(f"{error}; {where} was changed locally: remove it to download it again, or give "
                                 "another folder") from None  # fmt: skip
             advance(file.size)
-            present[file.path] = replace(file, sha256=found.sha256)
     return wanted, present
 
 
@@ -155,8 +147,7 @@ def _download(
             downloader = FileDownloader(client(), record.commit, parts, advance)
             for file in files:
                 target = f"/{record.address.model}/resolve/{record.commit}/{quote(file.path)}"
-                found = downloader.download(file, target, folder)
-                done[file.path] = replace(file, sha256=found.sha256)
+                done[file.path] = downloader.download(file, target, folder)
     except OSError as error:
         if is_full(error):
             raise UserError(
@@ -210,27 +201,24 @@ def found_record(folder: Path) -> GetRecord | None:
     """Return the record of a complete or partial earlier download; None if there was none."""
     partial = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
     for file in (folder / RECORD, *partial):
-        if file.is_file() and not file.is_symlink():
-            return _read(file)
+        if not file.is_file() or file.is_symlink():
+            continue
+        try:
+            found = read_json(file, _MOST_BYTES)
+            commit = found["commit"]
+            if found["format"] != _FORMAT or not is_commit(commit):
+                raise ValueError(commit)
+            address = hub_address(f"hf://{found['model']}@{found['revision']}")
+            record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
+                            "again") from error  # fmt: skip
+        require_names([*record.files, *record.left_out])
+        return record
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
         raise UserError(f"{folder} exists and was not created by `nemo-vfm get`; nothing in it was changed: "
                         "give another folder")  # fmt: skip
     return None
-
-
-def _read(file: Path) -> GetRecord:
-    try:
-        found = read_json(file, _MOST_BYTES)
-        commit = found["commit"]
-        if found["format"] != _FORMAT or not is_commit(commit):
-            raise ValueError(commit)
-        address = hub_address(f"hf://{found['model']}@{found['revision']}")
-        record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
-                        "again") from error  # fmt: skip
-    require_names([*record.files, *record.left_out])
-    return record
 
 
 def _files(entries: Json) -> dict[str, HubFile]:
@@ -245,9 +233,7 @@ def _entry(file: HubFile) -> dict[str, Json]:
 def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> tuple[list[HubFile], list[HubFile]]:
     """Select files by pattern or by suffix: those to download, and those excluded by their type (none with `only`).
 
-    Args:
-        files: all files of the commit.
-        only: patterns in which `*` matches anything, including `/`; without any, files are selected by suffix.
+    In a pattern `*` matches anything, including `/`.
     """
     if only:
         unmatched = [pattern for pattern in only if not any(fnmatchcase(file.path, pattern) for file in files)]

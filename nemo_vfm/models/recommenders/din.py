@@ -27,6 +27,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_stages,
     sum_rows,
 )
+from nemo_vfm.models.recommenders.ranker import Ranker
 from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
@@ -39,7 +40,7 @@ from nemo_vfm.sparse.tables.table_spec import TableSpec
 Rectifier = Literal["prelu", "dice"]
 
 
-class DIN(nn.Module):
+class DIN(Ranker):
     """Local activation of a history by the candidate, and a perceptron over it, the candidate and all other features.
 
     Vectors of several features of an item (such as item and category) stand one behind the other. Dense numbers join
@@ -84,17 +85,14 @@ class DIN(nn.Module):
         require_shareable(self.attention, self.input.deduplicated, allow)
         draw_weights(self, first_weight, torch.initial_seed())
 
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
-
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least."""
         dtype = next(self.top.parameters()).dtype
         read = self.input.histories(self.tables, batch, dtype)
         candidate = torch.cat(list(read.candidates), dim=1)
-        interest = read.rows.expand(self.attention(read.rows.joined, read.rows.of_rows(candidate)))
+        vectors = read.rows.vectors  # of the features of an item, one behind the other
+        joined = Jagged(torch.cat([one.values_N for one in vectors], dim=1), vectors[0].lengths_B)
+        interest = read.rows.expand(self.attention(joined, read.rows.of_rows(candidate)))
         return logits_of(self.top(torch.cat([*read.rest, candidate, interest], dim=1)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
@@ -121,11 +119,7 @@ class LocalActivation(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm1d(size, eps=1e-8, affine=False) for size in dice)
 
     def forward(self, history: Jagged, candidate_RD: Tensor) -> Tensor:
-        """The weighted sum of each row's items, (R, D); zeros for a row without items.
-
-        Raises:
-            UserError: Dice is trained on several ranks, each of which would have statistics of its own.
-        """
+        """The weighted sum of each row's items, (R, D); zeros for a row without items."""
         items_ND = history.values_N
         other_ND = torch.repeat_interleave(candidate_RD, history.lengths_B, dim=0, output_size=items_ND.shape[0])
         x = torch.cat([items_ND, other_ND, items_ND - other_ND, items_ND * other_ND], dim=1)

@@ -49,18 +49,13 @@ class FeatureVectors:
 
     def bags(self) -> Tensor:
         """The sum of each sample's vectors, or what its table pooled: (B, D), zeros for a sample without ids."""
-        if self.pooled:
-            return self.expand(self.vectors)
-        if self.stage == "lookup":
+        if not self.pooled and self.stage == "lookup":
             # The vectors of each sample, one after another: B rows, expanded without padding (RecD's O6).
             rows = Jagged(self.vectors, self.ids.lengths_B)
             rows = rows if self.inverse_B is None else rows.select(self.inverse_B)
             return sum_rows(rows.values_N, rows.lengths_B)
-        return self.expand(sum_rows(self.vectors, self.ids.lengths_B))
-
-    def expand(self, rows: Tensor) -> Tensor:
-        """Row by row what was computed of this feature, as (B, ...)."""
-        return rows if self.inverse_B is None else rows.index_select(0, self.inverse_B)
+        bags = self.vectors if self.pooled else sum_rows(self.vectors, self.ids.lengths_B)
+        return bags if self.inverse_B is None else bags.index_select(0, self.inverse_B)
 
 
 def require_groups(batch: FeatureBatch, deduplicated: Mapping[str, Stage]) -> None:
@@ -109,16 +104,6 @@ class HistoryRows:
     first_R: Tensor | None  #: the first sample that has each row; None where there is a row a sample
     places: DropoutPlaces  #: for dropout
 
-    @property
-    def added(self) -> Jagged:
-        """The sum of the features' vectors at each place."""
-        return Jagged(torch.stack([rows.values_N for rows in self.vectors]).sum(0), self.vectors[0].lengths_B)
-
-    @property
-    def joined(self) -> Jagged:
-        """The features' vectors at each place, one behind the other."""
-        return Jagged(torch.cat([rows.values_N for rows in self.vectors], dim=1), self.vectors[0].lengths_B)
-
     def of_rows(self, per_sample: Tensor) -> Tensor:
         """What each row's first sample has: (R, ...) of (B, ...)."""
         return per_sample if self.first_R is None else per_sample.index_select(0, self.first_R)
@@ -136,11 +121,6 @@ class HistoryInput:
     rest: Sequence[Tensor]
     candidates: Sequence[Tensor]  #: the bags (B, D) of the features that the histories are compared with
     rows: HistoryRows  #: the histories
-
-    def beside(self, user_RD: Tensor) -> Tensor:
-        """All that the top perceptron reads of a vector of the user: rest, candidate, user and candidate * user."""
-        user_BD, candidate_BD = self.rows.expand(user_RD), torch.stack(list(self.candidates)).sum(0)
-        return torch.cat([*self.rest, candidate_BD, user_BD, candidate_BD * user_BD], dim=1)
 
 
 @dataclass(frozen=True)
@@ -160,13 +140,6 @@ class FeatureInput:
             raise ValueError(f"dense must be 0 or more features, got {self.dense}")
         if self.missing not in ("refuse", "indicator"):
             raise ValueError(f"missing {self.missing!r}: use refuse or indicator")
-
-    def require_columns(self, tables: FusedTables, batch: FeatureBatch) -> None:
-        """Check that a batch has what the model reads; a batch without samples will do."""
-        for name in (*features_of(tables.tables.values()), *([self.times] if self.times else [])):
-            feature_rows(batch, name)
-        require_groups(batch, self.deduplicated)
-        self.dense_numbers(batch, batch.dense_BF.dtype)
 
     def dense_numbers(self, batch: FeatureBatch, dtype: torch.dtype) -> Tensor:
         """(B, X): the numbers, and behind them with `indicator` 1 where one is missing (NaN), else 0.

@@ -12,35 +12,18 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.blocks.layers import MLP, draw_weights
-from nemo_vfm.models.recommenders.feature_input import (
-    FeatureInput,
-    Missing,
-    Shared,
-    Stage,
-    dense_size,
-    other_features,
-    require_shareable,
-    require_stages,
-)
-from nemo_vfm.models.recommenders.ranker_layers import (
-    DropoutPlaces,
-    Perceptron,
-    SampleDropout,
-    first_weight,
-    logits_of,
-    row_layout,
-)
+from nemo_vfm.models.blocks.layers import MLP
+from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, Shared, Stage
+from nemo_vfm.models.recommenders.ranker import HistoryRanker
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, SampleDropout, row_layout
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
-from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
-class HistoryTransformer(nn.Module):
+class HistoryTransformer(HistoryRanker):
     """A transformer encodes the history; a perceptron reads its mean, the candidate, their product and all else.
 
     Vectors of several features of an item (such as item and category) are added. Dense numbers are read as they are.
@@ -74,47 +57,18 @@ class HistoryTransformer(nn.Module):
         tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, dropout: float = 0.0,
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
-        require_stages(self.input.deduplicated, "attend", "nothing comes behind")
+        reads = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
         specs = chosen_tables(rows, width, dtype, tables, history)
-        others = other_features(specs, history)
-        self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.encoder = HistoryEncoder(
+        encoder = HistoryEncoder(
             width=width, depth=depth, heads=heads, hidden=mlp_hidden, longest=longest, dropout=dropout
         )
-        self.top = Perceptron(dense_size(dense, missing) + (len(others) + 3) * width, top, num_labels)
-        require_shareable(self.encoder, self.input.deduplicated, allow)
-        draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
-
-    def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least."""
-        dtype = next(self.top.parameters()).dtype
-        read = self.input.histories(self.tables, batch, dtype)
-        user_RD = self.encoder(read.rows.added, read.rows.places)
-        return logits_of(self.top(read.beside(user_RD)))
-
-    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass; histories are counted as if all were of the mean length."""
-        encoder_ops = self.encoder.ops(*self.input.attended(inputs))
-        return [*self.input.ops(self.tables, inputs, self.top), *encoder_ops]
+        super().__init__(reads, specs, table_optimizer, encoder, top, num_labels)
 
 
 class HistoryEncoder(nn.Module):
     """Pre-norm transformer blocks (Vaswani et al., 1706.03762), with a learned vector for each age of an item.
 
-    Args:
-        width: D.
-        depth: number of blocks.
-        heads: H, which divides D.
-        hidden: width inside of a block's perceptron.
-        longest: items that are kept of a history, the last ones.
-        dropout: after the attention and after the perceptron of each block.
+    The last `longest` items of a history are kept. Dropout is after the attention and the perceptron of each block.
     """
 
     def __init__(self, *, width: int, depth: int, heads: int, hidden: int, longest: int, dropout: float) -> None:

@@ -15,30 +15,12 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, require_between
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.blocks.layers import draw_weights
-from nemo_vfm.models.recommenders.feature_input import (
-    FeatureInput,
-    Missing,
-    Shared,
-    Stage,
-    dense_size,
-    other_features,
-    require_shareable,
-    require_stages,
-)
-from nemo_vfm.models.recommenders.ranker_layers import (
-    DropoutPlaces,
-    Perceptron,
-    SampleDropout,
-    first_weight,
-    logits_of,
-    row_layout,
-)
+from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, Shared, Stage
+from nemo_vfm.models.recommenders.ranker import HistoryRanker
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, SampleDropout, row_layout
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
-from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
@@ -47,7 +29,7 @@ _TIME_BUCKETS = 64
 _LOG_OF_A_BUCKET = 0.301
 
 
-class HSTU(nn.Module):
+class HSTU(HistoryRanker):
     """HSTU's layers read the history; a perceptron reads the last vector, the candidate, their product and all else.
 
     Vectors of several features of an item (such as item and category) are added. Dense numbers are read as they are.
@@ -81,51 +63,21 @@ class HSTU(nn.Module):
         tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, dropout: float = 0.0,
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow), times)
-        require_stages(self.input.deduplicated, "attend", "nothing comes behind")
+        reads = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow), times)
         specs = chosen_tables(rows, width, dtype, tables, history)
-        others = other_features(specs, history)
-        self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.encoder = HstuLayers(
+        encoder = HstuLayers(
             width=width, depth=depth, heads=heads, longest=longest, timed=times is not None, dropout=dropout
         )
-        self.top = Perceptron(dense_size(dense, missing) + (len(others) + 3) * width, top, num_labels)
-        require_shareable(self.encoder, self.input.deduplicated, allow)
-        draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
-
-    def forward(self, batch: FeatureBatch) -> Tensor:
-        """Logits (B, L), in fp32 at least."""
-        dtype = next(self.top.parameters()).dtype
-        read = self.input.histories(self.tables, batch, dtype)
-        user_RD = self.encoder(read.rows.added, read.rows.times, read.rows.places)
-        return logits_of(self.top(read.beside(user_RD)))
-
-    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass; histories are counted as if all were of the mean length."""
-        encoder_ops = self.encoder.ops(*self.input.attended(inputs))
-        return [*self.input.ops(self.tables, inputs, self.top), *encoder_ops]
+        super().__init__(reads, specs, table_optimizer, encoder, top, num_labels)
 
 
 class HstuLayers(nn.Module):
     """Layers whose item i looks at the items up to i; the vector of the last item is the result.
 
-    U, V, Q, K = split(SiLU(f1(norm(X)))); A = SiLU(Q K^T + bias(place, time)) / n; Y = X + f2(norm(A V) * U)
-    (equations 1 to 3; the norm of the input, the residual and the division are those of the authors' code). n is
-    `longest`, not the length in the batch, so that a row's result does not depend on other rows.
-
-    Args:
-        width: D.
-        depth: number of layers.
-        heads: H, which divides D.
-        longest: items that are kept of a history, the last ones.
-        timed: whether times bias the attention, too.
-        dropout: before each layer's last linear.
+    U, V, Q, K = split(SiLU(f1(norm(X)))); A = SiLU(Q K^T + bias(place, time)) / n; Y = X + f2(norm(A V) * U) (equations
+    1 to 3; the norm of the input, the residual and the division are those of the authors' code). n is `longest`, the
+    items that are kept of a history, not the length in the batch, so that a row's result does not depend on other rows.
+    Dropout is before each layer's last linear.
     """
 
     def __init__(self, *, width: int, depth: int, heads: int, longest: int, timed: bool, dropout: float) -> None:
@@ -138,7 +90,7 @@ class HstuLayers(nn.Module):
         self.width, self.longest, self.timed = width, longest, timed
         self.layers = nn.ModuleList(_Layer(width, heads, longest, timed, dropout, n) for n in range(depth))
 
-    def forward(self, history: Jagged, times: Jagged | None, places: DropoutPlaces) -> Tensor:
+    def forward(self, history: Jagged, places: DropoutPlaces, times: Jagged | None = None) -> Tensor:
         """The vector of each row's last item, (R, D); zeros for a row without items."""
         layout = row_layout(history, self.longest)
         x_RTD = layout.padded(history.values_N)
@@ -164,8 +116,7 @@ class HstuLayers(nn.Module):
 def time_buckets(times_RT: Tensor) -> Tensor:
     """The bucket of the time between each two items, floor(ln(max(1, |t_i - t_j|)) / 0.301): int64, (R, T, T).
 
-    Args:
-        times_RT: in one unit, such as seconds; integers stay exact, since only differences become floats.
+    Times are in one unit, such as seconds; integers stay exact, since only differences become floats.
     """
     apart_RTT = (times_RT[:, :, None] - times_RT[:, None]).abs().clamp(min=1).float()
     return (apart_RTT.log() / _LOG_OF_A_BUCKET).long().clamp_(max=_TIME_BUCKETS - 1)

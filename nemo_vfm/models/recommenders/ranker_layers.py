@@ -21,13 +21,7 @@ from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, uniform
 
 
 class Perceptron(nn.Module):
-    """Layers of these widths.
-
-    Args:
-        inputs: numbers that enter.
-        widths: of each layer.
-        outputs: of a last linear layer without ReLU; None where there is no such layer.
-    """
+    """Layers of these widths, each with a ReLU; one more without it, if `outputs` is its width."""
 
     def __init__(self, inputs: int, widths: Sequence[int], outputs: int | None = None) -> None:
         super().__init__()

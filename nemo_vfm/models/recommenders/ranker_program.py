@@ -5,33 +5,19 @@ Shape letters: B samples, F dense features, N values, R rows of a table, D width
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, features_of
+from nemo_vfm.models.recommenders.ranker import Ranker
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 
 PROGRAM = "ranker.pt2"
 RowFormat = Literal["fp32", "int8"]
-
-
-@runtime_checkable
-class Ranker(Protocol):
-    """A model of `nemo_vfm.models.recommenders`."""
-
-    tables: FusedTables
-    input: FeatureInput
-
-
-def features_read(model: Ranker) -> tuple[str, ...]:
-    """The features of a batch that a ranker needs, in the order of its tables; times of a history last."""
-    times = () if model.input.times is None else (model.input.times,)
-    return (*features_of(model.tables.tables.values()), *times)
 
 
 def write_ranker(model: nn.Module, folder: Path, rows: RowFormat) -> int:
@@ -46,13 +32,10 @@ def write_ranker(model: nn.Module, folder: Path, rows: RowFormat) -> int:
 
     Returns:
         bytes of the file.
-
-    Raises:
-        UserError: the model is no ranker.
     """
     if not isinstance(model, Ranker):
         raise UserError(f"{type(model).__name__} has no embedding tables; only rankers such as DLRM become a program")
-    names, dense = features_read(model), model.input.dense
+    names, dense = model.features(), model.input.dense
     lengths = torch.tensor([2, 1, 1])  # three samples, since sizes of 0 and 1 would become part of the program
     example = (torch.zeros(3, dense), {name: torch.zeros(4, dtype=torch.int64) for name in names},
                {name: lengths.clone() for name in names})  # fmt: skip

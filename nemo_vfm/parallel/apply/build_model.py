@@ -1,16 +1,11 @@
-"""Builds models whose first weights follow from a seed, and fills them with others' weights."""
-
-from collections.abc import Mapping
+"""Builds models whose first weights follow from a seed."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply.apply_parallelism import Drawn
-from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch
-from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 
 def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
@@ -33,34 +28,3 @@ def build_unfilled(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Modul
     if isinstance(model, Drawn) and not list(model.buffers()) and all(one.is_meta for one in model.parameters()):
         return model, True
     return build_model(factory, seed), False
-
-
-def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights of another model, with the differences as text.
-
-    Raises:
-        CorruptCheckpoint: names or shapes differ.
-    """
-    surplus = weights.keys() - own.keys()
-    if surplus and not any(map(is_adapter, own)) and all(map(is_adapter, surplus)):
-        raise CorruptCheckpoint("The checkpoint holds only adapters, as saved by training adapters. Load the model "
-                                "that they were trained on, and the adapters beside it: write them with nemo-vfm "
-                                "convert RUN FOLDER --adapter ours, and name the folder in adapters.NAME.path."
-                                )  # fmt: skip
-    here, there = ({name: tuple(one.shape) for name, one in of.items()} for of in (own, weights))
-    if differences := mismatch(here, there):
-        raise CorruptCheckpoint(
-            f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
-        )  # fmt: skip
-
-
-def load_weights_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Strict loading of whole weights, of which a model that is spread over ranks takes its part.
-
-    Raises:
-        CorruptCheckpoint: names or shapes differ.
-    """
-    own = model.state_dict()
-    require_same_weights(own, weights)
-    for name, tensor in own.items():
-        copy_own(tensor, weights[name])

@@ -21,6 +21,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
 from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
@@ -162,12 +163,22 @@ def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather =
     Raises:
         CorruptCheckpoint: names or shapes differ, on any rank, with the differences as text. Nothing was filled then.
     """
-    differences = mismatch(everywhere(own, ranks), shapes_of(saved))
-    if differences:
+    require_same_weights(everywhere(own, ranks), shapes_of(saved))
+    put(own, saved, ranks)
+
+
+def require_same_weights(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> None:
+    """Refuse weights of another model, by their shapes, with the differences as text."""
+    surplus = saved.keys() - own.keys()
+    if surplus and not any(map(is_adapter, own)) and all(map(is_adapter, surplus)):
+        raise CorruptCheckpoint("The checkpoint holds only adapters, as saved by training adapters. Load the model "
+                                "that they were trained on, and the adapters beside it: write them with nemo-vfm "
+                                "convert RUN FOLDER --adapter ours, and name the folder in adapters.NAME.path."
+                                )  # fmt: skip
+    if differences := mismatch(own, saved):
         raise CorruptCheckpoint(
             f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
         )  # fmt: skip
-    put(own, saved, ranks)
 
 
 def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:

@@ -20,7 +20,6 @@ from nemo_vfm.serve.continuous.key_value_room import Span
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.text_request import (
     RuledText,
-    TakesOutputs,
     TextEnding,
     TextListener,
     TextRequest,
@@ -30,12 +29,7 @@ from nemo_vfm.serve.continuous.text_request import (
 
 
 class ServedText:
-    """One text between its arrival and its end.
-
-    Args:
-        request: what is wanted.
-        listener: who is told.
-    """
+    """One text between its arrival and its end."""
 
     def __init__(self, request: TextRequest, listener: TextListener) -> None:
         self.request, self.listener = request, listener
@@ -122,10 +116,6 @@ class BatchEngine:
         self._running = [text for text in self._running if not text.ended]
         return worked
 
-    def counts(self) -> tuple[int, int]:
-        """(texts that run, texts that wait)."""
-        return len(self._reading) + len(self._running), len(self._waiting)
-
     def fail_all(self) -> None:
         """End every text as failed."""
         for text in (*self._waiting, *self._reading, *self._running):
@@ -153,7 +143,7 @@ class BatchEngine:
         if text.done == len(request.tokens) and not text.ended:  # the prompt's last vector says what is after it
             if request.most_new:
                 self._extend([text], self.passes.last_scores(x_SD[-1]))
-            elif not isinstance(text.listener, TakesOutputs):
+            elif not request.wants_outputs:
                 self._end(text, "length")
             elif all(map(math.isfinite, outputs := self.passes.last_scores(x_SD[-1])[0].float().tolist())):
                 text.listener.outputs(outputs)
@@ -212,12 +202,9 @@ class BatchEngine:
 
 
 def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
-    """The next token of each text; texts with the same settings are drawn in one call.
+    """The next token of each text, by finite scores and a number from [0, 1) for each.
 
-    Args:
-        scores_NV: finite.
-        choices: one for each text.
-        chances: a number from [0, 1) for each text.
+    Texts with the same settings are drawn in one call.
     """
     groups: dict[tuple[float, int | None, float, float], list[int]] = {}
     for row, choice in enumerate(choices):

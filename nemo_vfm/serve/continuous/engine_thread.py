@@ -14,11 +14,7 @@ _REST_S = 60.0  # other ranks wait for the next order half an hour at most
 
 
 class QueueFull(Exception):
-    """So many texts wait that another has to be asked for later.
-
-    Args:
-        retry_after_s: about when there will be a place.
-    """
+    """So many texts wait that another has to be asked for later, after about so many seconds."""
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(f"all places are taken; try again in about {retry_after_s} s")

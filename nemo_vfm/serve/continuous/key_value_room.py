@@ -8,7 +8,7 @@ tokens of one text, L tokens of one text so far, E head dimension.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.layers.parallel_attention import in_window
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Places `start` to `start + length` of a room."""
 
     start: int  #: the first place
@@ -28,14 +27,9 @@ class Span:
 
 
 class SpanAllocator:
-    """First fit over a sorted list of free spans; neighbours are joined when a span comes back.
-
-    Args:
-        places: how many there are.
-    """
+    """First fit over a sorted list of free spans; neighbours are joined when a span comes back."""
 
     def __init__(self, places: int) -> None:
-        self.places = places
         self._free = [Span(0, places)]
 
     @property
@@ -84,11 +78,7 @@ class KeyValueRoom:
         shape = (model.depth, 2, sizes.groups // tensor, places, sizes.head_dim)
         self.pool = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self.spans = SpanAllocator(places)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all texts that fit."""
-        return self.spans.places
+        self.num_tokens = places  #: of all texts that fit
 
 
 def bytes_per_token(model: GPT) -> int:
@@ -135,13 +125,7 @@ class PromptAttention:
 
 
 class JointAttention:
-    """New tokens of several texts, then a piece of another's prompt; the `cache` of a `TextContext`.
-
-    Args:
-        texts: of the first rows.
-        num_texts: how many these are.
-        prompt: of all other rows.
-    """
+    """New tokens of several texts in the first rows, then a piece of another's prompt; a `cache` of a `TextContext`."""
 
     def __init__(self, texts: "DecodeAttention", num_texts: int, prompt: PromptAttention) -> None:
         self._texts, self._num_texts, self._prompt = texts, num_texts, prompt

@@ -49,12 +49,8 @@ class ModelPasses:
         self._near = None if near is None else RotaryTable(near, near.rotated(model.sizes.head_dim), self._device)
         pack_modules(model)
         self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
+        self.most_rows = self.row_counts[-1]  #: texts of one `decode`
         self._joint_rows = joint_rows(self._probed, self.row_counts, min(most_joint_rows, room.num_tokens))
-
-    @property
-    def most_rows(self) -> int:
-        """Texts of one `decode`."""
-        return self.row_counts[-1]
 
     @torch.inference_mode()
     def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
@@ -68,9 +64,7 @@ class ModelPasses:
     def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
         """(N, V): scores after one more token of each text; bitwise the same for any neighbours.
 
-        Args:
-            texts: (span, tokens that are in already) of each.
-            tokens: the one that follows.
+        Of each text there are its span and how many tokens are in already.
         """
         rows = rows_for(self.row_counts, len(texts))
         return self._decoded(texts, tokens, rows)[: len(texts)]
@@ -85,12 +79,7 @@ class ModelPasses:
     ) -> tuple[Tensor, Tensor]:
         """What `decode` and `prompt` give, from one pass: the weights are read once.
 
-        Args:
-            texts: (span, tokens that are in already) of each text that runs.
-            new: the token that follows.
-            span: of another text's prompt.
-            done: tokens of it that are in already.
-            tokens: its next ones.
+        The first two arguments are those of `decode`, the others those of `prompt`, of another text.
         """
         rows = prompt_rows(len(texts) + len(tokens))
         fill = [0] * (rows - len(texts) - len(tokens))
@@ -177,13 +166,7 @@ def prompt_rows(tokens: int) -> int:
 
 
 def joint_rows(probe: Probe, counts: tuple[int, ...], most: int) -> int:
-    """The largest number of rows up to which every number of `prompt_rows` gives a row the bits that `counts` give it.
-
-    Args:
-        probe: see `invariant_row_counts`.
-        counts: what that found.
-        most: not beyond this.
-    """
+    """The most rows up to which every number of `prompt_rows` gives a row the bits that `counts` give it."""
     expected, found = probe(list(range(counts[-1]))), 0
     for rows in dict.fromkeys(map(prompt_rows, range(1, most + 1))):
         common = min(rows, counts[-1])
@@ -208,11 +191,6 @@ class RotaryTable:
     is taken. Blocks of one size give a position the same bits in every batch. Where positions depend on the length of a
     text (LongRoPE), that is the length of its room from its first token on, so its keys stay valid however long it
     gets.
-
-    Args:
-        rope: whose they are.
-        rotated: E.
-        device: where they are wanted.
     """
 
     def __init__(self, rope: TextRope, rotated: int, device: torch.device) -> None:
@@ -224,12 +202,7 @@ class RotaryTable:
         self._known = [self._block(0, length) for length in self._lengths]
 
     def at(self, places_R: Tensor, lengths_R: Tensor) -> Rotation:
-        """(1, R, 1, E) each.
-
-        Args:
-            places_R: positions, on the CPU.
-            lengths_R: of the texts they are in, on the CPU.
-        """
+        """(1, R, 1, E) each, of positions in texts of these lengths, both on the CPU."""
         while len(self._known[0][0]) <= int(places_R.max()):
             for kind, (cos, sin) in enumerate(self._known):
                 more_cos, more_sin = self._block(len(cos), self._lengths[kind])

@@ -20,7 +20,7 @@ from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.layers import RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.decoder import CausalAttention, DecoderBlock, TextContext
-from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, MixtureOfExperts, Perceptron
+from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, Perceptron
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 
@@ -55,10 +55,8 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         """(..., R, O) of (..., R, I); one row has the bits that it has among others.
 
-        Args:
-            x: of any leading dimensions.
-            other: in the shape of the result, for "add" and "mul".
-            after: what is done in the same operation; swish is silu.
+        `other`, in the shape of the result, is for "add" and "mul", which are done in the same operation; swish is
+        silu.
         """
         if self._total is not None:
             y = self._total(self._rows(x))
@@ -67,9 +65,10 @@ class PackedLinear(nn.Module):
         return self._rows(x, other, after)
 
     def _rows(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
-        if self._doubles_one_row and x.shape[-2] == 1:
-            return self._product(_twice(x), None if other is None else _twice(other), after)[..., :1, :]
-        return self._product(x, other, after)
+        if not self._doubles_one_row or x.shape[-2] > 1:
+            return self._product(x, other, after)
+        other = None if other is None else torch.cat([other, other], dim=-2)
+        return self._product(torch.cat([x, x], dim=-2), other, after)[..., :1, :]
 
     def _product(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         y: Tensor
@@ -80,17 +79,10 @@ class PackedLinear(nn.Module):
         return y
 
 
-def _twice(x_1I: Tensor) -> Tensor:
-    return torch.cat([x_1I, x_1I], dim=-2)
-
-
 class PackedRMSNorm(nn.Module):
     """`RMSNorm` or `RMSNorm1p` in four operations on a CPU, where torch's own takes twelve, and one on a GPU.
 
     With sqrt(mean(x^2) + eps) = sqrt(|x|^2 + D eps) / sqrt(D), the second root is a part of the weight.
-
-    Args:
-        given: its weight is copied.
     """
 
     def __init__(self, given: RMSNorm | RMSNorm1p) -> None:
@@ -136,11 +128,7 @@ def _packed(module: nn.Module) -> nn.Module | None:
 
 
 class PackedBlock(nn.Module):
-    """A `DecoderBlock`.
-
-    Args:
-        given: its weights are copied.
-    """
+    """A `DecoderBlock`, whose weights are copied."""
 
     def __init__(self, given: DecoderBlock) -> None:
         super().__init__()
@@ -148,15 +136,21 @@ class PackedBlock(nn.Module):
         self._attention_post_norm = None if given.attention_post_norm is None else _norm(given.attention_post_norm)
         self._mlp_post_norm = None if given.mlp_post_norm is None else _norm(given.mlp_post_norm)
         self._attention = PackedAttention(given.attention)
-        assert given.mlp is not None or given.experts is not None, "a block has a perceptron or experts"
-        self._mlp = PackedExperts(given.experts) if given.mlp is None else PackedPerceptron(given.mlp)  # type: ignore[arg-type]
+        self._mlp: nn.Module
+        if given.mlp is not None:
+            self._mlp = PackedPerceptron(given.mlp)
+        else:
+            assert given.experts is not None, "a block has a perceptron or experts"
+            pack_modules(given.experts)
+            self._mlp = given.experts
 
     def forward(self, x_1RD: Tensor, reading: TextContext) -> Tensor:
         """(1, R, D)."""
         y: Tensor
         if self._attention_post_norm is None or self._mlp_post_norm is None:
             x_1RD = self._attention(self._attention_norm(x_1RD), reading, x_1RD)
-            y = self._mlp(self._mlp_norm(x_1RD), x_1RD)
+            normed = self._mlp_norm(x_1RD)
+            y = self._mlp(normed, x_1RD) if isinstance(self._mlp, PackedPerceptron) else x_1RD + self._mlp(normed)
             return y
         x_1RD = x_1RD + self._attention_post_norm(self._attention(self._attention_norm(x_1RD), reading))
         y = x_1RD + self._mlp_post_norm(self._mlp(self._mlp_norm(x_1RD)))
@@ -164,11 +158,7 @@ class PackedBlock(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """The attention of a block, and the sum with what came in, if that is wanted.
-
-    Args:
-        given: its weights are copied.
-    """
+    """The attention of a block, and the sum with what came in, if that is wanted."""
 
     def __init__(self, given: CausalAttention) -> None:
         super().__init__()
@@ -197,11 +187,7 @@ class PackedAttention(nn.Module):
 
 
 class PackedPerceptron(nn.Module):
-    """The perceptron of a block, and the sum with what came in, if that is wanted.
-
-    Args:
-        given: its weights are copied.
-    """
+    """The perceptron of a block, and the sum with what came in, if that is wanted."""
 
     def __init__(self, given: Perceptron) -> None:
         super().__init__()
@@ -218,24 +204,6 @@ class PackedPerceptron(nn.Module):
         else:
             hidden = self._up(x_1RD, self._activation(self._gate(x_1RD)), "mul")
         return _added(self._down, hidden, before_1RD)
-
-
-class PackedExperts(nn.Module):
-    """The experts of a block, and the sum with what came in, if that is wanted.
-
-    Args:
-        given: its modules are replaced.
-    """
-
-    def __init__(self, given: MixtureOfExperts) -> None:
-        super().__init__()
-        pack_modules(given)
-        self._experts = given
-
-    def forward(self, x_1RD: Tensor, before_1RD: Tensor | None = None) -> Tensor:
-        """(1, R, D)."""
-        y: Tensor = self._experts(x_1RD)
-        return y if before_1RD is None else before_1RD + y
 
 
 def _added(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:

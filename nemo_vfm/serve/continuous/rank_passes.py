@@ -23,12 +23,7 @@ Result = TypeVar("Result")
 class LeadingPasses(ModelPasses):
     """Those of rank 0, which tells the others of each.
 
-    Args:
-        model: split.
-        room: of this rank's keys and values.
-        most_rows: see `ModelPasses`.
-        ranks: all of them.
-        on_broken: is called after an error, which has left the ranks apart; it must end the process.
+    `on_broken` is called after an error, which has left the ranks apart; it must end the process.
     """
 
     def __init__(
@@ -39,17 +34,17 @@ class LeadingPasses(ModelPasses):
         self._told, self._on_broken = ranks, on_broken
 
     def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
-        order: Json = ["prompt", [span.start, span.length], done, list(tokens)]
-        return self._together(order, lambda: ModelPasses.prompt(self, span, done, tokens))
+        return self._together(
+            ["prompt", span, done, list(tokens)], lambda: ModelPasses.prompt(self, span, done, tokens)
+        )
 
     def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
-        order: Json = ["decode", _plain(texts), list(tokens)]
-        return self._together(order, lambda: ModelPasses.decode(self, texts, tokens))
+        return self._together(["decode", list(texts), list(tokens)], lambda: ModelPasses.decode(self, texts, tokens))
 
     def joint(
         self, texts: Sequence[tuple[Span, int]], new: Sequence[int], span: Span, done: int, tokens: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        order: Json = ["joint", _plain(texts), list(new), [span.start, span.length], done, list(tokens)]
+        order: Json = ["joint", list(texts), list(new), span, done, list(tokens)]
         return self._together(order, lambda: ModelPasses.joint(self, texts, new, span, done, tokens))
 
     def last_scores(self, x_D: Tensor) -> Tensor:
@@ -95,9 +90,5 @@ def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
                 assert order == ["rest"], order
 
 
-def _plain(texts: Sequence[tuple[Span, int]]) -> list[Json]:
-    return [[span.start, span.length, done] for span, done in texts]
-
-
-def _spans(texts: Sequence[tuple[int, int, int]]) -> list[tuple[Span, int]]:
-    return [(Span(start, length), done) for start, length, done in texts]
+def _spans(texts: Sequence[tuple[tuple[int, int], int]]) -> list[tuple[Span, int]]:
+    return [(Span(*span), done) for span, done in texts]

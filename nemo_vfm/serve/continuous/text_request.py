@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ class TextRequest:
     num_top: int | None = None
     #: change scores before the choice; log-probabilities are of those that the model gave.
     rules: TokenRules = field(default_factory=TokenRules)
+    #: whether, where no token is added, the head's own outputs after the last one are wanted: a reward's attributes
+    wants_outputs: bool = False
 
     @property
     def places(self) -> int:
@@ -62,7 +64,7 @@ class TokenResult:
     top: tuple[tuple[int, float], ...] = ()  #: (token, log-probability) of the likeliest, in falling order
 
 
-class TextListener(Protocol):
+class TextListener:
     """Is told about a text on the thread that computes, so it must be quick."""
 
     def prompt(self, results: list[TokenResult]) -> None:
@@ -70,27 +72,17 @@ class TextListener(Protocol):
 
     def token(self, result: TokenResult) -> bool:
         """A new token; False ends the text."""
+        return False
+
+    def outputs(self, values: list[float]) -> None:
+        """Finite numbers, before `ended`, if `wants_outputs`."""
 
     def ended(self, ending: TextEnding) -> None:
         """The last call."""
 
 
-@runtime_checkable
-class TakesOutputs(Protocol):
-    """A listener that wants the head's own outputs after a text's last token: a reward model's attributes."""
-
-    def outputs(self, values: list[float]) -> None:
-        """Finite numbers, before `ended`; only of a text to which no token is added."""
-
-
 class RuledText:
-    """The rules of one text, and what it has so far.
-
-    Args:
-        rules: of its scores.
-        prompt: its given tokens.
-        stop: tokens that end it.
-    """
+    """The rules of one text's scores, the tokens that end it, and what it has so far."""
 
     def __init__(self, rules: TokenRules, prompt: Iterable[int], stop: Iterable[int]) -> None:
         self._rules, self._stop = rules, sorted(stop)

@@ -65,83 +65,72 @@ class ReadingThreads:
     async def run(self, request: Request, work: Callable[[], Result]) -> Result:
         """The result of some work, which is left out if the client hangs up before it has begun.
 
-        Args:
-            request: whose client is watched, and whose body has `request.state.num_bytes`.
-            work: takes at most about a second; requests that wait take turns between such pieces.
+        The body has `request.state.num_bytes`. Work takes at most about a second; requests that wait take turns.
         """
         pool = self._short if request.state.num_bytes <= _SHORT_BYTES else self._long
         return await unless_gone(request.receive, asyncio.get_running_loop().run_in_executor(pool, work))
 
 
-def require_readable(value: Json, context: int, field: str) -> None:
-    """Refuse a text that is too long for the model in any case, before a tokenizer reads it.
+class Endpoint:
+    """What the paths that answer requests have in common."""
 
-    Args:
-        value: a text, or messages: names and numbers in them count, too.
-        context: of the model, in tokens.
-        field: of the request.
-    """
-    most, count, waiting = _CHARACTERS_PER_TOKEN * context, 0, [value]
-    while waiting and count <= most:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list):
-            waiting += one
-        count += len(one) if isinstance(one, str) else 1 if isinstance(one, dict | list) else len(str(one))
-    if count > most:
-        raise ApiError(400, f"{field} has more than {most:,} characters, {_CHARACTERS_PER_TOKEN} for each of the "
-                            f"{context:,} tokens of the model's context; shorten it", param=field)  # fmt: skip
+    def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
+        self.served, self.engine, self.threads = served, engine, threads
 
+    def require_readable(self, value: Json, field: str) -> None:
+        """Refuse a text that is too long for the model in any case, before a tokenizer reads it.
 
-def require_places(served: ServedModel, longest: int, max_tokens: int) -> None:
-    """Refuse a prompt that leaves no place in the model's context for so many new tokens."""
-    if longest + max_tokens > served.context:
-        raise ApiError(400, f"a prompt of {longest:,} tokens and max_tokens {max_tokens:,} exceed the model's context "
-                            f"of {served.context:,} tokens; shorten either", param="max_tokens")  # fmt: skip
+        Of messages, names and numbers count, too.
+        """
+        most, count, waiting = _CHARACTERS_PER_TOKEN * self.served.context, 0, [value]
+        while waiting and count <= most:
+            one = waiting.pop()
+            if isinstance(one, dict):
+                waiting += [*one.keys(), *one.values()]
+            elif isinstance(one, list):
+                waiting += one
+            count += len(one) if isinstance(one, str) else 1 if isinstance(one, dict | list) else len(str(one))
+        if count > most:
+            raise ApiError(400, f"{field} has more than {most:,} characters, {_CHARACTERS_PER_TOKEN} for each of the "
+                                f"{self.served.context:,} tokens of the model's context; shorten it",
+                           param=field)  # fmt: skip
 
+    def require_places(self, longest: int, max_tokens: int) -> None:
+        """Refuse a prompt that leaves no place in the model's context for so many new tokens."""
+        if longest + max_tokens > self.served.context:
+            raise ApiError(400, f"a prompt of {longest:,} tokens and max_tokens {max_tokens:,} exceed the model's "
+                                f"context of {self.served.context:,} tokens; shorten either",
+                           param="max_tokens")  # fmt: skip
 
-def require_countable(engine: EngineThread, count: int, param: str = "prompt") -> None:
-    """Refuse a request that no queue of this server would ever take."""
-    if engine.most_waiting is not None and count > engine.most_waiting:
-        raise ApiError(400, f"a request for {count:,} texts (prompts times n) is longer than the queue of "
-                            f"{engine.most_waiting:,}; send several", param=param)  # fmt: skip
+    def require_countable(self, count: int, param: str = "prompt") -> None:
+        """Refuse a request that no queue of this server would ever take."""
+        most = self.engine.most_waiting
+        if most is not None and count > most:
+            raise ApiError(400, f"a request for {count:,} texts (prompts times n) is longer than the queue of "
+                                f"{most:,}; send several", param=param)  # fmt: skip
 
+    def admitted(
+        self, texts: Sequence[tuple[TextRequest, TextListener]], advice: str, param: str
+    ) -> list[ServedText]:  # fmt: skip
+        """Texts that the engine has taken; the error for one that is too long names `param` and gives advice."""
+        try:
+            return self.engine.submit(texts)
+        except QueueFull as error:
+            raise ApiError(429, str(error), headers={"Retry-After": str(error.retry_after_s)}) from None
+        except ValueError as error:
+            raise ApiError(400, f"{error}; {advice}", param=param) from None
 
-def admitted(
-    engine: EngineThread, texts: Sequence[tuple[TextRequest, TextListener]], advice: str, param: str
-) -> list[ServedText]:
-    """Texts that the engine has taken.
+    def head(self, request: Request, prefix: str, kind: str) -> tuple[dict[str, str], dict[str, Json]]:
+        """(headers of an answer, the fields that it and every part of a stream begin with).
 
-    Args:
-        engine: runs the model.
-        texts: each with who is told about it.
-        advice: what to do where one is too long for the room.
-        param: the field that is at fault there.
-    """
-    try:
-        return engine.submit(texts)
-    except QueueFull as error:
-        raise ApiError(429, str(error), headers={"Retry-After": str(error.retry_after_s)}) from None
-    except ValueError as error:
-        raise ApiError(400, f"{error}; {advice}", param=param) from None
-
-
-def answer_head(
-    request: Request, served: ServedModel, prefix: str, kind: str
-) -> tuple[dict[str, str], dict[str, Json]]:
-    """(headers of an answer, the fields that it and every part of a stream begin with).
-
-    Args:
-        request: whose own name, in X-Request-Id, is repeated.
-        served: the model.
-        prefix: of the answer's name.
-        kind: of the answer.
-    """
-    given = request.headers.get(REQUEST_ID, "")
-    name = given if _SAFE.fullmatch(given) else secrets.token_hex(16)
-    return {REQUEST_ID: name}, {"id": f"{prefix}-{name}", "object": kind, "created": int(time.time()),
-                                "model": served.name, "system_fingerprint": served.revision or None}  # fmt: skip
+        A request's own name, in X-Request-Id, is repeated.
+        """
+        given = request.headers.get(REQUEST_ID, "")
+        name = given if _SAFE.fullmatch(given) else secrets.token_hex(16)
+        return {REQUEST_ID: name}, {
+            "id": f"{prefix}-{name}", "object": kind, "created": int(time.time()), "model": self.served.name,
+            "system_fingerprint": self.served.revision or None,
+        }  # fmt: skip
 
 
 def usage(num_prompt: int, num_new: int) -> dict[str, int]:
@@ -158,9 +147,8 @@ class AnswerPlan:
     num_prompt: int  #: tokens of its prompts
     prefix: str  #: of the answer's name
     kind: str  #: of the answer, or of each part of a stream
-    choice: Callable[
-        [int, Piece, bool], dict[str, Json]
-    ]  #: writes (a choice's number, a part of it, whether it is the first)
+    #: writes (a choice's number, a part of it, whether it is the first)
+    choice: Callable[[int, Piece, bool], dict[str, Json]]
     split_thoughts: bool = False  #: whether a piece has its thought apart from its text
 
 
@@ -168,18 +156,13 @@ class ChoicesResponse(Response):
     """The choices of one request: one body, or server-sent events, each a line of JSON, of which the last says [DONE].
 
     What still runs is cancelled at the end, also where the client has hung up before anything was sent.
-
-    Args:
-        served: the model.
-        engine: runs it.
-        plan: of the request.
-        request: whose client waits.
     """
 
-    def __init__(self, served: ServedModel, engine: EngineThread, plan: AnswerPlan, request: Request) -> None:
-        self._names, self._head = answer_head(request, served, plan.prefix, plan.kind)
+    def __init__(self, endpoint: Endpoint, plan: AnswerPlan, request: Request) -> None:
+        served, self._engine = endpoint.served, endpoint.engine
+        self._names, self._head = endpoint.head(request, plan.prefix, plan.kind)
         super().__init__(None, headers=self._names)
-        self._engine, self._plan, self._loop = engine, plan, asyncio.get_running_loop()
+        self._plan, self._loop = plan, asyncio.get_running_loop()
         self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
         self._counts: dict[int, int] = {}  # tokens of each choice so far
         writers = [
@@ -189,7 +172,7 @@ class ChoicesResponse(Response):
             for number, text in enumerate(plan.texts)
         ]  # fmt: skip
         pairs = list(zip(plan.texts, writers, strict=True))
-        self._texts = admitted(engine, pairs, "ask for fewer tokens (max_tokens)", "max_tokens")
+        self._texts = endpoint.admitted(pairs, "ask for fewer tokens (max_tokens)", "max_tokens")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; a client that is gone ends a stream in silence."""
@@ -222,10 +205,8 @@ class ChoicesResponse(Response):
 
     async def _body(self) -> dict[str, Json]:
         choices = sorted([one async for one in self._choices()], key=lambda one: one["index"])
-        return {**self._head, "choices": choices, "usage": self._usage()}
-
-    def _usage(self) -> Json:
-        return usage(self._plan.num_prompt, sum(self._counts.values()))
+        tokens = usage(self._plan.num_prompt, sum(self._counts.values()))
+        return {**self._head, "choices": choices, "usage": tokens}
 
     async def _send_events(self, send: Send) -> None:
         async def event(text: str) -> None:
@@ -237,8 +218,10 @@ class ChoicesResponse(Response):
         try:
             async for choice in self._choices():
                 await event(json.dumps({**self._head, "choices": [choice]}, ensure_ascii=False))
-            if self._plan.fields.include_usage():
-                await event(json.dumps({**self._head, "choices": [], "usage": self._usage()}, ensure_ascii=False))
+            options = self._plan.fields.stream_options
+            if options is not None and options.include_usage:
+                tokens = usage(self._plan.num_prompt, sum(self._counts.values()))
+                await event(json.dumps({**self._head, "choices": [], "usage": tokens}, ensure_ascii=False))
             await event("[DONE]")
         except ApiError as error:  # the status has been sent: clients look for an error among the events, too
             await event(json.dumps(error.body()))

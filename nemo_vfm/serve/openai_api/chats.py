@@ -10,20 +10,13 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answer_text import Piece, TokenNames
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
-from nemo_vfm.serve.openai_api.answer_stream import (
-    AnswerPlan,
-    ChoicesResponse,
-    ReadingThreads,
-    require_countable,
-    require_places,
-    require_readable,
-)
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, ChoicesResponse, Endpoint, ReadingThreads
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import ChatRequest
 from nemo_vfm.serve.served_model import ServedModel
 
 
-class Chats:
+class Chats(Endpoint):
     """The endpoint.
 
     Args:
@@ -36,28 +29,28 @@ class Chats:
     def __init__(
         self, served: ServedModel, engine: EngineThread, threads: ReadingThreads, *, split_thoughts: bool
     ) -> None:
-        self._served, self._engine, self._threads, self._split_thoughts = served, engine, threads, split_thoughts
+        super().__init__(served, engine, threads)
+        self._split_thoughts = split_thoughts
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
-        plan = await self._threads.run(request, partial(self._plan, body))
-        return ChoicesResponse(self._served, self._engine, plan, request)
+        return ChoicesResponse(self, await self.threads.run(request, partial(self._plan, body)), request)
 
     def _plan(self, body: dict[str, Json]) -> AnswerPlan:
-        served, chat = self._served, self._served.chat
+        served, chat = self.served, self.served.chat
         asked = ChatRequest.read(body, served.model.vocab, served.generation)
         if chat is None:
             raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use "
                                 f"/v1/completions")  # fmt: skip
-        require_readable([*asked.messages, asked.chat_template_kwargs], served.context, "messages")
+        self.require_readable([*asked.messages, asked.chat_template_kwargs], "messages")
         try:
             tokens = tuple(
                 chat.tokens(asked.messages, add_generation_prompt=True, variables=asked.chat_template_kwargs)
             )
         except DataError as error:
             raise ApiError(400, f"messages: {error}", param="messages") from None
-        require_places(served, len(tokens), asked.max_tokens or 1)
-        require_countable(self._engine, asked.n)
-        most_new = asked.max_tokens or max(1, min(served.context, self._engine.most_tokens()) - len(tokens))
+        self.require_places(len(tokens), asked.max_tokens or 1)
+        self.require_countable(asked.n)
+        most_new = asked.max_tokens or max(1, min(served.context, self.engine.most_tokens()) - len(tokens))
         choice, rules, num_top = asked.choice(), asked.rules(), (asked.top_logprobs or 0) if asked.logprobs else None
         stop = served.stop | chat.stop_tokens() | {*asked.stop_token_ids}
         texts = tuple(

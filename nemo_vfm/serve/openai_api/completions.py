@@ -8,38 +8,20 @@ from starlette.responses import Response
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answer_text import Piece, TokenNames, TokenText, WrittenToken
-from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
-from nemo_vfm.serve.openai_api.answer_stream import (
-    AnswerPlan,
-    ChoicesResponse,
-    ReadingThreads,
-    require_countable,
-    require_places,
-    require_readable,
-)
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, ChoicesResponse, Endpoint
 from nemo_vfm.serve.openai_api.request_fields import CompletionRequest
-from nemo_vfm.serve.served_model import ServedModel
 
 
-class Completions:
-    """The endpoint.
-
-    Args:
-        served: the model.
-        engine: runs it.
-        threads: read its requests.
-    """
-
-    def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
-        self._served, self._engine, self._threads = served, engine, threads
+class Completions(Endpoint):
+    """The endpoint."""
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
         """As JSON or as a stream. A long request takes turns with others after each prompt."""
-        served = self._served
-        asked, names = await self._threads.run(request, partial(self._checked, body))
-        prompts = [await self._threads.run(request, partial(self._tokens, prompt)) for prompt in asked.prompt]
-        require_places(served, max(map(len, prompts)), asked.max_tokens)
+        served = self.served
+        asked, names = await self.threads.run(request, partial(self._checked, body))
+        prompts = [await self.threads.run(request, partial(self._tokens, prompt)) for prompt in asked.prompt]
+        self.require_places(max(map(len, prompts)), asked.max_tokens)
         choice, rules, stop = asked.choice(), asked.rules(), served.stop | {*asked.stop_token_ids}
         texts = tuple(
             TextRequest(tokens, asked.max_tokens, choice, asked.seed_of(number), stop, rules=rules,
@@ -58,25 +40,25 @@ class Completions:
                     "logprobs": None if names is None else _logprobs(tokens, names)}  # fmt: skip
 
         plan = AnswerPlan(texts, asked, sum(map(len, prompts)), "cmpl", "text_completion", written)
-        return ChoicesResponse(served, self._engine, plan, request)
+        return ChoicesResponse(self, plan, request)
 
     def _checked(self, body: dict[str, Json]) -> tuple[CompletionRequest, TokenNames | None]:
-        asked = CompletionRequest.read(body, self._served.model.vocab, self._served.generation)
-        require_countable(self._engine, len(asked.prompt) * asked.n)
+        asked = CompletionRequest.read(body, self.served.model.vocab, self.served.generation)
+        self.require_countable(len(asked.prompt) * asked.n)
         for prompt in asked.prompt:
             if isinstance(prompt, str):
-                require_readable(prompt, self._served.context, "prompt")
-        return asked, None if asked.logprobs is None else self._served.names
+                self.require_readable(prompt, "prompt")
+        return asked, None if asked.logprobs is None else self.served.names
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
         """An empty text begins a document."""
         if not isinstance(prompt, str):
             return tuple(prompt)
-        return tuple(self._served.tokenizer.encode([prompt])[0]) or (self._served.tokenizer.end(),)
+        return tuple(self.served.tokenizer.encode([prompt])[0]) or (self.served.tokenizer.end(),)
 
     def _echo(self, tokens: Sequence[int], piece: Piece) -> tuple[str, list[WrittenToken]]:
         """The text of a prompt's tokens, and where each begins if log-probabilities are wanted."""
-        text, offsets, writer = "", [], TokenText(self._served.decode)
+        text, offsets, writer = "", [], TokenText(self.served.decode)
         for token in tokens:
             offsets.append(len(text))
             text += writer.add(token)

@@ -118,12 +118,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Host names that requests to a server on `host` may give; beyond loopback, this machine's own too.
-
-    Args:
-        host: listened on.
-        more: further names, such as that of a proxy.
-    """
+    """Host names that requests to a server on `host` may give; beyond loopback, this machine's own too."""
     own = () if is_loopback(host) else (host, socket.gethostname(), socket.getfqdn())
     return LOOPBACK_NAMES | {name.lower() for name in (host, *own, *more)}
 
@@ -210,12 +205,7 @@ class _DrainingServer(uvicorn.Server):
 
 @no_component
 class HttpServer:
-    """The application on a socket, behind the guard.
-
-    Args:
-        app: see `application`.
-        listen: where; connections are taken from now on, and answered by `run`.
-    """
+    """The application on a socket, behind the guard; connections are taken from now on, and answered by `run`."""
 
     def __init__(self, app: ASGIApp, listen: Listen) -> None:
         self._guard = AccessGuard(app, names=names_of(listen.host, listen.names),

@@ -65,12 +65,9 @@ class RequestFields(BaseModel):
 
     @classmethod
     def read(cls, body: Mapping[str, Json], vocab: int = 0, default: GenerationSettings = GenerationSettings()) -> Self:
-        """A request of this kind.
+        """A request of this kind from JSON; tokens are below `vocab`.
 
-        Args:
-            body: JSON.
-            vocab: tokens are below it.
-            default: how tokens are chosen where it says nothing.
+        What is left out is chosen as `default` says.
         """
         if unknown := sorted(body.keys() - cls.model_fields.keys() - cls.neutral.keys()):
             name = unknown[0][:_LONGEST_SHOWN]
@@ -112,14 +109,6 @@ def _are_tokens(value: Json, vocab: int) -> bool:
 
 def _is_bias(name: str, bias: float, vocab: int) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < vocab and -100 <= bias <= 100
-
-
-def _is_conversation(value: Json, _: int = 0) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
-
-
-def _are_texts(value: Json, _: int) -> bool:
-    return value is None or (isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value))
 
 
 def _listed(value: Json) -> Json:
@@ -177,10 +166,6 @@ class SamplingFields(RequestFields):
             raise ApiError(400, f"min_tokens ({self.min_tokens:,}) must be at most max_tokens ({self.max_tokens:,})",
                            param="min_tokens")  # fmt: skip
 
-    def include_usage(self) -> bool:
-        """Whether a stream ends with the numbers of tokens."""
-        return self.stream_options is not None and self.stream_options.include_usage
-
     def choice(self) -> Choice:
         """OpenAI's clients send top_p 0 to mean the likeliest token, and vLLM's top_k -1 or 0 to mean every token."""
         return Choice(temperature=self.temperature if self.top_p else 0.0, top_p=self.top_p or 1.0, min_p=self.min_p,
@@ -231,6 +216,7 @@ class CompletionRequest(SamplingFields):
                            param="max_tokens")  # fmt: skip
 
 
+_Conversation = Annotated[list[dict[str, Any]], Field(min_length=1)]
 _CONVERSATION = "a list of objects with role and content, at least one"
 _MESSAGES: Any = Field(None, validate_default=True, description=_CONVERSATION)
 
@@ -239,7 +225,7 @@ class ChatRequest(SamplingFields):
     """What `/v1/chat/completions` is asked."""
 
     neutral = _NOT_HONOURED
-    messages: Annotated[Any, _if(_is_conversation)] = _MESSAGES
+    messages: _Conversation = _MESSAGES
     max_tokens: int | None = _whole(None, 1, _MOST_TOKENS)  #: of an answer; None lets it fill the model's context
     max_completion_tokens: int | None = _whole(None, 1, _MOST_TOKENS)  #: OpenAI's newer name of it
     logprobs: bool = _FLAG
@@ -264,7 +250,7 @@ class ScoredChatRequest(RequestFields):
     neutral = _NOT_HONOURED | _NO_CHOICE
     model: Any = None
     user: str | None = _USER
-    messages: Annotated[Any, _if(_is_conversation)] = _MESSAGES
+    messages: _Conversation = _MESSAGES
     seed: int | None = _whole(None, -_LARGEST_SEED - 1, _LARGEST_SEED)
     max_tokens: int | None = _whole(None, 1, _MOST_TOKENS)
     max_completion_tokens: int | None = _whole(None, 1, _MOST_TOKENS)
@@ -279,7 +265,7 @@ def _each(value: Json) -> Json:
     return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 
-_Texts = Annotated[Any, BeforeValidator(_listed), _if(_are_texts)]
+_Texts = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_listed)]
 _TEXTS: Any = Field(None, description="a text or a list of texts, at least one")
 
 
@@ -289,9 +275,7 @@ class ScoreRequest(RequestFields):
     # vLLM would apply a sigmoid or softmax to the head's outputs.
     neutral = {"encoding_format": ("float",), "use_activation": (False,), "activation": (False,)}
     model: Any = None
-    messages: Annotated[Any, BeforeValidator(_each), _if(lambda value, _: all(map(_is_conversation, value)))] = Field(
-        None, description=_CONVERSATION
-    )
+    messages: Annotated[list[_Conversation] | None, BeforeValidator(_each)] = Field(None, description=_CONVERSATION)
     text_1: _Texts = _TEXTS
     text_2: _Texts = _TEXTS
     queries: _Texts = _TEXTS
@@ -305,7 +289,7 @@ class ScoreRequest(RequestFields):
             raise ApiError(400, "give messages (a conversation, or a list of them), or text_1 (the prompt) and text_2 "
                                 "(the answer)", param="messages")  # fmt: skip
         if self.messages is not None:
-            return "messages", self.messages
+            return "messages", [*self.messages]
         names, (prompts, answers) = given[0]
         if None in (prompts, answers):
             name = names[0 if prompts is None else 1]

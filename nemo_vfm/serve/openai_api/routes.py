@@ -31,14 +31,7 @@ _CLIENT_GONE = 499  # nobody reads it
 def application(
     served: ServedModel, engine: EngineThread, *, most_body_bytes: int, split_thoughts: bool = False
 ) -> Starlette:
-    """The application, without the guard around it.
-
-    Args:
-        served: the model.
-        engine: runs it.
-        most_body_bytes: of a request.
-        split_thoughts: see `Chats`.
-    """
+    """The application, without the guard around it; see `Chats` for split_thoughts."""
     threads = ReadingThreads()
 
     def post(path: str, answer: _Answer) -> Route:
@@ -50,11 +43,12 @@ def application(
         return Route(path, endpoint, methods=["POST"])
 
     async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_described(served)]})
-
-    async def model(request: Request) -> Response:
-        _require_model({"model": request.path_params["name"]}, served)
-        return JSONResponse(_described(served))
+        model = {"id": served.name, "object": "model", "created": 0, "owned_by": "nemo_vfm",
+                 "max_model_len": served.context}  # fmt: skip
+        if (name := request.path_params.get("name")) is None:
+            return JSONResponse({"object": "list", "data": [model]})
+        _require_model({"model": name}, served)
+        return JSONResponse(model)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok", "texts": engine.num_live(), "free_tokens": engine.free_tokens()})
@@ -79,10 +73,9 @@ def application(
         routes=[
             post("/v1/completions", completion), post("/v1/chat/completions", chat),
             *(post(path, score) for path in _SCORE_PATHS),
-            Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
+            Route("/v1/models", models), Route("/v1/models/{name:path}", models), Route("/health", health),
         ],
-        exception_handlers={ApiError: _told, ClientGone: _silent, ClientDisconnect: _silent, HTTPException: _unknown,
-                            Exception: _failed},
+        exception_handlers=dict.fromkeys((ApiError, ClientGone, ClientDisconnect, HTTPException, Exception), _told),
     )  # fmt: skip
 
 
@@ -94,27 +87,15 @@ def _require_model(body: dict[str, Json], served: ServedModel) -> None:
         raise ApiError(404, f"there is no model {name[:100]} here; this server has {served.name}", param="model")
 
 
-def _described(served: ServedModel) -> dict[str, Json]:
-    return {"id": served.name, "object": "model", "created": 0, "owned_by": "nemo_vfm",
-            "max_model_len": served.context}  # fmt: skip
-
-
 async def _told(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def _silent(request: Request, error: Exception) -> Response:
-    return Response(status_code=_CLIENT_GONE)
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    paths = "/v1/completions, /v1/chat/completions, /v1/score, /v1/models and /health"
-    return ApiError(error.status_code, f"{error.detail}; this server answers {paths}").response()
-
-
-async def _failed(request: Request, error: Exception) -> Response:
+    match error:
+        case ApiError():
+            return error.response()
+        case ClientGone() | ClientDisconnect():
+            return Response(status_code=_CLIENT_GONE)
+        case HTTPException():
+            paths = "/v1/completions, /v1/chat/completions, /v1/score, /v1/models and /health"
+            return ApiError(error.status_code, f"{error.detail}; this server answers {paths}").response()
     log.warn(f"a request to {request.url.path[:100]} has failed: {type(error).__name__}")
     return ApiError(500, "the server has failed on this request; its log says why").response()
 

@@ -15,15 +15,7 @@ from starlette.responses import JSONResponse, Response
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
-from nemo_vfm.serve.openai_api.answer_stream import (
-    ReadingThreads,
-    admitted,
-    answer_head,
-    require_countable,
-    require_readable,
-    unless_gone,
-    usage,
-)
+from nemo_vfm.serve.openai_api.answer_stream import Endpoint, ReadingThreads, unless_gone, usage
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import Messages, ScoredChatRequest, ScoreRequest
 from nemo_vfm.serve.rewards.conversation_scoring import OutputListener, text_to_score
@@ -32,30 +24,25 @@ from nemo_vfm.serve.served_model import ServedModel
 _Asked = TypeVar("_Asked", ScoreRequest, ScoredChatRequest)
 
 
-class Scores:
-    """The endpoints.
-
-    Args:
-        served: a reward model.
-        engine: runs it.
-        threads: read its requests.
-    """
+class Scores(Endpoint):
+    """The endpoints of a reward model."""
 
     def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
+        super().__init__(served, engine, threads)
         assert served.reward is not None, "other models have no scores"
-        self._served, self._engine, self._threads, self._head = served, engine, threads, served.reward
+        self._reward = served.reward
 
     async def score(self, body: dict[str, Json], request: Request) -> Response:
         """`/v1/score`: any number of conversations. Entries of `data` are as vLLM's, with the attributes besides."""
-        _, (field, conversations) = await self._threads.run(request, partial(self._read, ScoreRequest, body))
+        _, (field, conversations) = await self.threads.run(request, partial(self._read, ScoreRequest, body))
         scores, num_prompt = await self._scores(field, conversations, request)
-        data = [{"index": index, "object": "score", "score": self._head.score(one), "scores": one}
+        data = [{"index": index, "object": "score", "score": self._reward.score(one), "scores": one}
                 for index, one in enumerate(scores)]  # fmt: skip
         return self._answer(request, num_prompt, "score", "list", {"data": data})
 
     async def chat(self, body: dict[str, Json], request: Request) -> Response:
         """`/v1/chat/completions`: one conversation; attributes stand for tokens, scores for log-probabilities."""
-        asked, (field, conversations) = await self._threads.run(request, partial(self._read, ScoredChatRequest, body))
+        asked, (field, conversations) = await self.threads.run(request, partial(self._read, ScoredChatRequest, body))
         (scores,), num_prompt = await self._scores(field, conversations, request)
         content = ",".join(f"{name}:{value}" for name, value in scores.items())
         listed: list[Json] = [{"token": name, "logprob": value, "bytes": None, "top_logprobs": []}
@@ -67,9 +54,9 @@ class Scores:
     def _read(self, kind: type[_Asked], body: dict[str, Json]) -> tuple[_Asked, tuple[str, list[Messages]]]:
         asked = kind.read(body)
         field, conversations = asked.conversations()
-        require_countable(self._engine, len(conversations), field)
+        self.require_countable(len(conversations), field)
         for messages in conversations:
-            require_readable(list(messages), self._served.context, field)
+            self.require_readable(list(messages), field)
         return asked, (field, conversations)
 
     async def _scores(
@@ -79,7 +66,7 @@ class Scores:
         texts = []
         for number, messages in enumerate(conversations):  # a long request takes turns with others after each
             try:
-                texts.append(await self._threads.run(request, partial(text_to_score, self._served, messages)))
+                texts.append(await self.threads.run(request, partial(text_to_score, self.served, messages)))
             except DataError as error:
                 which = f" (conversation {number})" if len(conversations) > 1 else ""
                 raise ApiError(400, f"{field}{which}: {error}", param=field) from None
@@ -99,15 +86,15 @@ class Scores:
                 loop.call_soon_threadsafe(settle, future, outputs)
 
         pairs = [(text, OutputListener(partial(publish, future))) for text, future in zip(texts, futures, strict=True)]
-        running = admitted(self._engine, pairs, "shorten the conversation", "messages")
+        running = self.admitted(pairs, "shorten the conversation", "messages")
         try:
             outputs = await unless_gone(request.receive, asyncio.gather(*futures))
         finally:
-            self._engine.cancel([text for text in running if not text.ended])
-        return [dict(self._head.scores(one)) for one in outputs], sum(len(text.tokens) for text in texts)
+            self.engine.cancel([text for text in running if not text.ended])
+        return [dict(self._reward.scores(one)) for one in outputs], sum(len(text.tokens) for text in texts)
 
     def _answer(
         self, request: Request, num_prompt: int, prefix: str, kind: str, content: dict[str, Json]
     ) -> JSONResponse:
-        headers, head = answer_head(request, self._served, prefix, kind)
+        headers, head = self.head(request, prefix, kind)
         return JSONResponse({**head, **content, "usage": usage(num_prompt, 0)}, headers=headers)

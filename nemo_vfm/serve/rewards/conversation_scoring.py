@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.serve.continuous.text_request import TextEnding, TextRequest, TokenResult
+from nemo_vfm.serve.continuous.text_request import TextEnding, TextListener, TextRequest
 from nemo_vfm.serve.served_model import ServedModel
 
 _NO_CHOICE = Choice(temperature=0)
@@ -20,26 +20,15 @@ def text_to_score(served: ServedModel, messages: Sequence[Mapping[str, Json]]) -
     tokens = served.reward.scored(served.chat.tokens(messages, add_generation_prompt=False))
     if len(tokens) > served.context:
         raise DataError(f"a conversation of {len(tokens):,} tokens exceeds the model's context of {served.context:,}")
-    return TextRequest(tokens, 0, _NO_CHOICE, 0)
+    return TextRequest(tokens, 0, _NO_CHOICE, 0, wants_outputs=True)
 
 
-class OutputListener:
-    """A `TextListener` that takes the head's outputs.
-
-    Args:
-        publish: is given them once; None where the text has failed or nobody waits for it.
-    """
+class OutputListener(TextListener):
+    """Takes the head's outputs, and publishes them once; None where the text has failed or nobody waits for it."""
 
     def __init__(self, publish: Callable[[list[float] | None], None]) -> None:
         self._publish = publish
         self._outputs: list[float] | None = None
-
-    def prompt(self, results: list[TokenResult]) -> None:
-        """See `TextListener`; nobody asks for it."""
-
-    def token(self, result: TokenResult) -> bool:
-        """See `TextListener`; there is none."""
-        return False
 
     def outputs(self, values: list[float]) -> None:
         self._outputs = values

@@ -30,10 +30,10 @@ TENSORS = {
 
 def same(folder: Path, expected: dict[str, torch.Tensor]) -> None:
     with DcpFolder(folder) as found:
-        assert set(found.keys()) == set(expected)
+        assert set(found.tensors) == set(expected)
         for name, tensor in expected.items():
-            assert tuple(found.get_slice(name).get_shape()) == tuple(tensor.shape), name
-            read = found.get_tensor(name)
+            assert found.tensors[name].shape == tuple(tensor.shape), name
+            read = found.tensors[name].read()
             assert read.dtype == tensor.dtype and read.shape == tensor.shape and read.is_contiguous(), name
             assert torch.equal(read.float(), tensor.float()), name
 
@@ -89,8 +89,8 @@ def test_only_the_chunks_of_one_tensor_are_in_memory(tmp_path: Path, monkeypatch
         monkeypatch.setattr(
             Path, "open", lambda path, mode, real=Path.open: opened.append(path.name) or real(path, mode)
         )
-        for name in found.keys():  # noqa: SIM118 (no mapping)
-            assert found.get_tensor(name).sum() == 64 * 64
+        for stored in found.tensors.values():
+            assert stored.read().sum() == 64 * 64
     assert sorted(opened) == [f"__{n}_0.distcp" for n in range(4)]
 
 
@@ -119,5 +119,5 @@ def test_the_classes_of_megatron_core_and_of_older_torch_are_known(tmp_path: Pat
     index.__dict__.update(theirs.__dict__, mcore_data={"module": {"nd_reformulated_orig_global_shape": (2, 4, 3)}})
     folder = given.write(tmp_path, pickle.dumps(index, 4))
     with DcpFolder(folder) as found:
-        whole = found.get_tensor("module.decoder.layers.mlp.linear_fc1.weight")
+        whole = found.tensors["module.decoder.layers.mlp.linear_fc1.weight"].read()
     assert whole.shape == (2, 4, 3) and whole.flatten().tolist() == list(range(24))

@@ -15,11 +15,11 @@ from nemo_vfm.config import read_values
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.dcp_folder import DcpFolder
 from nemo_vfm.models.convert.foreign import ForeignTensors, opened_tensors
-from nemo_vfm.models.convert.tensor_source import TensorHeader
+from nemo_vfm.models.convert.tensor_source import StoredTensor
 from nemo_vfm.models.convert.video.native_weights import NativeWeights, is_cosmos
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.apply.build_model import load_weights_into
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from tests.support.dcp_files import made as checkpoint
 from tests.support.installed import skip_without
 from tests.support.nemo_cosmos import nemo_state
@@ -40,7 +40,7 @@ def opened(tmp_path: Path):
         def read(state: dict[str, Tensor] | Path, **given: Any) -> NativeWeights:
             folder = state if isinstance(state, Path) else checkpoint(state, (2,)).write(tmp_path / "ckpt/weights")
             found = stack.enter_context(opened_tensors(folder))
-            assert found is not None and is_cosmos(found.source.keys())
+            assert found is not None and is_cosmos(found.tensors)
             return NativeWeights(folder, found, **({"stretch": STRETCH} | given))
 
         yield read
@@ -48,7 +48,7 @@ def opened(tmp_path: Path):
 
 def built(weights: NativeWeights) -> DiT:
     model = DiT(**weights.arguments)
-    load_weights_into(model, weights)
+    fill(model.state_dict(), weights)
     return model
 
 
@@ -177,22 +177,6 @@ def test_another_network_of_nemo_is_not_taken_for_a_cosmos() -> None:
     assert not is_cosmos([f"optimizer.state.exp_avg.{LAYERS}adaLN.adaLN_modulation.2.weight"])
 
 
-class Zeros:
-    """Tensors that hold zeros, and take no memory."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self.shapes = shapes
-
-    def keys(self) -> list[str]:
-        return list(self.shapes)
-
-    def get_slice(self, name: str) -> TensorHeader:
-        return TensorHeader(torch.bfloat16, self.shapes[name])
-
-    def get_tensor(self, name: str) -> Tensor:
-        return torch.zeros((), dtype=torch.bfloat16).expand(self.shapes[name])
-
-
 @pytest.mark.parametrize(("name", "width", "depth", "inputs"), [("cosmos_7b", 4096, 28, 17),
                                                                 ("cosmos_14b_video", 5120, 36, 18)])  # fmt: skip
 def test_a_published_network_is_known_by_the_shapes_that_nemo_gives_it(
@@ -219,7 +203,8 @@ def test_a_published_network_is_known_by_the_shapes_that_nemo_gives_it(
                for key, shape in shapes.items()}  # fmt: skip
     for axis, most in (("t", 128), ("h", 120), ("w", 120)):
         tensors[f"module.extra_pos_embedder.pos_emb_{axis}"] = (most, width)
-    weights = NativeWeights(Path("nemo"), ForeignTensors("distcp", Zeros(tensors), ()))
+    stored = {name: StoredTensor("BF16", shape, pytest.fail) for name, shape in tensors.items()}  # nothing is read
+    weights = NativeWeights(Path("nemo"), ForeignTensors("distcp", stored, ()))
     told = {key: tuple(value) if isinstance(value, list) else value
             for key, value in read_values((ROOT / f"conf/model/{name}.yaml").read_text(), name).items()
             if key != "_target_"}  # fmt: skip

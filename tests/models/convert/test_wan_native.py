@@ -20,7 +20,7 @@ from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.convert.video.wan_native import COMFYUI, WanWeights, is_wan
 from nemo_vfm.models.diffusers_codec import DiffusersCodec
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.apply.build_model import load_weights_into
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.train.warm_start import WarmStart
 from tests.support.installed import skip_without
 from tests.support.video_peers import PEERS, Peer, called, inputs, made
@@ -47,10 +47,10 @@ def written(theirs: torch.nn.Module, folder: Path, *, comfyui: bool = False) -> 
 def read(file: Path, **given: int | str) -> Wan:
     """The model of a file."""
     with opened_tensors(file) as found:
-        assert found is not None and is_wan(found.source.keys())
-        weights = WanWeights(file, dict.fromkeys(found.source.keys(), found.source), **given)
+        assert found is not None and is_wan(found.tensors)
+        weights = WanWeights(file, found.tensors, **given)
         model = Wan(**weights.arguments)
-        load_weights_into(model, weights)
+        fill(model.state_dict(), weights)
     return model
 
 
@@ -157,7 +157,7 @@ def test_a_folder_of_wans_own_programs_is_read_with_its_number_of_heads(tmp_path
     (folder / "config.json").write_text(json.dumps({"_class_name": "WanModel", "num_heads": 2, "dim": 48}))
     with WanWeights.of_folder(folder) as weights:
         model = Wan(**weights.arguments)
-        load_weights_into(model, weights)
+        fill(model.state_dict(), weights)
     expected = load_video_model(tmp_path / "theirs").state_dict()
     assert all(torch.equal(one, expected[name]) for name, one in model.state_dict().items())
 

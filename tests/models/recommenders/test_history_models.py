@@ -44,7 +44,7 @@ def encoders():
     hstu = drawn(HstuLayers(width=4, depth=2, heads=2, longest=5, timed=True, dropout=0.0))
     return {
         "transformer": lambda rows, times: plain(rows, PLACES),
-        "hstu": lambda rows, times: hstu(rows, Jagged(times, rows.lengths_B), PLACES),
+        "hstu": lambda rows, times: hstu(rows, PLACES, Jagged(times, rows.lengths_B)),
     }
 
 
@@ -94,7 +94,7 @@ def test_hstus_layer_is_the_papers_equation_item_by_item():
             for own in (slice(0, 2), slice(2, 4)):
                 out[i, own] += F.silu(q[i, own] @ k[j, own] + bias) / 8 * v[j, own]
     expected = x + layer.out(layer.output_norm(out) * u)
-    found = model(rows, Jagged(times, rows.lengths_B), PLACES)[2]
+    found = model(rows, PLACES, Jagged(times, rows.lengths_B))[2]
     torch.testing.assert_close(found, expected[-1])
 
 

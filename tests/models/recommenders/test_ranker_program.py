@@ -22,7 +22,7 @@ from nemo_vfm.models.recommenders.din import DIN
 from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU
-from nemo_vfm.models.recommenders.ranker_program import PROGRAM, features_read, write_ranker
+from nemo_vfm.models.recommenders.ranker_program import PROGRAM, write_ranker
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.sessions.id_feature import IdFeature
@@ -62,7 +62,7 @@ def called(program: nn.Module, batch: FeatureBatch, names: tuple[str, ...]) -> t
 def test_a_program_gives_the_models_scores_whatever_the_number_of_samples_and_ids(kind, tmp_path):
     model = small(kind, deduplicated={"user": "lookup"}).eval()
     batches = [session_batch(samples=24, seed=seed).rows(0, size).expanded() for seed, size in enumerate((1, 2, 7, 24))]
-    names = features_read(model)
+    names = model.features()
     for rows in ("fp32", "int8"):
         if rows == "int8":  # by how much rounding moves a score hangs on the weights: these rows lose nothing by it
             for name in model.tables.tables:
@@ -121,7 +121,7 @@ def learned(kind: type[nn.Module]) -> nn.Module:
 @pytest.mark.parametrize("kind", cases([DLRM, DCNv2, DIN, HSTU], [DLRM, HSTU]))
 def test_rows_of_a_byte_a_number_rank_what_a_teacher_taught_as_those_of_fp32_do(kind, tmp_path):
     model, batch, found = learned(kind), logged(LEARNED, LEARNED + HELD_OUT), {}
-    names, labels = features_read(model), batch.labels["click"]
+    names, labels = model.features(), batch.labels["click"]
     for rows in ("fp32", "int8"):
         write_ranker(copy.deepcopy(model), tmp_path, rows)
         with torch.no_grad():

@@ -29,14 +29,9 @@ class LinearScaling:
     def __post_init__(self) -> None:
         require_between(1 / _LARGEST, _LARGEST, factor=self.factor)
 
-    @property
-    def magnitude(self) -> float:
-        """Cosines and sines stay as they are."""
-        return 1.0
-
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
-        """All of them alike."""
-        return frequencies_R / self.factor
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+        """All of them alike; cosines and sines stay as they are."""
+        return frequencies_R / self.factor, 1.0
 
     def require_fit(self, theta: float, count: int | None = None) -> None:
         """Any base and any number of frequencies will do."""
@@ -74,7 +69,7 @@ class YarnScaling:
         """Of cosines and sines."""
         return default_yarn_magnitude(self.factor) if self.attention_factor is None else self.attention_factor
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """Each frequency, or it divided by `factor`, or between the two."""
         count = len(frequencies_R)
         # Places of the frequencies that turn so often within `trained_on` tokens (the paper's equation 12).
@@ -88,7 +83,7 @@ class YarnScaling:
         high += 0.001 if low == high else 0
         stretched = (torch.arange(count, device=frequencies_R.device).float() - low) / (high - low)
         stretched = stretched.clamp(0, 1)
-        return frequencies_R * (1 - stretched) + frequencies_R / self.factor * stretched
+        return frequencies_R * (1 - stretched) + frequencies_R / self.factor * stretched, self.magnitude
 
     def require_fit(self, theta: float, count: int | None = None) -> None:
         """Refuse a base with which frequencies do not fall."""
@@ -126,15 +121,10 @@ class LongRope:
         for factors in (self.short_factor, self.long_factor):
             require_between(1 / _LARGEST, _LARGEST, **{f"factors.{place}": one for place, one in enumerate(factors)})
 
-    @property
-    def magnitude(self) -> float:
-        """Of cosines and sines."""
-        return self.attention_factor
-
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """(B, S, R): of each token by the length of its text."""
         short, long = (frequencies_R / frequencies_R.new_tensor(one) for one in (self.short_factor, self.long_factor))
-        return torch.where(lengths_BS[..., None] > self.trained_on, long, short)
+        return torch.where(lengths_BS[..., None] > self.trained_on, long, short), self.attention_factor
 
     def require_fit(self, theta: float, count: int | None = None) -> None:
         """Refuse another number of frequencies than of factors."""

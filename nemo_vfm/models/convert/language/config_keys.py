@@ -81,14 +81,10 @@ def optional_whole(config: Mapping[str, Json], key: str, most: int = _MOST) -> i
 
 
 def require_known(config: Mapping[str, Json], read: Collection[str], fixed: Mapping[str, Json]) -> None:
-    """Refuse a key that nobody reads: it may change what the model computes."""
+    """Refuse a key that nobody reads, or another value than the only one that is converted: both change the model."""
     if unknown := sorted(set(config) - set(read) - set(fixed) - _SAID):
         raise DataError(f"config.json has {', '.join(name[:60] for name in unknown)}, which is not known here and "
                         f"may change what the model computes")  # fmt: skip
-
-
-def require_fixed(config: Mapping[str, Json], fixed: Mapping[str, Json]) -> None:
-    """Refuse another value than the only one that is converted."""
     for key, value in fixed.items():
         if key in config and not same(config[key], value):
             raise wrong(key, config[key], f"{shown(value)}, or be left out")

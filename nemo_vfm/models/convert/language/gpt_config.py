@@ -89,11 +89,7 @@ def _require_known(config: Mapping[str, Json], family: Family) -> None:
 
 
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
-    """config.json for transformers.
-
-    Raises:
-        DataError: no architecture of transformers is the same function.
-    """
+    """config.json for transformers; DataError where no architecture there is the same function."""
     obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
     nearest = min(obstacles, key=lambda name: len(obstacles[name]))
     if obstacles[nearest]:

@@ -27,6 +27,7 @@ class Family:
     """One architecture of transformers."""
 
     architecture: str  #: as config.json names it
+    model_type: str  #: as config.json names it
     activations: Mapping[str, Activation]  #: `activation_key` -> ours; the first is meant where the key is missing
     activation_key: str = "hidden_act"  #: the key of the activation
     norm: NormKind = "rmsnorm"  #: of every block
@@ -55,41 +56,37 @@ class Family:
     experts: bool = False  #: whether there is a mixture of experts
     fused: bool = False  #: whether queries, keys and values are one matrix, and the gate and what it gates another
     scored: str = ""  #: the architecture with a head for sequence classification; "" has the same name but for its end
-    kind: str = ""  #: `model_type`; "" is the architecture in lower case without its end
     read: frozenset[str] = frozenset()  #: keys that this family has besides
     ignored: frozenset[str] = frozenset()  #: keys of this family that change nothing of what a model computes
     fixed: Mapping[str, Json] = field(default_factory=dict)  #: keys of this family -> the only value that GPT has
-
-    @property
-    def model_type(self) -> str:
-        """As config.json names it."""
-        return self.kind or self.architecture.removesuffix("ForCausalLM").lower()
 
 
 #: By architecture, in the order in which a model of ours looks for one that can say it.
 FAMILIES: dict[str, Family] = {
     family.architecture: family
     for family in (
-        Family("LlamaForCausalLM", _GATED, whole_heads=True),
-        Family("MistralForCausalLM", _GATED, groups=8, window="always", window_tokens=4096),
-        Family("Qwen2ForCausalLM", _GATED, qkv_bias=True, groups=32, window="switched by layer", window_tokens=4096),
-        Family("Qwen3ForCausalLM", _GATED, qk_norm=True, groups=32, head_dim=128, window="switched by layer",
+        Family("LlamaForCausalLM", "llama", _GATED, whole_heads=True),
+        Family("MistralForCausalLM", "mistral", _GATED, groups=8, window="always", window_tokens=4096),
+        Family("Qwen2ForCausalLM", "qwen2", _GATED, qkv_bias=True, groups=32, window="switched by layer",
                window_tokens=4096),
-        Family("NemotronForCausalLM", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5, share=0.5,
+        Family("Qwen3ForCausalLM", "qwen3", _GATED, qk_norm=True, groups=32, head_dim=128, window="switched by layer",
+               window_tokens=4096),
+        Family("NemotronForCausalLM", "nemotron", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5, share=0.5,
                stretches=frozenset()),
-        Family("Phi3ForCausalLM", _GATED, eps=1e-5, share=1.0, stretches=frozenset({"longrope"}), trained_on=4096,
-               window="always", fused=True, ignored=frozenset({"resid_pdrop", "embd_pdrop", "auto_map"}),
+        Family("Phi3ForCausalLM", "phi3", _GATED, eps=1e-5, share=1.0, stretches=frozenset({"longrope"}),
+               trained_on=4096, window="always", fused=True,
+               ignored=frozenset({"resid_pdrop", "embd_pdrop", "auto_map"}),
                fixed={"lm_head_bias": False, "full_attn_mod": 1, "interpolate_factor": 1}),
-        Family("Gemma3ForCausalLM", _GEMMA, "hidden_activation", norm="rmsnorm1p", qk_norm=True, groups=4,
-               head_dim=256, stretches=frozenset({"linear", "llama3"}), two_thetas=True, window="by layer",
+        Family("Gemma3ForCausalLM", "gemma3_text", _GEMMA, "hidden_activation", norm="rmsnorm1p", qk_norm=True,
+               groups=4, head_dim=256, stretches=frozenset({"linear", "llama3"}), two_thetas=True, window="by layer",
                window_tokens=4096, whole_heads=True, tied=True, post_norm=True, scale_embedding=True,
-               query_scalar=256, kind="gemma3_text", scored="Gemma3TextForSequenceClassification",
+               query_scalar=256, scored="Gemma3TextForSequenceClassification",
                read=frozenset({"query_pre_attn_scalar", "sliding_window_pattern", "rope_local_base_freq"}),
                ignored=frozenset({"_sliding_window_pattern"}),
                fixed={"attn_logit_softcapping": None, "final_logit_softcapping": None,
                       "use_bidirectional_attention": False}),
-        Family("Qwen3MoeForCausalLM", _GATED, qk_norm=True, groups=4, window="switched", window_tokens=4096,
-               experts=True, kind="qwen3_moe", read=EXPERT_KEYS, ignored=frozenset({"output_router_logits"})),
+        Family("Qwen3MoeForCausalLM", "qwen3_moe", _GATED, qk_norm=True, groups=4, window="switched",
+               window_tokens=4096, experts=True, read=EXPERT_KEYS, ignored=frozenset({"output_router_logits"})),
     )
 }  # fmt: skip
 

@@ -196,8 +196,8 @@ def _stretch_told(given: Stretch | None, family: Family, most_tokens: int) -> di
         case LongRope():
             told: dict[str, Json] = {"short_factor": list(given.short_factor), "long_factor": list(given.long_factor)}
             usual = default_long_rope_magnitude(most_tokens / given.trained_on, given.trained_on)
-            if given.magnitude != usual:
-                told["attention_factor"] = given.magnitude
+            if given.attention_factor != usual:
+                told["attention_factor"] = given.attention_factor
             if family.trained_on is not None:  # version 4 allows Phi-3 these three keys alone
                 return {"type": "longrope", **told}
             return {"rope_type": "longrope", _TRAINED_ON: given.trained_on, **told}

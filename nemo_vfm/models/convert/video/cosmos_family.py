@@ -10,7 +10,6 @@ from nemo_vfm.models.convert.language.config_keys import (
     flag,
     numbers,
     positive,
-    require_fixed,
     require_known,
     whole,
     wrong,
@@ -53,7 +52,6 @@ _INSIDE = {
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     """A DiT's arguments from config.json, missing keys as diffusers has them."""
     require_known(config, _READ | _IGNORED, _FIXED)
-    require_fixed(config, _FIXED)
     given: dict[str, Json] = {
         "in_channels": 16, "out_channels": 16, "num_attention_heads": 32, "attention_head_dim": 128, "num_layers": 28,
         "mlp_ratio": 4.0, "text_embed_dim": 1024, "adaln_lora_dim": 256, "max_size": list(_NO_POSITIONS),
@@ -69,6 +67,14 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     if given["extra_pos_embed_type"] not in (None, "learnable"):
         raise wrong("extra_pos_embed_type", given["extra_pos_embed_type"], "null or learnable")
     most = [size // side for size, side in zip(numbers(given, "max_size", 3, integer=True), patch, strict=True)]
+    text_dim = whole(given, "text_embed_dim", _MOST)
+    text: dict[str, Any] = {"text_dim": text_dim, "text_projection": None, "base_fps": 24.0}
+    if flag(given, "use_crossattn_projection", False):  # 2.5: features of several layers, and no frame rate
+        if given["encoder_hidden_states_channels"] != text_dim:
+            raise wrong("encoder_hidden_states_channels", given["encoder_hidden_states_channels"], f"text_embed_dim, "
+                        f"{text_dim}")  # fmt: skip
+        projected = whole(given, "crossattn_proj_in_channels", 1 << 24)
+        text = {"text_dim": projected, "text_projection": text_dim, "base_fps": None}
     return {
         "in_channels": outputs, "width": heads * head_dim, "depth": whole(given, "num_layers", 10_000), "heads": heads,
         "patch": tuple(patch), "mlp_ratio": positive(given, "mlp_ratio"),
@@ -76,20 +82,8 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         "learned_positions": tuple(most) if given["extra_pos_embed_type"] else None,
         "condition_channels": inputs - outputs, "padding_mask": flag(given, "concat_padding_mask", True),
         "gelu": "exact", "qk_norm_eps": _EPS, "noise_scale": 1.0, "text_as_given": True, "bias": False,
-        "rope_scale": tuple(numbers(given, "rope_scale", 3)), **_text_arguments(given),
+        "rope_scale": tuple(numbers(given, "rope_scale", 3)), **text,
     }  # fmt: skip
-
-
-def _text_arguments(given: Mapping[str, Json]) -> dict[str, Any]:
-    """Of 2.5, which brings the features of several layers to the width of a text token, and knows no frame rate."""
-    text_dim = whole(given, "text_embed_dim", _MOST)
-    if not flag(given, "use_crossattn_projection", False):
-        return {"text_dim": text_dim, "text_projection": None, "base_fps": 24.0}
-    if given["encoder_hidden_states_channels"] != text_dim:
-        raise wrong("encoder_hidden_states_channels", given["encoder_hidden_states_channels"], f"text_embed_dim, "
-                    f"{text_dim}")  # fmt: skip
-    projected = whole(given, "crossattn_proj_in_channels", 1 << 24)
-    return {"text_dim": projected, "text_projection": text_dim, "base_fps": None}
 
 
 def config_of(model: DiT) -> dict[str, Json]:

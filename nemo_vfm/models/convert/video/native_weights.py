@@ -7,10 +7,10 @@ sizes; of others it must be given.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -26,14 +26,12 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, native_name, prefixes_of
 from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
-from nemo_vfm.models.convert.video.wan_native import COMFYUI, wan_maps
+from nemo_vfm.models.convert.video.wan_native import COMFYUI, Shape, sized, wan_maps
+from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.checkpoint import tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 
 FILE, PREFIX, _AVERAGED = "model.safetensors", "net.", "net_ema."
-Shape = tuple[int, ...]
 PATCH = (1, 2, 2)  # of all published networks; a file does not say it
 #: Version, width, blocks, channels that mark given latents, text projection -> stretch of time, height and width, of
 #: the published 7B and 14B of Cosmos 1, 0.6B, 2B and 14B of Cosmos-Predict2, 2B and 14B of 2.5.
@@ -61,10 +59,6 @@ class NativeWeights(SourceFolder):
         key: which network, such as net or net_ema; None takes the averaged one where there is one.
         stretch: of the rotary positions in time, height and width; None takes that of the published network of this
             size.
-
-    Raises:
-        UserError: the network or the stretch is not clear.
-        DataError: a tensor is missing or left over, or of another shape.
     """
 
     model: DiT
@@ -76,28 +70,24 @@ class NativeWeights(SourceFolder):
         self, path: Path, given: ForeignTensors, *, key: str | None = None, stretch: Sequence[float] | None = None
     ) -> None:
         self.folder, self._stack, self._others = path, ExitStack(), given.others
-        names = given.source.keys()
-        found = prefixes_of(names)
+        found = prefixes_of(given.tensors)
         self.prefix = _chosen(found, key)
         version = found[self.prefix]
-        parts = numbered_layers(given.source, self.prefix) if version == "nemo" else None
-        source = parts or given.source
-        self._files = dict.fromkeys(source.keys(), source)
-        own = {name.removeprefix(self.prefix) for name in self._files if name.startswith(self.prefix)}
-        self.config = config_of(
-            version, own, lambda name: tuple(source.get_slice(self.prefix + name).get_shape()), stretch
-        )
+        files = numbered_layers(given.tensors, self.prefix) if version == "nemo" else dict(given.tensors)
+        self._files = files
+        own = {name.removeprefix(self.prefix): stored.shape for name, stored in files.items()
+               if name.startswith(self.prefix)}  # fmt: skip
+        self.config = config_of(version, own, stretch)
         self.arguments = cosmos_family.arguments_of(self.config)
         depth, width, rank = (self.arguments[key] for key in ("depth", "width", "modulation_rank"))
-        if parts is not None and is_mixed(parts, self.prefix, depth, width, rank):
+        if version == "nemo" and is_mixed(files, self.prefix, depth, width, rank):
             self.config["adaln_lora_dim"] = self.arguments["modulation_rank"] = 3 * rank
             self.note = (f"training has mixed the modulations of the parts of a block, so each part has the rank "
                          f"{3 * rank} instead of {rank}")  # fmt: skip
         self.model = without_memory(DiT, self.arguments, f"{path.name} has the tensors of")
         self._maps = native_maps(self.model, "1" if version == "nemo" else version, self.prefix)
-        if parts is not None:  # NeMo has one modulation for three parts of a block
-            self._maps = nemo_maps(self.model, self._maps, parts, self.prefix, rank)
-            self._files = dict.fromkeys(parts.keys(), parts)
+        if version == "nemo":  # it has one modulation for three parts of a block
+            self._maps = nemo_maps(self.model, self._maps, files, self.prefix, rank)
         # What is not used must be known to change nothing: tables, counters, another network, an optimizer.
         above = self.prefix[: self.prefix.rstrip(".").rfind(".") + 1]
         rest = tuple(prefix for prefix in found if prefix != self.prefix and prefix)
@@ -107,15 +97,14 @@ class NativeWeights(SourceFolder):
             or is_left_out(name.removeprefix(self.prefix)) or is_left_out(name.removeprefix(above))
             or name.startswith("optim")
         ]  # fmt: skip
-        self._require_all_used(beside)
-        self._require_shapes()
+        self._take(beside)
 
     def fingerprint(self) -> str:
         """The hash of the file, or of all files of the folder."""
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
 
 
-def is_cosmos(names: Sequence[str]) -> bool:
+def is_cosmos(names: Collection[str]) -> bool:
     """Whether a network of Cosmos is among tensors of these names."""
     return bool(prefixes_of(names))
 
@@ -134,51 +123,18 @@ def write_native(
 ) -> Path:  # fmt: skip
     """Write a Cosmos under NVIDIA's names, or a Wan under its own, as one file of safetensors; its path.
 
-    Args:
-        model: says what it is; its own weights are not asked for, and may be on the meta device.
-        weights: by our names; each is asked for once.
-        folder: to write into.
-        dtype: of the weights written; None leaves them as they are.
-        comfyui: with the prefix that ComfyUI has for a Wan. A Cosmos it reads under NVIDIA's names.
-
-    Raises:
-        DataError: it is neither a Cosmos nor a Wan.
+    See `write_gpt` for the arguments. ComfyUI has a prefix for a Wan; a Cosmos it reads under NVIDIA's names.
     """
     if isinstance(model, Wan):
         wan_family.config_of(model)
-        maps, tables = wan_maps(model, COMFYUI if comfyui else ""), {}
+        maps, tables = wan_maps(model, COMFYUI if comfyui else ""), dict[str, Tensor]()
     else:
         cosmos_family.config_of(model)
         maps = native_maps(model, "2" if model.learned_positions is None else "1", PREFIX)
         tables = _tables(model)
-    kinds = {own: dtype or dtype_of(weights, own) for own in maps}
-    shapes = {
-        name: (tensor_file.dtype_name(kinds[own]), tuple(part.shape))
-        for own, found in maps.items()
-        for name, part in zip(found.names, found.split(model.get_parameter(own).to("meta")), strict=True)
-    }
-    head, places = tensor_file.header(
-        shapes | {name: ("F32", tuple(table.shape)) for name, table in tables.items()}, {"format": "pt"}, by_name=False
-    )
-    tensors = _parts(places, maps, weights, kinds, tables)
     folder.mkdir(parents=True, exist_ok=True)
-    tensor_file.write_unhashed(folder / FILE, chain([head], map(tensor_file.bytes_of, tensors)))
+    write_files(model, maps, weights, folder, file_bytes=inf, dtype=dtype, tables=tables)
     return folder / FILE
-
-
-def _parts(
-    places: Mapping[str, int], maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor],
-    kinds: Mapping[str, torch.dtype], tables: Mapping[str, Tensor],
-) -> Iterator[Tensor]:  # fmt: skip
-    """The tensors in the order of the file; the parts of a parameter follow each other, so it is read once."""
-    owner = {name: own for own, found in maps.items() for name in found.names}
-    parts: dict[str, Tensor] = dict(tables)
-    for name in places:
-        if name not in parts:
-            own = owner[name]
-            split = maps[own].split(weights[own].detach())
-            parts |= {part: tensor.to(kinds[own]) for part, tensor in zip(maps[own].names, split, strict=True)}
-        yield parts.pop(name)
 
 
 def _tables(model: DiT) -> dict[str, Tensor]:
@@ -208,36 +164,25 @@ def _chosen(found: Mapping[str, Version], key: str | None) -> str:
     return chosen[0]
 
 
-def config_of(
-    version: Version, names: Collection[str], shape_of: Callable[[str], Shape], stretch: Sequence[float] | None
-) -> dict[str, Json]:
-    """The config.json that diffusers would have for a network, from the shapes of its tensors.
+def config_of(version: Version, shapes: Mapping[str, Shape], stretch: Sequence[float] | None) -> dict[str, Json]:
+    """The config.json that diffusers would have for a network, from the shapes of its tensors by native names.
 
-    Args:
-        version: 1, or 2 for Cosmos-Predict2 and 2.5, or nemo for 1 of NeMo.
-        names: of its tensors, native and without a prefix.
-        shape_of: the shape of one of them.
-        stretch: of the rotary positions in time, height and width; None takes that of the published network of this
-            size.
+    Version nemo is 1 of NeMo. Without a stretch, that of the published network of this size is taken.
     """
 
     def sizes(name: str, dims: int = 2) -> Shape:
-        there = native_name(version, name)
-        if there not in names or len(shape_of(there)) != dims or not all(shape_of(there)):
-            found = shape_of(there) if there in names else "missing"
-            raise DataError(f"{there} is {found}; a Cosmos has it, with {dims} dimensions")
-        return shape_of(there)
+        return sized(shapes, native_name(version, name), dims, "a Cosmos has it, with")
 
     width, inputs = sizes("patch_embed.proj.weight")
     head_dim = sizes("transformer_blocks.0.attn1.norm_q.weight", 1)[0]
-    hidden, text = sizes("transformer_blocks.0.ff.net.0.proj.weight")[0], _TEXT in names  # so named in both
+    hidden, text = sizes("transformer_blocks.0.ff.net.0.proj.weight")[0], _TEXT in shapes  # so named in both
     outputs = _divided(sizes("proj_out.weight")[0], "channels of the output")
     marks = _divided(inputs, "channels of the input") - 1 - outputs  # one channel marks padding
     if marks not in (0, 1) or width % head_dim:
         raise DataError(f"its network takes {inputs} numbers of a patch and gives {outputs} channels, in heads of "
                         f"{head_dim} of {width}; of Cosmos are read those that take latents, a mark of given latents "
                         f"and a mark of padding")  # fmt: skip
-    numbers = {int(match[1]) for name in names if (match := _BLOCK[version].match(name)) and len(match[1]) < 5}
+    numbers = {int(match[1]) for name in shapes if (match := _BLOCK[version].match(name)) and len(match[1]) < 5}
     if numbers != set(range(depth := len(numbers))):
         raise DataError(f"its blocks are not numbered from 0 without gaps: there are {depth} up to {max(numbers)}")
     if stretch is None:

@@ -10,15 +10,16 @@ Letters: D width, R rank of the published modulation.
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import permutations
 from typing import Final
 
+from torch import Tensor
 from torch.nn.functional import pad
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
-from nemo_vfm.models.convert.tensor_parts import TensorParts
-from nemo_vfm.models.convert.tensor_source import Box, TensorSource
+from nemo_vfm.models.convert.tensor_source import Box, StoredTensor
 from nemo_vfm.models.dit import DiT
 
 _LAYERS, _DOWN, _UP = "decoder.layers.", "adaLN.adaLN_modulation.1.weight", "adaLN.adaLN_modulation.2.weight"
@@ -36,47 +37,52 @@ _INSIDE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
+def numbered_layers(tensors: Mapping[str, StoredTensor], prefix: str) -> dict[str, StoredTensor]:
     """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept."""
-    parts, start = TensorParts(source), prefix + _LAYERS
-    for name in source.keys():  # noqa: SIM118 (no mapping)
+    parts, start = dict(tensors), prefix + _LAYERS
+    for name, stack in tensors.items():
         rest = name.removeprefix(start)
-        if name.startswith(start) and not re.match(r"\d+\.", rest):
-            shape = source.get_slice(name).get_shape()
-            if not shape or not 0 < shape[0] <= _MOST_LAYERS:
-                raise DataError(f"{name[:200]} has shape {tuple(shape)}, and a stack of 1 to {_MOST_LAYERS:,} layers "
-                                f"was expected")  # fmt: skip
-            parts.unstack(name, [f"{start}{number}.{rest}" for number in range(shape[0])])
+        if not name.startswith(start) or re.match(r"\d+\.", rest):
+            continue
+        if not stack.shape or not 0 < stack.shape[0] <= _MOST_LAYERS:
+            raise DataError(f"{name[:200]} has shape {stack.shape}, and a stack of 1 to {_MOST_LAYERS:,} layers "
+                            f"was expected")  # fmt: skip
+        del parts[name]
+        for number in range(stack.shape[0]):
+            if (row := f"{start}{number}.{rest}") in parts:
+                raise DataError(f"it holds {row[:200]} alone and in the stack {name[:200]}")
+            parts[row] = StoredTensor(stack.kind, stack.shape[1:], partial(_layer, stack, number))
     return parts
 
 
-def is_mixed(parts: TensorParts, prefix: str, depth: int, width: int, rank: int) -> bool:
+def _layer(stack: StoredTensor, number: int, box: Box | None = None) -> Tensor:
+    inside = tuple((0, length) for length in stack.shape[1:]) if box is None else box
+    return stack.read(((number, number + 1), *inside))[0].contiguous()
+
+
+def is_mixed(parts: Mapping[str, StoredTensor], prefix: str, depth: int, width: int, rank: int) -> bool:
     """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero."""
-    starts, names = [f"{prefix}{_LAYERS}{number}." for number in range(depth)], set(parts.keys())
+    starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
     for start in starts:
         for name, expected in ((_DOWN, (_PARTS * rank, width)), (_UP, (_PARTS * 3 * width, _PARTS * rank))):
-            found = tuple(parts.get_slice(start + name).get_shape()) if start + name in names else "missing"
+            found = parts[start + name].shape if start + name in parts else "missing"
             if found != expected:
                 raise DataError(f"{(start + name)[:200]} is {found}; for a block of three parts, in a Cosmos of its "
                                 f"size, {expected} was expected")  # fmt: skip
     for start in starts:
-        blocks = parts.get_tensor(start + _UP).reshape(_PARTS, -1, _PARTS, rank)
+        blocks = parts[start + _UP].read().reshape(_PARTS, -1, _PARTS, rank)
         if any(bool(blocks[row, :, column].any()) for row, column in permutations(range(_PARTS), 2)):
             return True
     return False
 
 
 def nemo_maps(
-    model: DiT, outside: Mapping[str, TensorMap], parts: TensorParts, prefix: str, rank: int
+    model: DiT, outside: Mapping[str, TensorMap], parts: dict[str, StoredTensor], prefix: str, rank: int
 ) -> dict[str, TensorMap]:
-    """Where each parameter is; modulations of blocks are cut in `parts`.
+    """Where each parameter of a model of rank R is, or of 3 R where a modulation mixes parts.
 
-    Args:
-        model: with the rank R, or 3 R where a modulation mixes parts.
-        outside: maps of NVIDIA's other programs, which name what is outside the blocks in the same way.
-        parts: with numbered layers.
-        prefix: before the names.
-        rank: R.
+    `outside` are maps of NVIDIA's other programs, which name what is outside the blocks in the same way. In `parts`,
+    whose layers are numbered, boxes of modulations take their place, under names such as `up.weight[0:4, 8:12]`.
     """
     found = {name: target for name, target in outside.items() if not name.startswith("blocks.")}
     width, ranks = model.width, [(part * rank, (part + 1) * rank) for part in range(_PARTS)]
@@ -90,7 +96,11 @@ def nemo_maps(
         ours, theirs = f"blocks.{number}.", f"{prefix}{_LAYERS}{number}."
         found |= {f"{ours}{a}.weight": same(f"{theirs}{b}.weight") for a, b in _INSIDE.items()}
         for kind, tensor, boxes in (("down", _DOWN, downs), ("up", _UP, ups)):
-            for part, name in enumerate(parts.cut(theirs + tensor, boxes)):
+            stored = parts.pop(theirs + tensor)
+            for part, box in enumerate(boxes):
+                name = f"{theirs}{tensor}[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
+                shape = tuple(stop - start for start, stop in box)
+                parts[name] = StoredTensor(stored.kind, shape, partial(stored.read, box))
                 found[f"{ours}modulation.{kind}.{part}.weight"] = same(name)
     return found
 

@@ -32,21 +32,12 @@ def is_other_librarys(folder: Path) -> bool:
 
 
 def opened_folder(folder: Path) -> SourceFolder:
-    """Its parameters by our names, to be used in a `with`.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, or its weights are not those that config.json implies.
-    """
+    """Its parameters by our names, to be used in a `with`; see `GptFolder` and `TransformerFolder`."""
     return GptFolder(folder) if is_language_model(folder) else TransformerFolder(folder)
 
 
 def require_read(folder: Path) -> None:
-    """Nothing where a folder is a model's that is read, or none of another library at all.
-
-    Raises:
-        UserError: it is of another library, and no model of ours; the text says what it is, and who reads it.
-    """
+    """UserError, which says what a folder is and who reads it, where it is of another library and no model of ours."""
     known = any(has_architecture(folder, name) for name in gpt_families.FAMILIES)
     if known or is_reward_model(folder) or transformer_in(folder) is not None or is_wan_folder(folder):
         return

@@ -22,7 +22,7 @@ from nemo_vfm.models.convert.video.transformer_folder import (
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.models.pretrained import PIPELINE, read_mapping
-from nemo_vfm.parallel.apply.build_model import load_weights_into
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
 _WORDS = "a pretrained video model"
 #: Families with a network for high noise levels, `transformer`, and one for low ones, `transformer_2`.
@@ -37,10 +37,6 @@ def pretrained_video_model(*, folder: Path) -> DiT:
     Args:
         folder: of a pipeline of diffusers (Cosmos, Wan), or of its transformer. Of a pipeline with two, name the
             folder of the one you mean.
-
-    Raises:
-        UserError: there is none in the folder.
-        DataError: its config.json describes none of ours.
     """
     config = read_mapping(_transformer(local(folder, _WORDS)) / "config.json")
     family = FAMILIES[str(config["_class_name"])]
@@ -53,10 +49,6 @@ def pretrained_experts(*, folder: Path) -> NoiseExperts:
 
     Args:
         folder: of the pipeline.
-
-    Raises:
-        UserError: the pipeline has no second transformer.
-        DataError: it does not say where the two meet, or describes no network of ours.
     """
     first, second = _both(local(folder, _WORDS))
     high, low = (pretrained_video_model(folder=one) for one in (first, second))
@@ -80,7 +72,7 @@ def load_pretrained(model: nn.Module, folder: Path) -> None:
         return
     with TransformerFolder(folder) as weights:
         weights.require_same_function(model)
-        load_weights_into(model, weights)
+        fill(model.state_dict(), weights)
 
 
 def _transformer(folder: Path) -> Path:

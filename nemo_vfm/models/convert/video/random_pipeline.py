@@ -102,13 +102,7 @@ _FAMILIES: dict[str, _Parts] = {
 def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> None:
     """Check that a recipe's `base` exists, so that one error replaces one error per component.
 
-    Args:
-        base: folder of a pretrained pipeline; None if the recipe has none.
-        family: family of the tiny random pipeline to write if `base` is inside the run folder.
-        run_folder: of the run.
-
-    Raises:
-        UserError: the folder does not exist.
+    Inside the run folder, a tiny random pipeline of the family is written to it.
     """
     if base is None or base.is_dir():
         return

@@ -56,7 +56,7 @@ def family_of(model: nn.Module) -> tuple[Family, DiT]:
     """The family of diffusers that a model is of, and the model."""
     found = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
     if found is None:
-        raise UserError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
+        raise DataError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
     assert isinstance(model, DiT)
     return found, model
 
@@ -79,10 +79,6 @@ class TransformerFolder(SourceFolder):
 
     Args:
         folder: of the transformer, or of its pipeline.
-
-    Raises:
-        UserError: there is no such folder, or its weights are no safetensors.
-        DataError: it is damaged, of another class, or its weights are not those that config.json implies.
     """
 
     model: DiT
@@ -105,8 +101,7 @@ class TransformerFolder(SourceFolder):
             implied_by = f"{self.folder.name}/config.json describes"
             self.model = without_memory(self.family.kind, self.arguments, implied_by)
             self._maps = self.family.tensors_of(self.model)
-            self._require_all_used()
-            self._require_shapes()
+            self._take()
             self._stack = stack.pop_all()
 
     def require_same_function(self, model: nn.Module) -> None:
@@ -133,22 +128,8 @@ def write_transformer(
     model: DiT, weights: Mapping[str, Tensor], folder: Path, *, dtype: torch.dtype | None = None,
     file_bytes: int = _FILE_BYTES,
 ) -> None:  # fmt: skip
-    """Write the transformer's folder as diffusers loads it; it must not be there, or be empty.
-
-    Args:
-        model: says what it is; its own weights are not asked for, and may be on the meta device.
-        weights: by our names; each is asked for once.
-        folder: to write.
-        dtype: of the weights written; None leaves them as they are.
-        file_bytes: a file has at most so many, unless one weight has more.
-
-    Raises:
-        UserError: there is something in the folder.
-        DataError: diffusers has no such network.
-    """
-    family = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
-    if family is None:
-        raise DataError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
+    """Write the transformer's folder as diffusers loads it; see `write_gpt` for the arguments."""
+    family, _ = family_of(model)
     config = family.config_of(model)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give the model its own folder")

@@ -8,7 +8,6 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.language.config_keys import (
     numbers,
     optional_whole,
-    require_fixed,
     require_known,
     whole,
     wrong,
@@ -47,7 +46,6 @@ _NORMS = {"q_norm": "norm_q", "k_norm": "norm_k", "image_k_norm": "norm_added_k"
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     """Wan's arguments from config.json, missing keys as diffusers has them."""
     require_known(config, _READ | _IGNORED, _FIXED)
-    require_fixed(config, _FIXED)
     given: dict[str, Json] = {
         "patch_size": [1, 2, 2], "num_attention_heads": 40, "attention_head_dim": 128, "in_channels": 16,
         "out_channels": 16, "text_dim": 4096, "freq_dim": 256, "ffn_dim": 13824, "num_layers": 40,

@@ -3,14 +3,14 @@
 ComfyUI keeps some of these files in FP8, each weight with a number that it is multiplied by.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -18,7 +18,7 @@ from nemo_vfm.core.storage.files import sha256_file, sha256_folder
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.models.convert.tensor_source import TensorHeader, TensorSource
+from nemo_vfm.models.convert.tensor_source import StoredTensor
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
 from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened
@@ -26,10 +26,11 @@ from nemo_vfm.models.pretrained import read_mapping, told_mapping
 from nemo_vfm.models.wan import Wan
 
 COMFYUI = "model.diffusion_model."
+Shape = tuple[int, ...]
 #: In every Wan and in nothing else that is known.
 _MARK, _FIRST = "head.modulation", "blocks.0.self_attn.norm_q.weight"
 _HEAD_DIM = 128  # of all published networks; no shape says it
-_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_FP8 = ("F8_E4M3", "F8_E5M2")
 #: Beside a weight in FP8: what it is multiplied by. Two programs have two names for it.
 _SCALES = (".scale_weight", ".weight_scale")
 #: Marks of such a file, and scales of activations, which are for products in FP8 and change no weight.
@@ -41,14 +42,10 @@ class WanWeights(SourceFolder):
 
     Args:
         path: of the file or the folder, for messages.
-        files: the open file of each tensor.
+        files: its tensors, which stay open.
         others: names of what is not read.
         key: what stands before the network's names, where there are several networks.
         heads: of attention; None takes the width by 128, as in all published networks.
-
-    Raises:
-        UserError: which network is meant, or how many heads it has, is not clear.
-        DataError: a tensor is missing or left over, or of another shape.
     """
 
     model: Wan
@@ -57,7 +54,7 @@ class WanWeights(SourceFolder):
     _implied_by = "a Wan of its size"
 
     def __init__(
-        self, path: Path, files: Mapping[str, TensorSource], others: Collection[str] = (), *, key: str | None = None,
+        self, path: Path, files: Mapping[str, StoredTensor], others: Collection[str] = (), *, key: str | None = None,
         heads: int | None = None,
     ) -> None:  # fmt: skip
         self.folder, self._stack = path, ExitStack()
@@ -66,18 +63,17 @@ class WanWeights(SourceFolder):
             raise UserError(f"it has the networks {', '.join(name or '(without a name)' for name in called)}; name one "
                             "of them by --key")  # fmt: skip
         prefix = next(iter(called.values())) if key is None else called[key]
-        scaled = ScaledTensors(files)
-        self.num_scaled = len(scaled.scales)
-        self._files = dict.fromkeys([name for name in scaled.keys() if name.startswith(prefix)], scaled)  # noqa: SIM118
+        wide, scales = unscaled(files)
+        self.num_scaled = len(scales)
+        self._files = {name: stored for name, stored in wide.items() if name.startswith(prefix)}
         # Other networks, marks, scales of activations.
-        self._others = [*others, *(set(files) - set(self._files) - set(scaled.scales.values()))]
-        names = {name.removeprefix(prefix) for name in self._files}
-        self.config = config_of(names, lambda name: tuple(scaled.get_slice(prefix + name).get_shape()), heads)
+        self._others = [*others, *(set(files) - set(self._files) - set(scales.values()))]
+        shapes = {name.removeprefix(prefix): stored.shape for name, stored in self._files.items()}
+        self.config = config_of(shapes, heads)
         self.arguments = wan_family.arguments_of(self.config)
         self.model = without_memory(Wan, self.arguments, f"{path.name} describes")
         self._maps = wan_maps(self.model, prefix)
-        self._require_all_used()
-        self._require_shapes()
+        self._take()
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
@@ -93,37 +89,32 @@ class WanWeights(SourceFolder):
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
 
 
-class ScaledTensors:
-    """Tensors whose FP8 is read as fp32, times the scale where there is one."""
+def unscaled(files: Mapping[str, StoredTensor]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Tensors without scales and marks, FP8 as fp32, times its scale where it has one; and the scale of each weight."""
+    scales: dict[str, str] = {}
+    for name in files:
+        stem = name.removesuffix(".weight")
+        for ending in _SCALES if stem != name else ():
+            if stem + ending in files:
+                scales.setdefault(name, stem + ending)
+    beside, found = set(scales.values()), dict[str, StoredTensor]()
+    for name, stored in files.items():
+        if name in beside or name.endswith(_MARKS):
+            continue
+        if name in scales or stored.kind in _FP8:
+            stored = StoredTensor("F32", stored.shape, partial(_widened, files, name, scales.get(name)))
+        found[name] = stored
+    return found, scales
 
-    def __init__(self, files: Mapping[str, TensorSource]) -> None:
-        self._files = files
-        self.scales: dict[str, str] = {}
-        for name in files:
-            stem = name.removesuffix(".weight")
-            for ending in _SCALES if stem != name else ():
-                if stem + ending in files:
-                    self.scales.setdefault(name, stem + ending)
 
-    def keys(self) -> list[str]:
-        """Names, but for scales and marks."""
-        beside = set(self.scales.values())
-        return [name for name in self._files if name not in beside and not name.endswith(_MARKS)]
-
-    def get_slice(self, name: str) -> TensorHeader:
-        """The shape and the dtype, of which FP8 is fp32."""
-        header = self._files[name].get_slice(name)
-        wide = name in self.scales or header.get_dtype() in ("F8_E4M3", "F8_E5M2", *map(str, _FP8))
-        return TensorHeader(torch.float32, tuple(header.get_shape())) if wide else header
-
-    def get_tensor(self, name: str) -> Tensor:
-        found = self._files[name].get_tensor(name)
-        if (scale := self.scales.get(name)) is None:
-            return found.float() if found.dtype in _FP8 else found
-        factor = self._files[scale].get_tensor(scale)
-        if factor.numel() != 1 or not bool(factor.isfinite().all()):
-            raise DataError(f"{scale} has {factor.numel()} numbers; a scale of FP8 is one finite number")
-        return found.float() * factor.float().reshape(())
+def _widened(files: Mapping[str, StoredTensor], name: str, scale: str | None) -> Tensor:
+    found = files[name].read().float()
+    if scale is None:
+        return found
+    factor = files[scale].read()
+    if factor.numel() != 1 or not bool(factor.isfinite().all()):
+        raise DataError(f"{scale} has {factor.numel()} numbers; a scale of FP8 is one finite number")
+    return found * factor.float().reshape(())
 
 
 def is_wan(names: Collection[str]) -> bool:
@@ -150,14 +141,19 @@ def wan_maps(model: Wan, prefix: str) -> dict[str, TensorMap]:
     }
 
 
-def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]], heads: int | None) -> dict[str, Json]:
+def sized(shapes: Mapping[str, Shape], name: str, dims: int, expected: str) -> Shape:
+    """The shape of a tensor that is to have so many dimensions, none of them empty."""
+    found = shapes.get(name, ())
+    if len(found) != dims or not all(found):
+        raise DataError(f"{name} is {shapes.get(name, 'missing')}; {expected} {dims} dimensions")
+    return found
+
+
+def config_of(shapes: Mapping[str, Shape], heads: int | None) -> dict[str, Json]:
     """The config.json that diffusers would have for a network, from the shapes of its tensors."""
 
-    def sizes(name: str, dims: int = 2) -> tuple[int, ...]:
-        if name not in names or len(shape_of(name)) != dims or not all(shape_of(name)):
-            found = shape_of(name) if name in names else "missing"
-            raise DataError(f"{name} is {found}; a Wan has it, with {dims} dimensions")
-        return shape_of(name)
+    def sizes(name: str, dims: int = 2) -> Shape:
+        return sized(shapes, name, dims, "a Wan has it, with")
 
     width, inputs, *patch = sizes("patch_embedding.weight", 5)
     outputs, rest = divmod(sizes("head.head.weight")[0], prod(patch))
@@ -167,9 +163,9 @@ def config_of(names: Collection[str], shape_of: Callable[[str], tuple[int, ...]]
         raise UserError(f"its width is {width}, and heads are {_HEAD_DIM} wide in all published networks; give "
                         "--heads N, of which the width is a multiple")  # fmt: skip
     heads = heads or width // _HEAD_DIM
-    image = "img_emb.proj.0.weight" in names
-    positions = sizes("img_emb.emb_pos", 3)[1] if "img_emb.emb_pos" in names else None
-    numbers = {name.split(".")[1] for name in names if name.startswith("blocks.")}
+    image = "img_emb.proj.0.weight" in shapes
+    positions = sizes("img_emb.emb_pos", 3)[1] if "img_emb.emb_pos" in shapes else None
+    numbers = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
     if numbers != {str(number) for number in range(len(numbers))}:
         raise DataError(f"its blocks are not numbered from 0 without gaps: there are {len(numbers)}")
     return {

@@ -1,14 +1,14 @@
 """Gives Wan's own autoencoders and text encoder the names and the config.json of diffusers and transformers."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isqrt
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.video.wan_native import Shape, sized
 
-Shape = tuple[int, ...]
 #: In every part of its kind and in nothing else that is known.
 _VAE, _VAE_22 = "decoder.middle.0.residual.0.gamma", "encoder.downsamples.0.downsamples.0.residual.0.gamma"
 _TEXT, _TEXT_THEIRS = "blocks.0.ffn.gate.0.weight", "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
@@ -59,21 +59,17 @@ def is_part(names: Collection[str]) -> bool:
     return bool({_VAE, _TEXT, _TEXT_THEIRS} & set(names))
 
 
-def part_of(names: Collection[str], shape_of: Callable[[str], Shape]) -> WanPart:
-    """The part that tensors are of."""
-
-    def sizes(name: str, dims: int) -> Shape:
-        if name not in names or len(shape_of(name)) != dims:
-            raise DataError(f"{name} is {shape_of(name) if name in names else 'missing'}; it has {dims} dimensions")
-        return shape_of(name)
-
-    if _VAE in names:
-        kind = "2.2" if _VAE_22 in names else "2.1"
+def part_of(shapes: Mapping[str, Shape]) -> WanPart:
+    """The part that tensors of these names and shapes are of."""
+    if _VAE in shapes:
+        kind = "2.2" if _VAE_22 in shapes else "2.1"
         return WanPart(f"the autoencoder of Wan {kind}", "diffusion_pytorch_model.safetensors",
-                       _vae_config(names, sizes), {_vae_name(name): name for name in names})  # fmt: skip
-    theirs = {name if _TEXT_THEIRS in names else _text_name(name): name for name in names}
-    config = _text(theirs, lambda name, dims: sizes(theirs.get(name, name), dims))
-    return WanPart("a text encoder, T5", "model.safetensors", config, theirs)
+                       _vae_config(shapes), {_vae_name(name): name for name in shapes})  # fmt: skip
+    return _text_part(shapes)
+
+
+def _sizes(shapes: Mapping[str, Shape], name: str, dims: int) -> Shape:
+    return sized(shapes, name, dims, "it has")
 
 
 def _vae_name(name: str) -> str:
@@ -109,24 +105,24 @@ def _inside(words: str, name: str) -> str:
     raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
 
 
-def _vae_config(names: Collection[str], sizes: Callable[[str, int], Shape]) -> dict[str, Json]:
+def _vae_config(shapes: Mapping[str, Shape]) -> dict[str, Json]:
     """Two layers and a halving in each stage but the last: of 2.1 counted through, of 2.2 within a stage."""
-    is_nested, patch, more = _VAE_22 in names, 1, dict[str, Json]()
+    is_nested, patch, more = _VAE_22 in shapes, 1, dict[str, Json]()
 
     def layer(stage: int, number: int) -> str:
         inside = f"{stage}.downsamples.{number}" if is_nested else f"{3 * stage + number}"
         return f"encoder.downsamples.{inside}"
 
-    numbers = [int(match[1]) for name in names if (match := re.match(r"encoder\.downsamples\.(\d{1,3})\.", name))]
+    numbers = [int(match[1]) for name in shapes if (match := re.match(r"encoder\.downsamples\.(\d{1,3})\.", name))]
     stages = max(numbers) + 1 if is_nested else (max(numbers) + 2) // 3
-    dims = [sizes(f"{layer(stage, 1)}.residual.6.weight", 5)[0] for stage in range(stages)]
-    times = [f"{layer(stage, 2)}.time_conv.weight" in names for stage in range(stages - 1)]
+    dims = [_sizes(shapes, f"{layer(stage, 1)}.residual.6.weight", 5)[0] for stage in range(stages)]
+    times = [f"{layer(stage, 2)}.time_conv.weight" in shapes for stage in range(stages - 1)]
     if is_nested:  # on patches of pixels
-        inputs, outputs = sizes("encoder.conv1.weight", 5)[1], sizes("decoder.head.2.weight", 5)[0]
+        inputs, outputs = _sizes(shapes, "encoder.conv1.weight", 5)[1], _sizes(shapes, "decoder.head.2.weight", 5)[0]
         patch = isqrt(inputs // 3)
         more = {"is_residual": True, "in_channels": inputs, "out_channels": outputs, "patch_size": patch,
-                "decoder_base_dim": sizes("decoder.head.0.gamma", 4)[0]}  # fmt: skip
-    base, channels = sizes("encoder.conv1.weight", 5)[0], sizes("conv2.weight", 5)[0]
+                "decoder_base_dim": _sizes(shapes, "decoder.head.0.gamma", 4)[0]}  # fmt: skip
+    base, channels = _sizes(shapes, "encoder.conv1.weight", 5)[0], _sizes(shapes, "conv2.weight", 5)[0]
     if channels not in _STATISTICS or any(dim % base for dim in dims):
         raise DataError(f"it has {channels} channels of latents, whose mean and deviation are not known; the published "
                         f"autoencoders of Wan have {' or '.join(map(str, _STATISTICS))}")  # fmt: skip
@@ -139,28 +135,33 @@ def _vae_config(names: Collection[str], sizes: Callable[[str, int], Shape]) -> d
     }  # fmt: skip
 
 
-def _text_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    match = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
-    if match is not None and match[2] in _T5:
-        return f"encoder.block.{match[1]}.{_T5[match[2]]}.{kind}"
-    if stem not in _T5_OUTSIDE:
-        raise DataError(f"{name[:200]} is not a tensor of a T5")
-    return f"{_T5_OUTSIDE[stem]}.{kind}"
-
-
-def _text(names: Collection[str], sizes: Callable[[str, int], Shape]) -> dict[str, Json]:
-    """A UMT5 has positions in every block, a T5 in the first."""
+def _text_part(shapes: Mapping[str, Shape]) -> WanPart:
+    """A text encoder under its own names or transformers': a UMT5 has positions in every block, a T5 in the first."""
+    names: dict[str, str] = {}
+    for name in shapes:
+        theirs = name
+        if _TEXT_THEIRS not in shapes:
+            stem, _, kind = name.rpartition(".")
+            match = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
+            if match is not None and match[2] in _T5:
+                theirs = f"encoder.block.{match[1]}.{_T5[match[2]]}.{kind}"
+            elif stem in _T5_OUTSIDE:
+                theirs = f"{_T5_OUTSIDE[stem]}.{kind}"
+            else:
+                raise DataError(f"{name[:200]} is not a tensor of a T5")
+        names[theirs] = name
     first = "encoder.block.0.layer.0.SelfAttention"
-    buckets, heads = sizes(f"{first}.relative_attention_bias.weight", 2)
-    vocab, width = sizes("shared.weight", 2)
+    wanted = (f"{first}.relative_attention_bias.weight", "shared.weight", _TEXT_THEIRS, f"{first}.q.weight")
+    (buckets, heads), (vocab, width), (hidden, _), (inner, _) = (
+        _sizes(shapes, names.get(name, name), 2) for name in wanted
+    )
     umt5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight" in names
-    return {
+    config: dict[str, Json] = {
         "architectures": ["UMT5EncoderModel" if umt5 else "T5EncoderModel"], "model_type": "umt5" if umt5 else "t5",
-        "vocab_size": vocab, "d_model": width, "d_ff": sizes(_TEXT_THEIRS, 2)[0],
-        "d_kv": sizes(f"{first}.q.weight", 2)[0] // heads, "num_heads": heads,
+        "vocab_size": vocab, "d_model": width, "d_ff": hidden, "d_kv": inner // heads, "num_heads": heads,
         "num_layers": len({name.split(".")[2] for name in names if name.startswith("encoder.block.")}),
         "relative_attention_num_buckets": buckets, "relative_attention_max_distance": 128,
         "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "is_encoder_decoder": False,
         "tie_word_embeddings": True, "dropout_rate": 0.0,
     }  # fmt: skip
+    return WanPart("a text encoder, T5", "model.safetensors", config, names)
