@@ -19,7 +19,7 @@ from torch import Tensor
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.sources.arrow_values import text_hash
 from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk
-from nemo_vfm.recsys.sources.named_columns import ColumnLog, NamedColumns
+from nemo_vfm.recsys.sources.named_columns import ColumnLog
 from nemo_vfm.recsys.sources.text_records import RecordFiles
 from nemo_vfm.sparse.jagged import Jagged
 
@@ -59,8 +59,7 @@ class TextLog(ColumnLog):
         lists: Mapping[str, str] | None = None, columns: Sequence[str] | None = None, delimiter: str | None = None,
         missing: Sequence[str] = ("",),
     ) -> None:  # fmt: skip
-        named = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
-        super().__init__(paths, named)
+        super().__init__(paths, session, time, labels, features, dense, weight, log1p)
         self.lists, self.missing = dict(lists or {}), ("", *missing)
         if unknown := [name for name in self.lists if name not in features]:
             raise ValueError(f"lists names {unknown[0]}, which is not among the features {', '.join(features)}")
@@ -68,13 +67,13 @@ class TextLog(ColumnLog):
             raise ValueError(f"lists.{wrong[0]} is empty; give the separator between ids, such as '|'")
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
             raise ValueError(f"delimiter must be one character, not a quote or line end, got {delimiter!r}")
-        self._files = RecordFiles(self.paths, named.names, columns, delimiter)
+        self._files = RecordFiles(self.paths, self.names, columns, delimiter)
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
         """See `ImportSource`."""
         for block in self._files.blocks(begin):
             rows = TextRows(block.rows, block.columns, self.lists, self.missing)
-            yield rows.rows.read_chunk(self._columns.chunk(rows), block.end, block.share)
+            yield rows.rows.read_chunk(self.chunk(rows), block.end, block.share)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
