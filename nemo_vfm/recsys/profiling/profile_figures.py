@@ -4,8 +4,6 @@ Shape letters: B samples, P batches, R rows, N ids, W time windows, G groups of 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -38,24 +36,35 @@ from nemo_vfm.recsys.profiling.log_measurements import (
 from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.sparse.dedup_groups import choose_groups
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import row_changes
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
-@dataclass(frozen=True)
 class ProfileFigures:
-    """The figures, part by part."""
+    """The figures, part by part.
 
-    measured: LogMeasurements  #: of the sampled sessions
-    edges: list[int]  #: of the time windows
-    batch_size: int  #: samples of the batches in which reuse and dedupe factors are measured
-    min_factor: float  #: see `choose_groups`
-    hot_share: float  #: see `drift`
-    confidence: float  #: of the intervals
-    seed: int  #: see `session_uniform`
-    fraction: float  #: share of the log's sessions that were sampled
+    Args:
+        measured: of the sampled sessions.
+        edges: of the time windows.
+        batch_size: samples of the batches in which reuse and dedupe factors are measured.
+        min_factor: see `choose_groups`.
+        hot_share: see `drift`.
+        confidence: of the intervals.
+        seed: see `session_uniform`.
+        fraction: share of the log's sessions that were sampled.
+    """
+
+    def __init__(
+        self, measured: LogMeasurements, *, edges: list[int], batch_size: int, min_factor: float, hot_share: float,
+        confidence: float, seed: int, fraction: float,
+    ) -> None:  # fmt: skip
+        self.measured, self.edges, self.batch_size, self.min_factor = measured, edges, batch_size, min_factor
+        self.hot_share, self.confidence, self.seed, self.fraction = hot_share, confidence, seed, fraction
+        self._all = Jackknife(confidence, fraction)  # for what was summed over all sampled sessions
+        self._kept = Jackknife(confidence, measured.kept.fraction)  # for what was measured on those that were kept
+        self._log = measured.kept.log()
+        self._group_B = session_groups(self._log.session_B, seed)
 
     def json(self) -> dict[str, Json]:
         """All of them."""
@@ -72,24 +81,6 @@ class ProfileFigures:
             "groups": {name: self._group(members) for name, members in groups.items()},
             "tables": {name: self._table(name) for name in self.measured.tables},
         }  # fmt: skip
-
-    @cached_property
-    def _all(self) -> Jackknife:
-        """For what was summed over all sampled sessions."""
-        return Jackknife(self.confidence, self.fraction)
-
-    @cached_property
-    def _kept(self) -> Jackknife:
-        """For what was measured on the sessions that were kept."""
-        return Jackknife(self.confidence, self.measured.kept.fraction)
-
-    @cached_property
-    def _log(self) -> LogChunk:
-        return self.measured.kept.log()
-
-    @cached_property
-    def _group_B(self) -> Tensor:
-        return session_groups(self._log.session_B, self.seed)
 
     def _feature(self, name: str) -> dict[str, Json]:
         sums, found = self.measured.sums, self._all.estimate
