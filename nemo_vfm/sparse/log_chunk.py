@@ -38,8 +38,8 @@ class LogChunk:
         return torch.stack([*self.dense.values()], 1) if self.dense else torch.empty(len(self), 0)
 
     def columns(self) -> dict[str, Tensor]:
-        """By name: `sample`, `session`, `time`, `weight`, `dense/NAME`, `label/NAME`, and of each feature `values/NAME`,
-        `lengths/NAME` and `weights/NAME`. Weights are among them only where there are any.
+        """By name: `sample`, `session`, `time`, `weight`, `dense/NAME`, `label/NAME`, and of features `values/NAME`,
+        `lengths/NAME` and `weights/NAME`; weights only where there are any.
         """
         found = {"sample": self.ids_B, "session": self.session_B, "time": self.time_B}
         found |= {} if self.weight_B is None else {"weight": self.weight_B}

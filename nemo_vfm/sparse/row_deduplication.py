@@ -36,7 +36,21 @@ def deduplicated(
             numbers of rows.
         DataError: lengths of a feature are negative or do not add up to its values.
     """
-    _require_groups(features, groups)
+    taken: dict[str, str] = {}
+    for group, names in groups.items():
+        if not names:
+            raise ValueError(f"group {group} has no features; name some or leave it out")
+        for name in names:
+            if name not in features:
+                raise ValueError(f"group {group} names the feature {name}; the features are {', '.join(features)}")
+            if name in taken:
+                raise ValueError(
+                    f"the feature {name} is in the groups {taken[name]} and {group}; it can be in only one"
+                )
+            taken[name] = group
+            features[name].require_valid(feature=name)
+        if len(set((rows := {name: len(features[name]) for name in names}).values())) > 1:
+            raise ValueError(f"the features of group {group} have different numbers of rows: {rows}")
     found = _runs if clustered else _representatives
     groups_found = {}
     for group, names in groups.items():
@@ -88,21 +102,3 @@ def _columns(features: Sequence[Jagged]) -> list[Jagged]:
     """What must be equal: values, and weights where there are any."""
     weights = [Jagged(one.weights_N, one.lengths_B) for one in features if one.weights_N is not None]
     return [*(Jagged(one.values_N, one.lengths_B) for one in features), *weights]
-
-
-def _require_groups(features: Mapping[str, Jagged], groups: Mapping[str, Sequence[str]]) -> None:
-    taken: dict[str, str] = {}
-    for group, names in groups.items():
-        if not names:
-            raise ValueError(f"group {group} has no features; name some or leave it out")
-        for name in names:
-            if name not in features:
-                raise ValueError(f"group {group} names the feature {name}; the features are {', '.join(features)}")
-            if name in taken:
-                raise ValueError(
-                    f"the feature {name} is in the groups {taken[name]} and {group}; it can be in only one"
-                )
-            taken[name] = group
-            features[name].require_valid(feature=name)
-        if len(set((rows := {name: len(features[name]) for name in names}).values())) > 1:
-            raise ValueError(f"the features of group {group} have different numbers of rows: {rows}")

@@ -57,7 +57,8 @@ def export_ranker(
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json
     from nemo_vfm.explain.step_report import training
-    from nemo_vfm.models.recommenders.ranker_program import Ranker, RowFormat, features_read, write_ranker
+    from nemo_vfm.models.recommenders.feature_input import Ranker
+    from nemo_vfm.models.recommenders.ranker_program import RowFormat, features_read, write_ranker
     from nemo_vfm.parallel.checkpoint import checkpoint
     from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
     from nemo_vfm.recsys.click import Click

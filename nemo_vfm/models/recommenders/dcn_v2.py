@@ -16,6 +16,7 @@ from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
+    Ranker,
     Stage,
     dense_size,
     features_of,
@@ -31,7 +32,7 @@ from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
-class DCNv2(nn.Module):
+class DCNv2(Ranker):
     """Bottom perceptron over dense numbers, embedding tables, cross layers over all vectors, top perceptron.
 
     x_0 = [bottom(dense), vectors of all features]; logits = top(cross(x_0)).
@@ -70,11 +71,6 @@ class DCNv2(nn.Module):
         self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)
         self.top = Perceptron(self.cross.size, top, num_labels)
         draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least."""

@@ -19,6 +19,7 @@ from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
+    Ranker,
     Shared,
     Stage,
     dense_size,
@@ -39,7 +40,7 @@ from nemo_vfm.sparse.tables.table_spec import TableSpec
 Rectifier = Literal["prelu", "dice"]
 
 
-class DIN(nn.Module):
+class DIN(Ranker):
     """Local activation of a history by the candidate, and a perceptron over it, the candidate and all other features.
 
     Vectors of several features of an item (such as item and category) stand one behind the other. Dense numbers join
@@ -83,11 +84,6 @@ class DIN(nn.Module):
         self.top = Perceptron(dense_size(dense, missing) + vectors * width, top, num_labels)
         require_shareable(self.attention, self.input.deduplicated, allow)
         draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least."""

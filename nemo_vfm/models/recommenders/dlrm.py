@@ -7,13 +7,14 @@ L labels.
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
+    Ranker,
     Stage,
     dense_size,
     features_of,
@@ -28,7 +29,7 @@ from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
-class DLRM(nn.Module):
+class DLRM(Ranker):
     """Bottom perceptron over dense numbers, embedding tables, dot products of all pairs, top perceptron.
 
     x = bottom(dense); z = (x_i . x_j for i > j) of x and the vectors of all features; logits = top([x, z]).
@@ -67,11 +68,6 @@ class DLRM(nn.Module):
         self.num_pairs = num_vectors * (num_vectors + (1 if self_interaction else -1)) // 2
         self.top = Perceptron((width if dense else 0) + self.num_pairs, top, num_labels)
         draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least."""

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, Perceptron, SampleDropout
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, Perceptron, SampleDropout, first_weight
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
@@ -263,6 +263,18 @@ class FeatureInput:
         samples = inputs["dense_BF"][0]
         rows = inputs.get(f"{feature}.lengths", (samples,))[0] if on_unique_rows else samples
         return float(rows), ids_read(inputs, feature, samples, on_unique_rows)
+
+
+class Ranker(nn.Module):
+    """What models of recommenders have in common: embedding tables, and how they read a batch."""
+
+    tables: FusedTables
+    input: FeatureInput
+    initial_weight = staticmethod(first_weight)
+
+    def require_columns(self, batch: FeatureBatch) -> None:
+        """See `RequiresColumns`."""
+        self.input.require_columns(self.tables, batch)
 
 
 def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:

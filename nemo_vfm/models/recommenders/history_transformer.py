@@ -16,6 +16,7 @@ from nemo_vfm.models.blocks.layers import MLP, draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
+    Ranker,
     Shared,
     Stage,
     dense_size,
@@ -40,7 +41,7 @@ from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
-class HistoryTransformer(nn.Module):
+class HistoryTransformer(Ranker):
     """A transformer encodes the history; a perceptron reads its mean, the candidate, their product and all else.
 
     Vectors of several features of an item (such as item and category) are added. Dense numbers are read as they are.
@@ -86,11 +87,6 @@ class HistoryTransformer(nn.Module):
         self.top = Perceptron(dense_size(dense, missing) + (len(others) + 3) * width, top, num_labels)
         require_shareable(self.encoder, self.input.deduplicated, allow)
         draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least."""

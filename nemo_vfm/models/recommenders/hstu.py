@@ -19,6 +19,7 @@ from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
     FeatureInput,
     Missing,
+    Ranker,
     Shared,
     Stage,
     dense_size,
@@ -47,7 +48,7 @@ _TIME_BUCKETS = 64
 _LOG_OF_A_BUCKET = 0.301
 
 
-class HSTU(nn.Module):
+class HSTU(Ranker):
     """HSTU's layers read the history; a perceptron reads the last vector, the candidate, their product and all else.
 
     Vectors of several features of an item (such as item and category) are added. Dense numbers are read as they are.
@@ -93,11 +94,6 @@ class HSTU(nn.Module):
         self.top = Perceptron(dense_size(dense, missing) + (len(others) + 3) * width, top, num_labels)
         require_shareable(self.encoder, self.input.deduplicated, allow)
         draw_weights(self, first_weight, torch.initial_seed())
-
-    initial_weight = staticmethod(first_weight)
-
-    def require_columns(self, batch: FeatureBatch) -> None:
-        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least."""

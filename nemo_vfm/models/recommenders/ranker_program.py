@@ -5,27 +5,19 @@ Shape letters: B samples, F dense features, N values, R rows of a table, D width
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.models.recommenders.feature_input import FeatureInput, features_of
+from nemo_vfm.models.recommenders.feature_input import Ranker, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 
 PROGRAM = "ranker.pt2"
 RowFormat = Literal["fp32", "int8"]
-
-
-@runtime_checkable
-class Ranker(Protocol):
-    """A model of `nemo_vfm.models.recommenders`."""
-
-    tables: FusedTables
-    input: FeatureInput
 
 
 def features_read(model: Ranker) -> tuple[str, ...]:

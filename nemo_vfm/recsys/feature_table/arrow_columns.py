@@ -51,9 +51,10 @@ def group_columns(group: DedupedGroup, windows: Sequence[str]) -> tuple[dict[str
     for name, rows in group.features.items():
         if name in windows:
             shifted = windowed(rows)
-            columns[DROPPED + name] = pa.array(_dropped(shifted.starts_B).to(torch.int32).numpy())
-            ends_U = shifted.starts_B + shifted.lengths_B
-            rows = Jagged(shifted.buffer_K, _dropped(ends_U))
+            first = shifted.starts_B.new_zeros(1)
+            dropped_U = torch.diff(shifted.starts_B, prepend=first)
+            columns[DROPPED + name] = pa.array(dropped_U.to(torch.int32).numpy())
+            rows = Jagged(shifted.buffer_K, torch.diff(shifted.starts_B + shifted.lengths_B, prepend=first))
         columns |= _lists(name, rows)
     return columns, {name: len(columns[FEATURE + name].values) for name in group.features}
 
@@ -88,23 +89,16 @@ def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
     return WindowedRows(suffixes.values_N, starts_U, ends_U - starts_U)
 
 
-def _dropped(starts_U: Tensor) -> Tensor:
-    return torch.diff(starts_U, prepend=starts_U.new_zeros(1))
-
-
 def _lists(name: str, rows: Jagged) -> dict[str, Any]:
-    columns = {FEATURE + name: _list(rows.values_N, rows.offsets)}
-    if rows.weights_N is not None:
-        columns[WEIGHT + name] = _list(rows.weights_N, rows.offsets)
-    return columns
-
-
-def _list(values_N: Tensor, offsets: Tensor) -> Any:
     import pyarrow as pa
 
-    values = pa.array(values_N.numpy())
-    kind = pa.list_(pa.field("element", values.type, nullable=False))
-    return pa.ListArray.from_arrays(pa.array(offsets.to(torch.int32).numpy()), values, type=kind)
+    columns, offsets = {}, pa.array(rows.offsets.to(torch.int32).numpy())
+    for kind, numbers_N in ((FEATURE, rows.values_N), (WEIGHT, rows.weights_N)):
+        if numbers_N is not None:
+            values = pa.array(numbers_N.numpy())
+            lists = pa.list_(pa.field("element", values.type, nullable=False))
+            columns[kind + name] = pa.ListArray.from_arrays(offsets, values, type=lists)
+    return columns
 
 
 def _values(lists: Any) -> tuple[Tensor, np.ndarray]:

@@ -111,8 +111,18 @@ class _Columns:
     """Columns of a row group of a file, each checked as it is asked for."""
 
     def __init__(self, path: Path, number: int, names: Sequence[str], num_rows: int) -> None:
+        import pyarrow as pa
+
         self._path, self._number = path, number
-        self._kinds, table = _read(path, number, names)
+        try:
+            file, self._kinds = _open_files.get(path, path.stat().st_mtime_ns)
+            if missing := [name for name in names if name not in self._kinds]:
+                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(self._kinds)}")
+            table = file.read_row_group(number, columns=list(names), use_threads=False)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DataError(
+                f"{path} cannot be read ({type(error).__name__}: {error}). Is it complete? Copy or write it again."
+            ) from error
         if table.num_rows != num_rows:
             raise DataError(
                 f"{path}: row group {number} has {table.num_rows:,} rows, expected {num_rows:,}. Do its files "
@@ -160,21 +170,6 @@ class _Columns:
 
     def _at(self, name: str) -> str:
         return f"{self._path}: row group {self._number}, column {name}"
-
-
-def _read(path: Path, number: int, names: Sequence[str]) -> tuple[Mapping[str, str], Any]:
-    """The kinds of all columns of the file, and a table of the named ones."""
-    import pyarrow as pa
-
-    try:
-        file, kinds = _open_files.get(path, path.stat().st_mtime_ns)
-        if missing := [name for name in names if name not in kinds]:
-            raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(kinds)}")
-        return kinds, file.read_row_group(number, columns=list(names), use_threads=False)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Is it complete? Copy or write it again."
-        ) from error
 
 
 def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
