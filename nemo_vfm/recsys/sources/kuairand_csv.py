@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, jagged_of, parse
+from nemo_vfm.recsys.sources.delimited_rows import parse
 from nemo_vfm.recsys.sources.log_reading import LogFiles, LogPosition, ReadChunk, Sessions
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
@@ -85,9 +84,23 @@ class KuaiRandCsv(LogFiles):
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
         """See `ImportSource`."""
+        wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
         for block in TextFiles(self.paths, HEADER).blocks(begin):
             cells = parse(block, COLUMNS, ",")
-            yield cells.rows.read_chunk(self._chunk(cells), block.end, block.share)
+            columns = {}
+            for name in wanted:
+                numbers, present = cells.whole_numbers(name)
+                cells.rows.refuse(~present, f"{name} is missing")
+                columns[name] = torch.from_numpy(numbers.copy())
+            dense = {name: columns[name].float() for name in self.dense}
+            ones = torch.ones(len(cells.rows.numbers_L), dtype=torch.int64)
+            chunk = LogChunk(
+                torch.from_numpy(cells.rows.numbers_L), columns["user_id"], columns["time_ms"],
+                {name: number_B.clamp(min=0).log1p() if self.log1p else number_B for name, number_B in dense.items()},
+                {name: columns[name].float() for name in self.labels},
+                {name: Jagged(columns[name], ones) for name in self.features},
+            )  # fmt: skip
+            yield cells.rows.read_chunk(chunk, block.end, block.share)
 
     def completed(self, chunk: LogChunk) -> LogChunk:
         """Cut users into sessions, and add histories."""
@@ -106,21 +119,6 @@ class KuaiRandCsv(LogFiles):
         clicked_C = videos.select(clicked_B.nonzero().squeeze(1)).values_N
         history = Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
         return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
-
-    def _chunk(self, cells: DelimitedRows) -> LogChunk:
-        wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
-        columns = {}
-        for name in wanted:
-            numbers, present = cells.whole_numbers(name)
-            cells.rows.refuse(~present, f"{name} is missing")
-            columns[name] = torch.from_numpy(numbers.copy())
-        dense = {name: columns[name].float() for name in self.dense}
-        return LogChunk(
-            torch.from_numpy(cells.rows.numbers_L), columns["user_id"], columns["time_ms"],
-            {name: number_B.clamp(min=0).log1p() if self.log1p else number_B for name, number_B in dense.items()},
-            {name: columns[name].float() for name in self.labels},
-            {name: jagged_of(columns[name].numpy(), np.ones(len(columns[name]), bool)) for name in self.features},
-        )  # fmt: skip
 
 
 def _changes(numbers_B: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ class Instructions(TaskPipeline):
         tasks = yield from self.tasks.all_tasks()
         return (self.row(task, self.forms[number % len(self.forms)]) for number, task in enumerate(tasks))
 
-    def row(self, task: Task, form: Form) -> RowProgram:
+    def row(self, task: Task, form: Form = "one_turn") -> RowProgram:
         """A conversation on a task whose answers obey."""
         rng = random.Random(f"{form}\n{transcript(task.messages)}")
         if form == "revise":
