@@ -149,7 +149,6 @@ class Click:
         }
 
     def merged(self, parts: Sequence[Contribution]) -> Contribution:
-        """See `HasValidationMetrics`."""
         return _tensors({name: ScoreCounts.merged([_counts(part, name) for part in parts]) for name in self.labels})
 
     def validation_metrics(self, merged: Contribution) -> ValidationMetrics:

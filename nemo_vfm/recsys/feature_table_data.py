@@ -53,11 +53,9 @@ class TableSchedule:
 
     @property
     def mean_batch_size(self) -> int:
-        """See `BatchSchedule`."""
         return self.batch_size
 
     def samples(self, index: int, rank: int, num_ranks: int) -> range:
-        """See `BatchSchedule.samples`."""
         share = self.batch_size // num_ranks
         first = self.place(index) + rank * share
         return range(first, first + share)
@@ -71,7 +69,6 @@ class TableSchedule:
         return {_ROWS: ReadPosition(self.place(index), self.order.num_samples, self.digest)}
 
     def at(self, first: int, places: Mapping[str, int]) -> Self:
-        """See `BatchSchedule.at`."""
         return replace(self, first=first, before=places.get(_ROWS, 0))
 
     def place(self, index: int) -> int:
@@ -264,7 +261,6 @@ class FeatureTableData(ScheduledData[range]):
         return self.time_window is not None
 
     def ends_time_window(self, index: int) -> bool:
-        """See `HasTimeWindows`."""
         schedule, order = self._by_time()
         begin = schedule.place(index)
         return begin < order.num_samples and order.window_end(begin) <= schedule.place(index + 1)

@@ -67,7 +67,6 @@ class TimeOrder:
         return spans(first, count, self.num_samples, lambda _: self._borders)
 
     def following(self, window: WindowId) -> WindowId:
-        """See `RowOrder.following`."""
         last = window.number + 1 == len(self._keys)
         return WindowId(window.epoch + 1, 0) if last else WindowId(window.epoch, window.number + 1)
 

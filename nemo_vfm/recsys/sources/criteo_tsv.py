@@ -41,7 +41,6 @@ class CriteoTsv(LogFiles):
         return "none"
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
         for block in TextFiles(self.paths).blocks(begin):
             cells = parse(block, (LABEL, *DENSE, *FEATURES), "\t")
             label, present = cells.whole_numbers(LABEL)

@@ -83,7 +83,6 @@ class KuaiRandCsv(LogFiles):
         return "cut"
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
         wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
         for block in TextFiles(self.paths, HEADER).blocks(begin):
             cells = parse(block, COLUMNS, ",")

@@ -51,7 +51,6 @@ class ParquetLog(ColumnLog):
         super().__init__(paths, session, time, labels, features, dense, weight, log1p)
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
         sizes = sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)

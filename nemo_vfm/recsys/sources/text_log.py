@@ -70,7 +70,6 @@ class TextLog(ColumnLog):
         self._files = RecordFiles(self.paths, self.names, columns, delimiter)
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
         for block in self._files.blocks(begin):
             rows = TextRows(block.rows, block.columns, self.lists, self.missing)
             yield rows.rows.read_chunk(self.chunk(rows), block.end, block.share)

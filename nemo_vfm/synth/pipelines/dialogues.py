@@ -47,11 +47,9 @@ class Dialogues(TaskPipeline):
         self.tasks, self.personas, self.turns, self.reward = tasks, tuple(personas), turns, reward
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**self.tasks.prompts(), "user_turn": frozenset({"persona", "transcript"})}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.reward.least is None else ["reward"])]
 
     def row(self, task: Task) -> RowProgram:

@@ -65,7 +65,6 @@ class Instructions(TaskPipeline):
             raise ValueError(f"kinds {sorted(self.kinds)} suit only the form one_turn; name others, too")
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         later = {"next_turn": frozenset({"transcript"})} if "all_turns" in self.forms else {}
         return {**self.tasks.prompts(), **later}
 

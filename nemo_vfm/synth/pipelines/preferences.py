@@ -68,11 +68,9 @@ class Preferences(TaskPipeline):
         self.scored = score_all or reward.least is not None
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return dict(self.tasks.prompts()) | (COMPARE_PROMPTS if "judge" in self.by else {})
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
         return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
 

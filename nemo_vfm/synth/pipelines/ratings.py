@@ -40,11 +40,9 @@ class Ratings(TaskPipeline):
         self.tasks, self.responder, self.raters, self.most_spread = tasks, responder, raters, most_spread
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**self.tasks.prompts(), "rate": frozenset({"transcript", "answer"})}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return [*self.tasks.roles(), "judge", *([] if self.responder == GENERATOR else [self.responder])]
 
     def row(self, task: Task) -> RowProgram:

@@ -48,11 +48,9 @@ class RealPrompts(TaskPipeline):
         self.tasks, self.half, self.sft_share, self.guard, self.salt = tasks, half, sft_share, guard, salt
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**self.tasks.prompts(), **({} if self.guard is None else self.guard.prompts())}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.guard is None else self.guard.roles())]
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
