@@ -31,13 +31,8 @@ class FeatureLookup:
     feature: str  #: its name
     number: int  #: in its storage, in the order of the tables
     table: str  #: the name of its table
-    pooling: str  #: of its table
+    pooling: str  #: of its table; of a sequence each value is a bag, else each sample is one
     jagged: Jagged  #: ids, lengths and weights
-
-    @property
-    def is_sequence(self) -> bool:
-        """Whether each value is a bag of its own; else each sample is one."""
-        return self.pooling == "sequence"
 
 
 @dataclass(frozen=True)
@@ -285,7 +280,7 @@ class _Lookup(Function):
         found = []
         for one, weights_N in zip(wanted, weights, strict=True):
             rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
-            if one.is_sequence:
+            if one.pooling == "sequence":
                 found.append(rows_RD.index_select(0, ids_N).float())
                 continue
             out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
@@ -304,11 +299,11 @@ class _Lookup(Function):
             grad_GD = grad_GD.float().contiguous()
             grad_GD = grad_GD / _divisors(one) if one.pooling == "mean" else grad_GD
             ids_N, lengths_B = one.jagged.values_N, one.jagged.lengths_B
-            lengths_G = torch.ones_like(ids_N) if one.is_sequence else lengths_B
+            lengths_G = torch.ones_like(ids_N) if one.pooling == "sequence" else lengths_B
             samples_G = order.places_B if order.keep_samples else None  # a number a bag that rises with the samples
             if order.keep_samples and samples_G is None:
                 samples_G = torch.arange(len(one.jagged), device=ids_N.device)
-            if samples_G is not None and one.is_sequence:
+            if samples_G is not None and one.pooling == "sequence":
                 samples_G = torch.repeat_interleave(samples_G, lengths_B)
             has_places = order.places_B is not None
             storage.add(

@@ -46,9 +46,7 @@ class RowStorage:
         shapes = optimizer.state_shapes(self.num_rows, self.width)
         self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
         self._seed = seed
-        self._place(device)
-        for name, spec in self.tables.items() if device.type != "meta" else ():
-            self._initialize(name, spec)
+        self._place(device, fill=device.type != "meta")
 
     def of_table(self, tensor: Tensor, name: str) -> Tensor:
         """One table's part of the rows or of a state tensor, as a view."""
@@ -65,18 +63,21 @@ class RowStorage:
         self.state = {
             n: torch.zeros_like(one, device=device) if made else one.to(device) for n, one in self.state.items()
         }
-        self._place(device)
-        for name, spec in self.tables.items() if made else ():
-            self._initialize(name, spec)
+        self._place(device, fill=made)
 
-    def _place(self, device: torch.device) -> None:
-        """Everything that depends on the device of the rows; nothing waits then."""
+    def _place(self, device: torch.device, *, fill: bool) -> None:
+        """Make what depends on the device of the rows; nothing waits then. With `fill`, rows get their first values."""
         self._blocks = _blocks(self.tables, _rows_of_a_block(self.rows_RD))
         self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
         self.forget()
         salts = [counter_hash.name_salt(self._seed, name) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
+        for name, spec in self.tables.items() if fill else ():
+            begin, end = self.begins[name], self.begins[name] + spec.rows
+            for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
+                rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
+                self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
 
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
@@ -178,12 +179,6 @@ class RowStorage:
         tables_U = torch.bucketize(rows_U, self._begins_T, right=True) - 1
         places_U = rows_U - self._begins_T.index_select(0, tables_U)
         return counter_hash.row_keys(self._salts_T.index_select(0, tables_U), places_U, step)
-
-    def _initialize(self, name: str, spec: TableSpec) -> None:
-        begin, end = self.begins[name], self.begins[name] + spec.rows
-        for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
-            rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
-            self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
 
 
 def _rows_of_a_block(rows_RD: Tensor) -> int:
