@@ -26,6 +26,7 @@ from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticRegress
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.recsys.sessions.session_log import SessionLog
 from nemo_vfm.recsys.sessions.teacher import ScoreRanks
+from nemo_vfm.sparse.jagged import run_begins
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import row_changes
 
@@ -166,7 +167,7 @@ class LogStatistics:
 
     def add(self, chunk: LogChunk, is_held_out_B: Tensor) -> None:
         """Count the next samples, at least one."""
-        begins_B = torch.diff(chunk.session_B, prepend=chunk.session_B.new_tensor([-1])) != 0
+        begins_B = run_begins(chunk.session_B)
         if self._last is not None:
             begins_B[0] = chunk.session_B[0] != self._last.session_B[0]
         for group, names in self._groups.items():

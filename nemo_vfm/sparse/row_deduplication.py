@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.sparse.deduped_group import DedupedGroup
-from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.row_fingerprint import differs, fingerprints
 
 #: Columns and a seed -> one int64 a row; another seed gives unrelated numbers.
@@ -82,8 +82,7 @@ def _representatives(features: Sequence[Jagged], hashed: _Hash = fingerprints) -
     found_B, seed = torch.empty_like(run_B), 0
     while len(left_M):
         ordered_M, order_M = torch.sort(hashed(columns, seed), stable=True)
-        begins_M = torch.ones_like(ordered_M, dtype=torch.bool)
-        begins_M[1:] = ordered_M[1:] != ordered_M[:-1]
+        begins_M = run_begins(ordered_M)
         first_M = order_M[begins_M][begins_M.cumsum(0) - 1]
         first_M = torch.empty_like(order_M).scatter_(0, order_M, first_M)
         found_B[left_M] = left_M[first_M]

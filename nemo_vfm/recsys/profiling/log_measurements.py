@@ -14,7 +14,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.recsys.profiling.jackknife import Floats, student_t
 from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, session_uniform
 from nemo_vfm.recsys.profiling.table_rows import TableRows
-from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import row_changes
 from nemo_vfm.sparse.row_fingerprint import mix64_
@@ -123,7 +123,9 @@ class SessionSums:
 
     def add(self, chunk: LogChunk) -> None:
         """Sum these samples, which come after those before."""
-        begins_B = ~same_session(chunk.session_B, self._last.session_B if self._last else None)
+        begins_B = run_begins(chunk.session_B)
+        if self._last is not None:
+            begins_B[:1] = chunk.session_B[:1] != self._last.session_B
         columns = [torch.ones_like(begins_B), begins_B]
         for name in self.features:
             feature = chunk.features[name]
@@ -150,16 +152,3 @@ def sums_by_group(group_B: Tensor, columns: Sequence[Tensor]) -> Floats:
     """The sums of each column over the samples of each group: (G, K)."""
     group = group_B.numpy()
     return np.stack([np.bincount(group, one.double().numpy(), NUM_GROUPS) for one in columns], axis=1)
-
-
-def same_session(session_B: Tensor, before: Tensor | None) -> Tensor:
-    """Whether a sample is of the session of the one before: bool, B.
-
-    Args:
-        before: the session of the sample before the first, one number; None where there is none.
-    """
-    same_B = torch.zeros_like(session_B, dtype=torch.bool)
-    same_B[1:] = session_B[1:] == session_B[:-1]
-    if before is not None:
-        same_B[:1] = session_B[:1] == before
-    return same_B

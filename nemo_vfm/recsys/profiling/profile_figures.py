@@ -22,13 +22,12 @@ from nemo_vfm.recsys.profiling.log_measurements import (
     VALUES,
     Counts,
     LogMeasurements,
-    same_session,
     session_groups,
     sums_by_group,
 )
 from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.sparse.dedup_groups import choose_groups
-from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.row_deduplication import row_changes
 
 #: The shares of accesses at which the ICDF is given: 0, 0.01 ... 1.
@@ -98,7 +97,7 @@ class ProfileFigures:
 
     def _group(self, members: Sequence[str]) -> dict[str, Json]:
         features = [self._log.features[name] for name in members]
-        begins_B = ~same_session(self._log.session_B, None)
+        begins_B = run_begins(self._log.session_B)
         columns = [torch.ones_like(begins_B), begins_B, row_changes(features) & ~begins_B]
         sums_GK = sums_by_group(self._group_B, columns)
         return {

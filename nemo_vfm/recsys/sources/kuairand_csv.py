@@ -14,7 +14,7 @@ from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.delimited_rows import parse
 from nemo_vfm.recsys.sources.log_reading import LogFiles, LogPosition, ReadChunk, Sessions
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
-from nemo_vfm.sparse.jagged import Jagged, slice_positions
+from nemo_vfm.sparse.jagged import Jagged, run_begins, slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: Of `log_standard_*.csv` and `log_random_*.csv`, in KuaiRand-Pure, -1K and -27K alike.
@@ -104,7 +104,7 @@ class KuaiRandCsv(LogFiles):
     def completed(self, chunk: LogChunk) -> LogChunk:
         """Cut users into sessions, and add histories."""
         users_B, times_B = chunk.session_B, chunk.time_B
-        begins_B = _changes(users_B)  # of sessions; each has the number of its first sample
+        begins_B = run_begins(users_B)  # of sessions; each has the number of its first sample
         begins_B[1:] |= torch.diff(times_B) > round(self.gap_minutes * 60_000)
         session_B = chunk.ids_B[_latest(begins_B)]
         if not self.history:
@@ -112,17 +112,12 @@ class KuaiRandCsv(LogFiles):
         clicked_B, videos = chunk.labels["is_click"] > 0, chunk.features["video_id"]
         # A click counts from the next time on: samples of one time were shown at once, and none knows the others.
         before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
-        user_change_B = _changes(users_B)
-        clicks_B = before_B[_latest(user_change_B | _changes(times_B))]
+        user_change_B = run_begins(users_B)
+        clicks_B = before_B[_latest(user_change_B | run_begins(times_B))]
         lengths_B = (clicks_B - before_B[_latest(user_change_B)]).clamp(max=self.history)
         clicked_C = videos.select(clicked_B.nonzero().squeeze(1)).values_N
         history = Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
         return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
-
-
-def _changes(numbers_B: Tensor) -> Tensor:
-    """Where a number is not the one before; the first one is: bool."""
-    return torch.cat([numbers_B.new_ones(1, dtype=torch.bool), numbers_B[1:] != numbers_B[:-1]])[: len(numbers_B)]
 
 
 def _latest(begins_B: Tensor) -> Tensor:
