@@ -75,9 +75,10 @@ class RowStorage:
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
         for name, spec in self.tables.items() if fill else ():
             begin, end = self.begins[name], self.begins[name] + spec.rows
+            scale = spec.rows**-0.5 if spec.initial_scale is None else spec.initial_scale
             for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
                 rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
-                self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
+                self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * scale
 
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
