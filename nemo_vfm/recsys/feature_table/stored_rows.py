@@ -10,6 +10,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
@@ -22,9 +25,6 @@ from nemo_vfm.recsys.feature_table.arrow_columns import (
     RUN,
     SAMPLE_WEIGHT,
     WEIGHT,
-    jagged,
-    tensor,
-    windows,
 )
 from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, part_path
 from nemo_vfm.recsys.feature_table.table_manifest import Part, TableManifest
@@ -132,22 +132,34 @@ class _Columns:
 
     def numbers(self, name: str) -> Tensor:
         """A column without gaps."""
-        return tensor(self._column(name))
+        return _tensor(self._column(name))
 
     def rows(self, name: str) -> Jagged:
         """A feature."""
-        weights = self._column(WEIGHT + name) if WEIGHT + name in self._columns else None
-        try:
-            return jagged(self._column(FEATURE + name), weights)
-        except DataError as error:
-            raise DataError(f"{self._at(FEATURE + name)}: {error}") from error
+        values_N, offsets = _values(self._column(FEATURE + name))
+        lengths_B, weights_N = torch.from_numpy(offsets[1:] - offsets[:-1]), None
+        if WEIGHT + name in self._columns:
+            weights_N, of_weights = _values(self._column(WEIGHT + name))
+            if len(wrong := (of_weights != offsets).nonzero()[0]):
+                row = int(wrong[0]) - 1
+                raise DataError(
+                    f"{self._at(FEATURE + name)}: row {row} has {int(lengths_B[row])} values and "
+                    f"{of_weights[row + 1] - of_weights[row]} weights"
+                )
+        return Jagged.from_offsets(values_N, torch.from_numpy(offsets), lengths_B, weights_N)
 
     def windows(self, name: str) -> WindowedRows:
-        """A feature of which new values are stored."""
-        try:
-            return windows(self.rows(name), self.numbers(DROPPED + name))
-        except DataError as error:
-            raise DataError(f"{self._at(DROPPED + name)}: {error}") from error
+        """A feature of which new values are stored: row u ends where its own do, and begins after all dropped ones."""
+        suffixes, dropped_U = self.rows(name), self.numbers(DROPPED + name)
+        ends_U, starts_U = suffixes.lengths_B.cumsum(0), dropped_U.to(torch.int64).cumsum(0)
+        kept_U = ends_U - suffixes.lengths_B - starts_U
+        if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):
+            row = int(bad[0])
+            raise DataError(
+                f"{self._at(DROPPED + name)}: row {row} drops {int(dropped_U[row])} values of the previous row, which "
+                "has fewer"
+            )
+        return WindowedRows(suffixes.values_N, starts_U, ends_U - starts_U)
 
     def inverse(self, group: str) -> Tensor:
         """The unique row of each sample: a run begins where the flag stands."""
@@ -170,6 +182,19 @@ class _Columns:
 
     def _at(self, name: str) -> str:
         return f"{self._path}: row group {self._number}, column {name}"
+
+
+def _tensor(column: Any) -> Tensor:
+    """The copy is writable, as torch wants it."""
+    return torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
+
+
+def _values(lists: Any) -> tuple[Tensor, NDArray[np.int64]]:
+    """Values and offsets of a column without nulls; its lists may be a part of longer buffers."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    values = _tensor(lists.values.slice(begin, end - begin))
+    return values, offsets - begin if begin else offsets
 
 
 def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
