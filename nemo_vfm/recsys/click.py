@@ -141,7 +141,22 @@ class Click:
         """
         batch = prepared.inputs["batch"]
         assert isinstance(batch, FeatureBatch)
-        group_B, has_B = _groups(batch, group)
+        if group == "session":
+            if batch.session_B is None:
+                raise UserError("samples should be ranked by session, but these batches have no sessions")
+            group_B, has_B = batch.session_B, torch.ones_like(batch.session_B)
+        else:
+            rows, stored = feature_rows(batch, group)
+            if len(several := (rows.lengths_B > 1).nonzero()):
+                raise DataError(
+                    f"samples should be ranked by {group}, but one has {int(rows.lengths_B[several[0]])} ids of it; "
+                    "name a feature with one id a sample"
+                )
+            has_B = rows.lengths_B == 1
+            group_B = torch.zeros_like(rows.lengths_B).masked_scatter_(has_B, rows.values_N)
+            if stored is not None:
+                inverse_B = batch.groups[stored].inverse_B
+                group_B, has_B = group_B[inverse_B], has_B[inverse_B]
         shared = {"group": group_B, "weight": prepared.weight_B * has_B}
         return {
             self.column_name("", name): {**shared, "score": prepared.tags[_tag(name)], "label": label_B}
@@ -171,23 +186,6 @@ class Click:
     def column_name(self, what: str, label: str) -> str:
         """Of a label's column of predictions or its metric: `label`, or with several labels `label_NAME`."""
         return what if len(self.labels) == 1 else f"{what}_{label}"
-
-
-def _groups(batch: FeatureBatch, name: str) -> tuple[Tensor, Tensor]:
-    """The group of each sample, and whether it has one."""
-    if name == "session":
-        if batch.session_B is None:
-            raise UserError("samples should be ranked by session, but these batches have no sessions")
-        return batch.session_B, torch.ones_like(batch.session_B)
-    rows, group = feature_rows(batch, name)
-    if len(several := (rows.lengths_B > 1).nonzero()):
-        count = int(rows.lengths_B[several[0]])
-        raise DataError(
-            f"samples should be ranked by {name}, but one has {count} ids of it; name a feature with one id a sample"
-        )
-    has = rows.lengths_B == 1
-    ids = torch.zeros_like(rows.lengths_B).masked_scatter_(has, rows.values_N)
-    return (ids, has) if group is None else (ids[batch.groups[group].inverse_B], has[batch.groups[group].inverse_B])
 
 
 def _tag(label: str) -> str:
