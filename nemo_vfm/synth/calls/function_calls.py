@@ -56,11 +56,7 @@ class FunctionCalls:
     def candidates(self) -> Program[Iterable[RowProgram]]:
         """Requests, one of each set of tools, then another."""
         sets = yield from self.tools.toolsets()
-        served = []  # of each request of a set, whether a tool serves it; the share is exact over all sets
-        for place in range(len(sets)):
-            none = int((place + 1) * self.requests * self.none_share) - int(place * self.requests * self.none_share)
-            served.append([True] * (self.requests - none) + [False] * none)
-            random.Random(f"{place}").shuffle(served[place])
+        served = [self._served(place) for place in range(len(sets))]
         plans = [(place, which) for place in range(len(sets)) for which in (True, False) if which in served[place]]
         asks = [Ask("requests" if which else "other_requests",
                     {"tools": _json(sets[place].tools), "count": str(served[place].count(which))})
@@ -76,6 +72,13 @@ class FunctionCalls:
         if not found:
             raise RowFailed("none of the model's answers to requests for lists of requests was a list")
         return found
+
+    def _served(self, place: int) -> list[bool]:
+        """Of each request of a set, whether a tool serves it; the share is exact over all sets."""
+        none = int((place + 1) * self.requests * self.none_share) - int(place * self.requests * self.none_share)
+        served = [True] * (self.requests - none) + [False] * none
+        random.Random(f"{place}").shuffle(served)
+        return served
 
     def row(self, toolset: Toolset, request: str, served: bool) -> RowProgram:
         """A request with calls, their results, and the answer.

@@ -5,6 +5,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage import files
@@ -107,19 +108,22 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
                 for row in batch.to_pylist():
                     number += 1
-                    for column, value in row.items():
-                        try:
-                            json.dumps(value, allow_nan=False)
-                        except (TypeError, ValueError) as error:
-                            raise UserError(
-                                f"column {column} of row {number} of {name} holds values that JSON cannot represent "
-                                f"({error}); leave the column out"
-                            ) from error
-                    yield f"{name} row {number}", {column: _without_empty(value) for column, value in row.items()}
+                    yield f"{name} row {number}", _as_json(row, f"row {number} of {name}")
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         if isinstance(error, UserError):
             raise
         raise DataError(f"{name} is damaged or truncated after row {number} ({error}); copy it again") from error
+
+
+def _as_json(row: dict[str, Any], where: str) -> dict[str, Json]:
+    for column, value in row.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"column {column} of {where} holds values that JSON cannot represent ({error}); leave the column out"
+            ) from error
+    return {column: _without_empty(value) for column, value in row.items()}
 
 
 def _without_empty(value: Json) -> Json:
