@@ -5,17 +5,14 @@ Shape letters: L rows of the batch.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sources.arrow_values import ArrowRows
 from nemo_vfm.recsys.sources.log_reading import LogFiles, Sessions
+from nemo_vfm.recsys.sources.text_values import TextRows
 from nemo_vfm.sparse.log_chunk import LogChunk
-
-if TYPE_CHECKING:
-    from nemo_vfm.recsys.sources.arrow_values import ArrowRows
-    from nemo_vfm.recsys.sources.text_log import TextRows
 
 
 class ColumnLog(LogFiles):
