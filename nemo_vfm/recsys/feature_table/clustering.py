@@ -204,7 +204,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError) as error:
+    except (OSError, KeyError, SafetensorError) as error:  # a key: another version wrote it
         raise DataError(f"{path} cannot be read: {error}. Delete the folder {path.parent} and run again.") from error
 
 
