@@ -105,7 +105,7 @@ class MakeSessions:
         return _outcome(result, did_nothing=False)
 
     def _table(self, folder: Path, log: SessionLog, held: _HeldOut, line: Bar) -> "LogStatistics":
-        """Write the table; what is measured of it, on resuming, too, is that of its first samples."""
+        """Write the table, and measure its first samples, on resuming, too."""
         writer = self._writer(folder, log, log.schema(), clustered=True)
         end, step = log.num_samples, log.chunk_samples
         written = end if writer is None else writer.resume()
