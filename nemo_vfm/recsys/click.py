@@ -117,17 +117,14 @@ class Click:
         own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
         own["weight"] = batch.weight_B
         for name, label_B in prepared.targets.items():
-            own |= {self.label_column(name): label_B, self._named("score", name): prepared.tags[_tag(name)].sigmoid()}
+            own[self.column_name("label", name)] = label_B
+            own[self.column_name("score", name)] = prepared.tags[_tag(name)].sigmoid()
         others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
         if taken := sorted(own.keys() & others.keys()):
             raise UserError(
                 f"the label {taken[0]!r} of the data has the same name as a column of predictions; rename it"
             )
         return own | others
-
-    def label_column(self, label: str) -> str:
-        """The name of a label's own column of predictions."""
-        return self._named("label", label)
 
     def contribution(self, prepared: ModelInputs) -> Contribution:
         """See `HasValidationMetrics`: of each label its samples by their scores."""
@@ -144,56 +141,51 @@ class Click:
         """
         batch = prepared.inputs["batch"]
         assert isinstance(batch, FeatureBatch)
-        group_B, has_B = _groups(batch, group)
+        if group == "session":
+            if batch.session_B is None:
+                raise UserError("samples should be ranked by session, but these batches have no sessions")
+            group_B, has_B = batch.session_B, torch.ones_like(batch.session_B)
+        else:
+            rows, stored = feature_rows(batch, group)
+            if len(several := (rows.lengths_B > 1).nonzero()):
+                raise DataError(
+                    f"samples should be ranked by {group}, but one has {int(rows.lengths_B[several[0]])} ids of it; "
+                    "name a feature with one id a sample"
+                )
+            has_B = rows.lengths_B == 1
+            group_B = torch.zeros_like(rows.lengths_B).masked_scatter_(has_B, rows.values_N)
+            if stored is not None:
+                inverse_B = batch.groups[stored].inverse_B
+                group_B, has_B = group_B[inverse_B], has_B[inverse_B]
         shared = {"group": group_B, "weight": prepared.weight_B * has_B}
         return {
-            self._named("", name): {**shared, "score": prepared.tags[_tag(name)], "label": label_B}
+            self.column_name("", name): {**shared, "score": prepared.tags[_tag(name)], "label": label_B}
             for name, label_B in prepared.targets.items()
         }
 
     def merged(self, parts: Sequence[Contribution]) -> Contribution:
-        """See `HasValidationMetrics`."""
         return _tensors({name: ScoreCounts.merged([_counts(part, name) for part in parts]) for name in self.labels})
 
     def validation_metrics(self, merged: Contribution) -> ValidationMetrics:
         """See `HasValidationMetrics`: AUC, normalised entropy and calibration of each label; more in the details."""
         counts = {name: _counts(merged, name) for name in self.labels}
-        metrics = {
-            self._named(what, name): value for name, one in counts.items() for what, value in _measured(one).items()
-        }
-        details: dict[str, Json] = {}
+        metrics, details = dict[str, float](), dict[str, Json]()
         for name, one in counts.items():
             bins = one.reliability()
-            found = _measured(one) | {"log_loss": one.log_loss(), "ece": expected_calibration_error(bins)}
+            found = {
+                "auc": one.auc(), "normalised_entropy": one.normalised_entropy(), "calibration": one.calibration(),
+            }  # fmt: skip
+            metrics |= {self.column_name(what, name): value for what, value in found.items()}
+            found |= {"log_loss": one.log_loss(), "ece": expected_calibration_error(bins)}
             if self.score_step is not None:
                 found["auc_error"] = one.auc_error()
             finite = {what: value for what, value in found.items() if math.isfinite(value)}  # else not defined
             details[name] = {"weight": one.weight, **finite, "reliability": [asdict(one) for one in bins]}
         return ValidationMetrics(metrics, {"labels": details})
 
-    def _named(self, what: str, label: str) -> str:
+    def column_name(self, what: str, label: str) -> str:
+        """Of a label's column of predictions or its metric: `label`, or with several labels `label_NAME`."""
         return what if len(self.labels) == 1 else f"{what}_{label}"
-
-
-def _groups(batch: FeatureBatch, name: str) -> tuple[Tensor, Tensor]:
-    """The group of each sample, and whether it has one."""
-    if name == "session":
-        if batch.session_B is None:
-            raise UserError("samples should be ranked by session, but these batches have no sessions")
-        return batch.session_B, torch.ones_like(batch.session_B)
-    rows, group = feature_rows(batch, name)
-    if len(several := (rows.lengths_B > 1).nonzero()):
-        count = int(rows.lengths_B[several[0]])
-        raise DataError(
-            f"samples should be ranked by {name}, but one has {count} ids of it; name a feature with one id a sample"
-        )
-    has = rows.lengths_B == 1
-    ids = torch.zeros_like(rows.lengths_B).masked_scatter_(has, rows.values_N)
-    return (ids, has) if group is None else (ids[batch.groups[group].inverse_B], has[batch.groups[group].inverse_B])
-
-
-def _measured(counts: ScoreCounts) -> dict[str, float]:
-    return {"auc": counts.auc(), "normalised_entropy": counts.normalised_entropy(), "calibration": counts.calibration()}
 
 
 def _tag(label: str) -> str:

@@ -51,7 +51,14 @@ class ExportBatches:
         if first < self.num_batches:
             self.data.start(seed=run.seed, first_batch=first)
             for batch in itertools.islice(self.data.train_dataloader(), self.num_batches - first):
-                _write(folder, batch)
+                if not isinstance(batch, FeatureBatch):
+                    raise UserError(
+                        f"the data yields {type(batch).__name__}, which has no features; use data of a recommender, "
+                        "such as nemo_vfm.recsys.feature_table_data.FeatureTableData"
+                    )
+                labels = {f"label/{name}": label_B for name, label_B in batch.labels.items()}
+                samples = {"ids": batch.ids_B, "weight": batch.weight_B, "dense": batch.dense_BF, **labels}
+                write_features(_file(folder, batch.index), batch.features, batch.groups, samples)
         written = sum(_file(folder, number).stat().st_size for number in range(self.num_batches))
         return Outcome(
             f"{self.num_batches:,} batches, {written / 1e6:,.1f} MB, in {folder}",
@@ -62,14 +69,3 @@ class ExportBatches:
 
 def _file(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.safetensors"
-
-
-def _write(folder: Path, batch: object) -> None:
-    if not isinstance(batch, FeatureBatch):
-        raise UserError(
-            f"the data yields {type(batch).__name__}, which has no features; use data of a recommender, such as "
-            "nemo_vfm.recsys.feature_table_data.FeatureTableData"
-        )
-    labels = {f"label/{name}": label_B for name, label_B in batch.labels.items()}
-    samples = {"ids": batch.ids_B, "weight": batch.weight_B, "dense": batch.dense_BF, **labels}
-    write_features(_file(folder, batch.index), batch.features, batch.groups, samples)

@@ -53,11 +53,9 @@ class TableSchedule:
 
     @property
     def mean_batch_size(self) -> int:
-        """See `BatchSchedule`."""
         return self.batch_size
 
     def samples(self, index: int, rank: int, num_ranks: int) -> range:
-        """See `BatchSchedule.samples`."""
         share = self.batch_size // num_ranks
         first = self.place(index) + rank * share
         return range(first, first + share)
@@ -71,7 +69,6 @@ class TableSchedule:
         return {_ROWS: ReadPosition(self.place(index), self.order.num_samples, self.digest)}
 
     def at(self, first: int, places: Mapping[str, int]) -> Self:
-        """See `BatchSchedule.at`."""
         return replace(self, first=first, before=places.get(_ROWS, 0))
 
     def place(self, index: int) -> int:
@@ -264,7 +261,6 @@ class FeatureTableData(ScheduledData[range]):
         return self.time_window is not None
 
     def ends_time_window(self, index: int) -> bool:
-        """See `HasTimeWindows`."""
         schedule, order = self._by_time()
         begin = schedule.place(index)
         return begin < order.num_samples and order.window_end(begin) <= schedule.place(index + 1)
@@ -299,24 +295,21 @@ class FeatureTableData(ScheduledData[range]):
         }
         _chosen("num_rows", [*self.num_rows], schema.features)
         times = _chosen("item_times", self.item_times, chosen["features"])
-        groups = self._groups(table, chosen["features"])
+        groups: Mapping[str, Sequence[str]] = {}
+        if self.groups == "auto":
+            chunk = table.read(0, table.row_groups[1], chosen["features"])
+            groups = choose_groups(chunk.features, chunk.session_B)
+        elif self.groups == "stored":
+            found = {name: [n for n in its if n in chosen["features"]] for name, its in schema.groups.items()}
+            groups = {name: its for name, its in found.items() if its}
+        elif self.groups != "none":
+            groups = self.groups
+            for name, its in groups.items():
+                _chosen(f"groups.{name}", its, chosen["features"])
         return WindowReader(
             table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range,
             times,
         )  # fmt: skip
-
-    def _groups(self, table: FeatureTable, features: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        if self.groups == "none":
-            return {}
-        if self.groups == "auto":
-            chunk = table.read(0, table.row_groups[1], features)
-            return choose_groups(chunk.features, chunk.session_B)
-        if self.groups == "stored":
-            found = {name: [one for one in its if one in features] for name, its in table.schema.groups.items()}
-            return {name: its for name, its in found.items() if its}
-        for name, its in self.groups.items():
-            _chosen(f"groups.{name}", its, features)
-        return self.groups
 
     def _order(self, reader: WindowReader, rows: TrainedRows) -> RowOrder | TimeOrder:
         sizes = [int(rows.of(number).sum()) for number in range(len(reader.table.row_groups) - 1)]

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.storage.files import (
+    read_json,
+    read_json_or_none,
+    sha256_file,
+    sha256_text,
+    write_json,
+    write_text,
+)
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first
@@ -22,9 +29,9 @@ from nemo_vfm.recsys.log_import.log_intake import (
     ImportCounts,
     IntakeState,
     KeepBy,
-    LogIntake,
     OnBadRow,
     RowSampling,
+    intake,
     state_of,
 )
 from nemo_vfm.recsys.sources.log_reading import ImportSource
@@ -111,20 +118,19 @@ class ImportLog:
         settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
         rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
         rules += [self.keep_negatives, *self.raw_features]
-        rules += [self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else []
+        rules += [sha256_file(self.ids.file())] if isinstance(self.ids, KnownIds) else []
         paths = self.source.files()
         files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
         plan = {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
         places = _Places(run.folder)
-        if _read(places.plan) == plan and (places.table / NAME).is_file():
+        before = read_json_or_none(places.plan)
+        if before == plan and (places.table / NAME).is_file():
             places.remove_state()
             return self._outcome(places, did_nothing=True)
-        before = _read(places.plan)
-        if before is not None and before != plan:
-            warn(
-                f"the log or the settings differ from those that {places.folder} was started with; it is imported again"
-            )
         if before != plan:
+            if before is not None:
+                warn(f"the log or the settings differ from those that {run.folder} was started with; it is imported "
+                     "again")  # fmt: skip
             places.remove_state()
             places.vocabulary.unlink(missing_ok=True)
             shutil.rmtree(places.table, ignore_errors=True)
@@ -169,7 +175,7 @@ class ImportLog:
         if not isinstance(self.ids, FrequentIds | KnownIds):
             return self.ids
         if not places.vocabulary.is_file():
-            reading = self._read_from(IntakeState(), self._intake(None, None), "count ids")
+            reading = self._read_from(IntakeState(), None, None, "count ids")
             chunks = (
                 replace(chunk, features={n: ids for n, ids in chunk.features.items() if n not in self.raw_features})
                 for chunk, _ in reading
@@ -177,16 +183,13 @@ class ImportLog:
             self.ids.vocabulary(chunks).write(places.vocabulary)
         return read_vocabulary(places.vocabulary)
 
-    def _intake(self, ids: IdMap | None, sampling: RowSampling | None) -> LogIntake:
-        return LogIntake(self.source, ids, sampling, self.on_bad_row, self.raw_features)
-
     def _in_order(
         self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
     ) -> ImportCounts:
         """Write samples as they are read. After each part, note a place to go on from that is before its end."""
-        done, state = writer.resume(), state_of(_read(places.progress))
+        done, state = writer.resume(), state_of(read_json_or_none(places.progress))
         state = state if state.counts.kept <= done else IntakeState()
-        for chunk, after in self._read_from(state, self._intake(ids, sampling)):
+        for chunk, after in self._read_from(state, ids, sampling):
             skipped = done - state.counts.kept
             for unwritten in without_first([chunk], max(0, skipped)):
                 writer.add(unwritten)
@@ -200,8 +203,7 @@ class ImportLog:
     ) -> ImportCounts:
         """Sort samples by way of the disk. Where the source cuts sessions, they are drawn after that."""
         cut, sort = self.source.sessions() == "cut", SessionSort(places.spill, self.memory_bytes)
-        intake = self._intake(ids, None if cut else sampling)
-        reading = self._read_from(state_of(sort.state()), intake)
+        reading = self._read_from(state_of(sort.state()), ids, None if cut else sampling)
         sort.fill((chunk, state.json()) for chunk, state in reading)
         counts = state_of(sort.state()).counts
         skip = writer.resume()
@@ -216,10 +218,13 @@ class ImportLog:
         return counts
 
     def _read_from(
-        self, state: IntakeState, intake: LogIntake, title: str = "read"
+        self, state: IntakeState, ids: IdMap | None, sampling: RowSampling | None, title: str = "read"
     ) -> Iterator[tuple[LogChunk, IntakeState]]:
+        reading = intake(
+            self.source, state, ids=ids, sampling=sampling, on_bad_row=self.on_bad_row, raw_features=self.raw_features
+        )
         with bar(title, 100, round(100 * state.share), "%") as line:
-            for chunk, after in intake.chunks(state):
+            for chunk, after in reading:
                 yield chunk, after
                 line.advance(100 * (after.share - state.share), f"{after.counts.total:,} rows")
                 state = after
@@ -254,14 +259,14 @@ class _Places:
     """Where everything is in a run folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.table, self.spill = folder, folder / "table", folder / "spill"
+        self.table, self.spill = folder / "table", folder / "spill"
         self.ledger, self.plan, self.progress = folder / "ledger.json", folder / "plan.json", folder / "progress.json"
         self.bad_rows, self.vocabulary = folder / "bad_rows.jsonl", folder / VOCABULARY
 
     def sweep(self) -> None:
         """Delete what a run that was killed left half-written; see core/storage/files.py."""
         ours = (self.ledger, self.plan, self.progress, self.bad_rows, self.vocabulary)
-        found = [path for one in ours for path in self.folder.glob(f".{one.stem}.*.tmp{one.suffix}")]
+        found = [path for one in ours for path in one.parent.glob(f".{one.stem}.*.tmp{one.suffix}")]
         for path in [*found, *self.table.rglob(".*.tmp*")]:
             path.unlink(missing_ok=True)
 
@@ -270,11 +275,3 @@ class _Places:
         shutil.rmtree(self.spill, ignore_errors=True)
         for path in (self.progress, self.table / UNFINISHED):
             path.unlink(missing_ok=True)
-
-
-def _read(path: Path) -> Json:
-    try:
-        found: Json = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return found

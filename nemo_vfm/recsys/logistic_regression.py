@@ -108,7 +108,9 @@ class LogisticRegression:
             return loss
 
         optimizer.step(closure)  # type: ignore[no-untyped-call]
-        return problem.model(scaled.detach() / root_R)
+        weight_R, end = (scaled.detach() / root_R).float(), 1 + problem.num_dense
+        weights = {name: weight_R[at : at + problem.rows[name]].clone() for name, at in problem.first.items()}
+        return LogisticModel(weights, weight_R[1:end].clone(), weight_R[:1].clone())
 
 
 class _Part(NamedTuple):
@@ -123,15 +125,26 @@ class _Part(NamedTuple):
 class _Problem:
     """The mean loss over all samples as a function of the weights: the bias, dense features, rows of all tables."""
 
-    def __init__(self, samples: Iterable[LabelledSamples], rows: Mapping[str, int]) -> None:
-        pieces = iter(samples)
+    def __init__(self, parts: Iterable[LabelledSamples], rows: Mapping[str, int]) -> None:
+        pieces = iter(parts)
         if (begin := next(pieces, None)) is None:
             raise ValueError("there are no samples to fit logistic regression on")
         self.rows, self.num_dense = rows, begin.dense_BF.shape[1]
         self.first, self.num_weights = {}, 1 + self.num_dense
         for name, count in rows.items():
             self.first[name], self.num_weights = self.num_weights, self.num_weights + count
-        self.parts = [self._part(one) for one in itertools.chain([begin], pieces)]
+        self.parts = []
+        for samples in itertools.chain([begin], pieces):
+            shifted = [
+                Jagged((samples.features[name].values_N + at).to(torch.int32), samples.features[name].lengths_B)
+                for name, at in self.first.items()
+            ]
+            is_single = [bool((one.lengths_B == 1).all()) for one in shifted]
+            single = [one.values_N for one, alone in zip(shifted, is_single, strict=True) if alone]
+            others = tuple(one for one, alone in zip(shifted, is_single, strict=True) if not alone)
+            empty_FB = torch.empty((0, len(samples.label_B)), dtype=torch.int32)
+            single_FB = torch.stack(single) if single else empty_FB
+            self.parts.append(_Part(samples.dense_BF.float(), samples.label_B.float(), single_FB, others))
         self.num_samples = sum(len(part.label_B) for part in self.parts)
         # About the diagonal of the Hessian of the summed loss, without the penalty.
         self.curvature_R = torch.zeros(self.num_weights, dtype=torch.float64)
@@ -157,23 +170,6 @@ class _Problem:
         gradient_R += ridge * penalised_R
         loss += ridge / 2 * float(penalised_R @ penalised_R)
         return loss / self.num_samples, gradient_R / self.num_samples
-
-    def model(self, weight_R: Tensor) -> LogisticModel:
-        """These weights by feature."""
-        weight_R = weight_R.float()
-        weights = {name: weight_R[at : at + self.rows[name]].clone() for name, at in self.first.items()}
-        return LogisticModel(weights, weight_R[1 : 1 + self.num_dense].clone(), weight_R[:1].clone())
-
-    def _part(self, samples: LabelledSamples) -> _Part:
-        shifted = {
-            name: Jagged((samples.features[name].values_N + at).to(torch.int32), samples.features[name].lengths_B)
-            for name, at in self.first.items()
-        }
-        single = [one.values_N for one in shifted.values() if bool((one.lengths_B == 1).all())]
-        others = tuple(one for one in shifted.values() if not bool((one.lengths_B == 1).all()))
-        empty_FB = torch.empty((0, len(samples.label_B)), dtype=torch.int32)
-        single_FB = torch.stack(single) if single else empty_FB
-        return _Part(samples.dense_BF.float(), samples.label_B.float(), single_FB, others)
 
     def _add_products(self, part: _Part, of_B: Tensor, dense_BF: Tensor, sums_R: Tensor) -> None:
         """Add to each weight the sum over samples of its input times `of_B`; in float32 within a part only."""

@@ -4,9 +4,10 @@ Shape letter: B samples.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,14 +22,17 @@ from nemo_vfm.recsys.feature_table.table_manifest import NAME
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
-from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticModel, LogisticRegression
+from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticRegression
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.recsys.sessions.session_log import SessionLog
 from nemo_vfm.recsys.sessions.teacher import ScoreRanks
+from nemo_vfm.sparse.jagged import run_begins
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import row_changes
 
 _MEASURED_SAMPLES = 1 << 22  # bounds the memory of an AUC
+#: Whether the session of each sample is held out: bool, (B,).
+_HeldOut: TypeAlias = Callable[[Tensor], Tensor]
 _PLAN, _RESULT, _TABLE, _LOGISTIC = "plan.json", "sessions.json", "table", "logistic.safetensors"
 
 
@@ -76,19 +80,79 @@ class MakeSessions:
 
     def run(self, run: Run) -> Outcome:
         """Write what is missing; the second time it does nothing."""
-        work = _Making(self, self.log.seeded(run.seed), run)
-        plan = {**_settings(self), "log": _settings(work.log), "seed": run.seed}  # all that the result follows from
-        before = _read_or_none(run.folder / _PLAN)
-        if before == plan and (result := _read_or_none(run.folder / _RESULT)) is not None:
-            return _outcome(result, did_nothing=True)
+        log, folder = self.log.seeded(run.seed), run.folder
+        plan = {**_settings(self), "log": _settings(log), "seed": run.seed}  # all that the result follows from
+        before = read_json(folder / _PLAN) if (folder / _PLAN).is_file() else None
+        if before == plan and (folder / _RESULT).is_file():
+            return _outcome(read_json(folder / _RESULT), did_nothing=True)
         if before not in (None, plan):
-            warn(f"{run.folder} holds a log made with other settings; it is made again")
+            warn(f"{folder} holds a log made with other settings; it is made again")
             for name in ("table", "shards"):
-                shutil.rmtree(run.folder / name, ignore_errors=True)
+                shutil.rmtree(folder / name, ignore_errors=True)
             for name in (_RESULT, _LOGISTIC, "ledger.json"):
-                (run.folder / name).unlink(missing_ok=True)
-        write_json(run.folder / _PLAN, plan)
-        return _outcome(work.finish(plan), did_nothing=False)
+                (folder / name).unlink(missing_ok=True)
+        write_json(folder / _PLAN, plan)
+        count, held = log.num_samples, partial(held_out, seed=run.seed, fraction=self.val_fraction)
+        with bar("make sessions", count * (1 + (self.shards > 0))) as line:
+            measured = self._table(folder / _TABLE, log, held, line)
+            result = {"settings": plan, "samples": count, "measured": measured.json()}
+            if self.shards:
+                self._shards(folder / "shards", log, line)
+        if self.logistic is not None:
+            result["logistic"] = _best_regression(self.logistic, folder, log.rows(), held)
+        write_json(folder / "ledger.json", {"rows": {"in": count, "kept": count, "dropped": {}, "failed": {}}})
+        write_json(folder / _RESULT, result)
+        return _outcome(result, did_nothing=False)
+
+    def _table(self, folder: Path, log: SessionLog, held: _HeldOut, line: Bar) -> "LogStatistics":
+        """Write the table, and measure its first samples, on resuming, too."""
+        writer = self._writer(folder, log, log.schema(), clustered=True)
+        end, step = log.num_samples, log.chunk_samples
+        written = end if writer is None else writer.resume()
+        measured = LogStatistics({name: [*group.features] for name, group in log.groups.items()})
+        for at in range(0, end, step):
+            last = min(at + step, end)
+            if at < _MEASURED_SAMPLES or last > written:
+                chunk = log.samples(at, last, clustered=True)
+            if at < _MEASURED_SAMPLES:
+                measured.add(chunk, held(chunk.session_B))
+            if writer is not None and last > written:
+                writer.add(chunk.rows(max(written - at, 0), len(chunk)))
+            line.advance(last - at)
+        if writer is not None:
+            writer.finish()
+        return measured
+
+    def _shards(self, folder: Path, log: SessionLog, line: Bar) -> None:
+        """Every sample into its shard; on resuming, those that are in whole parts are made again and left out."""
+        schema = TableSchema(log.dense, log.schema().labels, log.schema().features)
+        writers = [
+            self._writer(folder / f"{number:05d}", log, schema, clustered=False) for number in range(self.shards)
+        ]
+        written = [0 if writer is None else writer.resume() for writer in writers]
+        for chunk in log.log_chunks():
+            line.advance(len(chunk))
+            keys_B = chunk.session_B if self.shard_by == "session" else chunk.ids_B
+            shard_B = (RandomStream(log.seed, "shards").uniform(keys_B) * self.shards).to(torch.int64)
+            for number in torch.unique(shard_B).tolist():
+                rows = chunk.select((shard_B == number).nonzero()[:, 0])
+                writer, done = writers[number], min(written[number], len(rows))
+                written[number] -= done
+                if writer is not None and len(rows) > done:
+                    writer.add(rows.rows(done, len(rows)))
+        for writer in filter(None, writers):
+            writer.finish()
+
+    def _writer(
+        self, folder: Path, log: SessionLog, schema: TableSchema, *, clustered: bool
+    ) -> FeatureTableWriter | None:
+        """None where the table is finished."""
+        if (folder / NAME).is_file():
+            return None
+        return FeatureTableWriter(
+            folder, schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group,
+            zstd_level=self.zstd_level, clustered=clustered, table_rows=log.rows(),
+        )  # fmt: skip
 
 
 class LogStatistics:
@@ -103,7 +167,7 @@ class LogStatistics:
 
     def add(self, chunk: LogChunk, is_held_out_B: Tensor) -> None:
         """Count the next samples, at least one."""
-        begins_B = torch.diff(chunk.session_B, prepend=chunk.session_B.new_tensor([-1])) != 0
+        begins_B = run_begins(chunk.session_B)
         if self._last is not None:
             begins_B[0] = chunk.session_B[0] != self._last.session_B[0]
         for group, names in self._groups.items():
@@ -140,97 +204,31 @@ class LogStatistics:
         }  # fmt: skip
 
 
-class _Making:
-    """One run of the job."""
+def _best_regression(logistic: LogisticRegression, folder: Path, rows: Mapping[str, int], held: _HeldOut) -> Json:
+    """Write the fit of the ridge that is best for it: the comparison is to be fair to logistic regression.
 
-    def __init__(self, job: MakeSessions, log: SessionLog, run: Run) -> None:
-        self.job, self.log, self.folder, self.seed = job, log, run.folder, run.seed
-
-    def finish(self, plan: Json) -> Json:
-        """Write everything, and `sessions.json` last."""
-        count = self.log.num_samples
-        with bar("make sessions", count * (1 + (self.job.shards > 0))) as line:
-            # The table, and what is measured of it: on resuming, too, of its first samples.
-            writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
-            end, step = self.log.num_samples, self.log.chunk_samples
-            written = end if writer is None else writer.resume()
-            measured = LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
-            for at in range(0, end, step):
-                last = min(at + step, end)
-                if at < _MEASURED_SAMPLES or last > written:
-                    chunk = self.log.samples(at, last, clustered=True)
-                if at < _MEASURED_SAMPLES:
-                    measured.add(chunk, self._held_out(chunk))
-                if writer is not None and last > written:
-                    writer.add(chunk.rows(max(written - at, 0), len(chunk)))
-                line.advance(last - at)
-            if writer is not None:
-                writer.finish()
-            result = {"settings": plan, "samples": count, "measured": measured.json()}
-            if self.job.shards:
-                self._shards(line)
-        if self.job.logistic is not None:
-            # The fit of the ridge that is best for it: the comparison is to be fair to logistic regression.
-            chunks = FeatureTable(self.folder / _TABLE).log_chunks()
-            parts = (chunk.select((~self._held_out(chunk)).nonzero()[:, 0]) for chunk in chunks)
-            trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in parts)
-            models = dict(self.job.logistic.fits(trained, self.log.rows()))
-            aucs = self._aucs(models)
-            best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
-            models[best].save(self.folder / _LOGISTIC)
-            result["logistic"] = {"ridge": best, "auc": aucs[best]}
-        write_json(self.folder / "ledger.json", {"rows": {"in": count, "kept": count, "dropped": {}, "failed": {}}})
-        write_json(self.folder / _RESULT, result)
-        return result
-
-    def _shards(self, line: Bar) -> None:
-        """Every sample into its shard; on resuming, those that are in whole parts are made again and left out."""
-        schema = TableSchema(self.log.dense, self.log.schema().labels, self.log.schema().features)
-        folders = [self.folder / "shards" / f"{number:05d}" for number in range(self.job.shards)]
-        writers = [self._writer(folder, schema, clustered=False) for folder in folders]
-        written = [0 if writer is None else writer.resume() for writer in writers]
-        for chunk in self.log.log_chunks():
-            line.advance(len(chunk))
-            keys_B = chunk.session_B if self.job.shard_by == "session" else chunk.ids_B
-            shard_B = (RandomStream(self.log.seed, "shards").uniform(keys_B) * self.job.shards).to(torch.int64)
-            for number in torch.unique(shard_B).tolist():
-                rows = chunk.select((shard_B == number).nonzero()[:, 0])
-                writer, done = writers[number], min(written[number], len(rows))
-                written[number] -= done
-                if writer is not None and len(rows) > done:
-                    writer.add(rows.rows(done, len(rows)))
-        for writer in writers:
-            if writer is not None:
-                writer.finish()
-
-    def _writer(self, folder: Path, schema: TableSchema, *, clustered: bool) -> FeatureTableWriter | None:
-        """None where the table is finished."""
-        if (folder / NAME).is_file():
-            return None
-        return FeatureTableWriter(
-            folder, schema, rows_per_part=self.job.rows_per_part, rows_per_group=self.job.rows_per_group,
-            zstd_level=self.job.zstd_level, clustered=clustered, table_rows=self.log.rows(),
-        )  # fmt: skip
-
-    def _aucs(self, models: Mapping[float, LogisticModel]) -> dict[float, dict[str, float]]:
-        """Of each side, expected under the teacher's probabilities, which is less noisy than of the clicks."""
-        scores: dict[float, list[Tensor]] = {ridge: [] for ridge in models}
-        teacher, sides = list[Tensor](), list[Tensor]()
-        for chunk in FeatureTable(self.folder / _TABLE).log_chunks():
-            teacher.append(chunk.labels["teacher"])
-            sides.append(self._held_out(chunk))
-            for ridge, model in models.items():
-                scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
-        teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
-        of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
-        score_B = {ridge: torch.cat(found) for ridge, found in scores.items()}
-        return {
-            ridge: {side: ScoreRanks(one_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
-            for ridge, one_B in score_B.items()
-        }
-
-    def _held_out(self, chunk: LogChunk) -> Tensor:
-        return held_out(chunk.session_B, self.seed, self.job.val_fraction)
+    AUCs of both sides are expected under the teacher's probabilities, which is less noisy than of the clicks.
+    """
+    table = FeatureTable(folder / _TABLE)
+    parts = (chunk.select((~held(chunk.session_B)).nonzero()[:, 0]) for chunk in table.log_chunks())
+    trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in parts)
+    models = dict(logistic.fits(trained, rows))
+    scores: dict[float, list[Tensor]] = {ridge: [] for ridge in models}
+    teacher, sides = list[Tensor](), list[Tensor]()
+    for chunk in table.log_chunks():
+        teacher.append(chunk.labels["teacher"])
+        sides.append(held(chunk.session_B))
+        for ridge, model in models.items():
+            scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
+    teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
+    of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
+    aucs: dict[float, dict[str, float]] = {}
+    for ridge, found in scores.items():
+        score_B = torch.cat(found)
+        aucs[ridge] = {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
+    best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
+    models[best].save(folder / _LOGISTIC)
+    return {"ridge": best, "auc": aucs[best]}
 
 
 def _settings(value: object) -> Json:
@@ -246,10 +244,6 @@ def _settings(value: object) -> Json:
     return {"class": type(value).__name__} | {
         name: _settings(one) for name, one in vars(value).items() if not name.startswith("_")
     }
-
-
-def _read_or_none(path: Path) -> Json:
-    return read_json(path) if path.is_file() else None
 
 
 def _outcome(result: Json, *, did_nothing: bool) -> Outcome:

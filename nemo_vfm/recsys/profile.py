@@ -59,7 +59,14 @@ class Profile:
     def run(self, run: Run) -> Outcome:
         """Measure the log and write the file, unless it is there."""
         path, whole = run.folder / NAME, outline(self.source)
-        about = self._about(whole, run.seed)
+        about: dict[str, Json] = {  # what the profile is of, and how it was made
+            "format": FORMAT, "data": {"hash": whole.data_hash, "samples": whole.samples}, "seed": run.seed,
+            "fraction": self.fraction, "confidence": self.confidence, "batch_size": self.batch_size,
+            "windows": whole.window_edges(self.windows), "min_factor": self.min_factor, "hot_share": self.hot_share,
+            "max_ids": self.max_ids, "max_values": self.max_values,
+            "lookups": {name: asdict(table) for name, table in self.tables.items()},
+            "other_lookups": asdict(self.other_tables) if self.other_tables else None,
+        }  # fmt: skip
         with suppress(UserError, DataError):
             found = load_profile(path)
             if all(found.get(key) == value for key, value in about.items()):
@@ -79,17 +86,6 @@ class Profile:
             )
         return _outcome(profile, did_nothing=False)
 
-    def _about(self, whole: LogOutline, seed: int) -> dict[str, Json]:
-        """What the profile is of, and how it was made."""
-        return {
-            "format": FORMAT, "data": {"hash": whole.data_hash, "samples": whole.samples}, "seed": seed,
-            "fraction": self.fraction, "confidence": self.confidence, "batch_size": self.batch_size,
-            "windows": whole.window_edges(self.windows), "min_factor": self.min_factor, "hot_share": self.hot_share,
-            "max_ids": self.max_ids, "max_values": self.max_values,
-            "lookups": {name: asdict(table) for name, table in self.tables.items()},
-            "other_lookups": asdict(self.other_tables) if self.other_tables else None,
-        }  # fmt: skip
-
     def _measured(self, whole: LogOutline, seed: int) -> dict[str, Json]:
         chunks = sampled_chunks(self.source, self.fraction, seed)
         if (first := next(chunks, None)) is None:
@@ -104,8 +100,8 @@ class Profile:
         for chunk in chain([first], chunks):
             measured.add(chunk)
         return ProfileFigures(
-            measured, whole.window_edges(self.windows), self.batch_size, self.min_factor, self.hot_share,
-            self.confidence, seed, self.fraction,
+            measured, edges=whole.window_edges(self.windows), batch_size=self.batch_size, min_factor=self.min_factor,
+            hot_share=self.hot_share, confidence=self.confidence, seed=seed, fraction=self.fraction,
         ).json()  # fmt: skip
 
 

@@ -92,7 +92,11 @@ class ScoreTable:
 
         if self.ranks > 1:
             join(ParallelPlan(replicate=self.ranks), device())
-        batches = self._batches(run.seed)
+        if self.samples == "all":
+            batches = self.data.all_samples()
+        else:
+            self.data.start(seed=run.seed, first_batch=0)
+            batches = self.data.held_out_batches()
         if not len(batches):
             raise NothingKept(f"{self.data.folder} holds out no samples, so there is nothing to score")
         engine, sha256 = self._engine(run.seed)
@@ -120,12 +124,6 @@ class ScoreTable:
             everyone_says("joined them")
         rows = pq.ParquetFile(run.folder / NAME).metadata.num_rows
         return Outcome(f"{rows:,} samples scored in {run.folder / NAME}", {"samples": rows}, bool(done))
-
-    def _batches(self, seed: int) -> OrderedBatches:
-        if self.samples == "all":
-            return self.data.all_samples()
-        self.data.start(seed=seed, first_batch=0)
-        return self.data.held_out_batches()
 
     def _engine(self, seed: int) -> tuple[StepRunner, str]:
         """With the weights, and their hash. A training evaluates by the same engine, so the bits are the same."""
@@ -167,28 +165,21 @@ class ScoreTable:
         sound_M = batch.weight_B.nonzero().squeeze(1)
         _, prepared = runner.evaluate(replace(batch, labels={**batch.labels, **unknown}))
         found = self.task.columns(prepared)
-        absent = {self.task.label_column(name) for name in unknown}
+        absent = {self.task.column_name("label", name) for name in unknown}
         found = {name: column.cpu()[sound_M] for name, column in found.items() if name not in absent}
         columns = {name: pa.array(column.numpy()) for name, column in found.items()}
         if taken := sorted(columns.keys() & {*self.keep}):
             raise UserError(f"keep names {taken[0]!r}, which is a column of predictions already")
-        kept = _kept(batch.expanded().select(sound_M), self.keep, dense) if self.keep else {}
-        return pa.table({**columns, **kept})
-
-
-def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "dict[str, pa.Array]":
-    import pyarrow as pa
-
-    found = {}
-    for name in names:
-        if name in dense:
-            found[name] = pa.array(batch.dense_BF[:, dense.index(name)].numpy())
-        elif name in batch.features:
-            rows = batch.features[name]
-            found[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
-        else:
-            raise UserError(f"keep names {name}, but the table has {', '.join([*dense, *batch.features])}")
-    return found
+        kept = batch.expanded().select(sound_M) if self.keep else batch
+        for name in self.keep:
+            if name in dense:
+                columns[name] = pa.array(kept.dense_BF[:, dense.index(name)].numpy())
+            elif name in kept.features:
+                rows = kept.features[name]
+                columns[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
+            else:
+                raise UserError(f"keep names {name}, but the table has {', '.join([*dense, *kept.features])}")
+        return pa.table(columns)
 
 
 def _part(folder: Path, number: int) -> Path:

@@ -6,10 +6,9 @@ Shape letter: B samples.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.row_deduplication import row_changes
 
 
@@ -38,8 +37,7 @@ def change_statistics(features: Sequence[Jagged], session_B: Tensor) -> ChangeSt
         session_B: the session of each sample. One that is interrupted by another counts as several: what does not
             stand side by side cannot be found in a batch either.
     """
-    begins_B = _session_begins(session_B)
-    return _statistics(row_changes(features), begins_B)
+    return _statistics(row_changes(features), run_begins(session_B))
 
 
 def choose_groups(
@@ -56,7 +54,7 @@ def choose_groups(
         min_factor: samples a unique row at least.
         tolerance: a share, 0 to 1.
     """
-    begins_B = _session_begins(session_B)
+    begins_B = run_begins(session_B)
     changes = {name: row_changes([feature]) for name, feature in features.items()}
     factors = {name: _statistics(changed, begins_B).factor for name, changed in changes.items()}
     groups: list[_OpenGroup] = []
@@ -85,16 +83,9 @@ class _OpenGroup:
     best: float  #: the highest factor that a member has alone: that of the first, since they come in this order
 
 
-def _session_begins(session_B: Tensor) -> Tensor:
-    """Whether a sample is the first of its session: bool, B."""
-    if not len(session_B):
-        raise ValueError("there are no samples to measure features on")
-    begins_B = torch.ones_like(session_B, dtype=torch.bool)
-    begins_B[1:] = session_B[1:] != session_B[:-1]
-    return begins_B
-
-
 def _statistics(changed_B: Tensor, begins_B: Tensor) -> ChangeStatistics:
+    if not len(begins_B):
+        raise ValueError("there are no samples to measure features on")
     sessions = int(begins_B.sum())
     pairs = len(begins_B) - sessions
     changes = int((changed_B & ~begins_B).sum())

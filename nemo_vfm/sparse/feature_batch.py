@@ -77,7 +77,6 @@ class FeatureBatch:
         )  # fmt: skip
 
     def to(self, device: torch.device | str) -> "FeatureBatch":
-        """See `Batch.to`."""
         return FeatureBatch(
             self.index, self.ids_B.to(device, non_blocking=True), self.weight_B.to(device, non_blocking=True),
             self.dense_BF.to(device, non_blocking=True),

@@ -18,6 +18,13 @@ def row_offsets(lengths_B: Tensor) -> Tensor:
     return torch.nn.functional.pad(lengths_B.cumsum(0, dtype=torch.int64), (1, 0))
 
 
+def run_begins(numbers_B: Tensor) -> Tensor:
+    """Whether each number, such as a session's, differs from the one before: bool, B; True in the first place."""
+    begins_B = torch.ones_like(numbers_B, dtype=torch.bool)
+    begins_B[1:] = numbers_B[1:] != numbers_B[:-1]
+    return begins_B
+
+
 @dataclass(frozen=True, eq=False)
 class Jagged:
     """Rows of different lengths, one after another. Nothing is checked here, see `require_valid`."""

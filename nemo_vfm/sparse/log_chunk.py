@@ -37,6 +37,36 @@ class LogChunk:
         """All dense numbers side by side, in the order of their names here; (B, 0) where there are none."""
         return torch.stack([*self.dense.values()], 1) if self.dense else torch.empty(len(self), 0)
 
+    def columns(self) -> dict[str, Tensor]:
+        """By name: `sample`, `session`, `time`, `weight`, `dense/NAME`, `label/NAME`, and of features `values/NAME`,
+        `lengths/NAME` and `weights/NAME`; weights only where there are any.
+        """
+        found = {"sample": self.ids_B, "session": self.session_B, "time": self.time_B}
+        found |= {} if self.weight_B is None else {"weight": self.weight_B}
+        found |= {f"dense/{name}": column for name, column in self.dense.items()}
+        found |= {f"label/{name}": column for name, column in self.labels.items()}
+        for name, rows in self.features.items():
+            found |= {f"values/{name}": rows.values_N, f"lengths/{name}": rows.lengths_B}
+            found |= {} if rows.weights_N is None else {f"weights/{name}": rows.weights_N}
+        return found
+
+    @staticmethod
+    def of_columns(columns: Mapping[str, Tensor]) -> "LogChunk":
+        """What `columns` was made of; lengths may be smaller integers."""
+
+        def below(kind: str) -> dict[str, Tensor]:
+            return {name.removeprefix(kind): column for name, column in columns.items() if name.startswith(kind)}
+
+        values, weights = below("values/"), below("weights/")
+        features = {
+            name: Jagged(values[name], lengths.to(torch.int64), weights.get(name))
+            for name, lengths in below("lengths/").items()
+        }
+        return LogChunk(
+            columns["sample"], columns["session"], columns["time"], below("dense/"), below("label/"), features,
+            columns.get("weight"),
+        )  # fmt: skip
+
     def rows(self, begin: int, end: int) -> "LogChunk":
         """The samples begin..end, as views."""
         return LogChunk(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.sparse.deduped_group import DedupedGroup
-from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.row_fingerprint import differs, fingerprints
 
 #: Columns and a seed -> one int64 a row; another seed gives unrelated numbers.
@@ -36,7 +36,21 @@ def deduplicated(
             numbers of rows.
         DataError: lengths of a feature are negative or do not add up to its values.
     """
-    _require_groups(features, groups)
+    taken: dict[str, str] = {}
+    for group, names in groups.items():
+        if not names:
+            raise ValueError(f"group {group} has no features; name some or leave it out")
+        for name in names:
+            if name not in features:
+                raise ValueError(f"group {group} names the feature {name}; the features are {', '.join(features)}")
+            if name in taken:
+                raise ValueError(
+                    f"the feature {name} is in the groups {taken[name]} and {group}; it can be in only one"
+                )
+            taken[name] = group
+            features[name].require_valid(feature=name)
+        if len(set((rows := {name: len(features[name]) for name in names}).values())) > 1:
+            raise ValueError(f"the features of group {group} have different numbers of rows: {rows}")
     found = _runs if clustered else _representatives
     groups_found = {}
     for group, names in groups.items():
@@ -68,8 +82,7 @@ def _representatives(features: Sequence[Jagged], hashed: _Hash = fingerprints) -
     found_B, seed = torch.empty_like(run_B), 0
     while len(left_M):
         ordered_M, order_M = torch.sort(hashed(columns, seed), stable=True)
-        begins_M = torch.ones_like(ordered_M, dtype=torch.bool)
-        begins_M[1:] = ordered_M[1:] != ordered_M[:-1]
+        begins_M = run_begins(ordered_M)
         first_M = order_M[begins_M][begins_M.cumsum(0) - 1]
         first_M = torch.empty_like(order_M).scatter_(0, order_M, first_M)
         found_B[left_M] = left_M[first_M]
@@ -88,21 +101,3 @@ def _columns(features: Sequence[Jagged]) -> list[Jagged]:
     """What must be equal: values, and weights where there are any."""
     weights = [Jagged(one.weights_N, one.lengths_B) for one in features if one.weights_N is not None]
     return [*(Jagged(one.values_N, one.lengths_B) for one in features), *weights]
-
-
-def _require_groups(features: Mapping[str, Jagged], groups: Mapping[str, Sequence[str]]) -> None:
-    taken: dict[str, str] = {}
-    for group, names in groups.items():
-        if not names:
-            raise ValueError(f"group {group} has no features; name some or leave it out")
-        for name in names:
-            if name not in features:
-                raise ValueError(f"group {group} names the feature {name}; the features are {', '.join(features)}")
-            if name in taken:
-                raise ValueError(
-                    f"the feature {name} is in the groups {taken[name]} and {group}; it can be in only one"
-                )
-            taken[name] = group
-            features[name].require_valid(feature=name)
-        if len(set((rows := {name: len(features[name]) for name in names}).values())) > 1:
-            raise ValueError(f"the features of group {group} have different numbers of rows: {rows}")

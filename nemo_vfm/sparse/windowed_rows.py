@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.errors import DataError
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.row_fingerprint import bits, mix64_
 
@@ -37,25 +36,6 @@ class WindowedRows:
     def jagged(self) -> Jagged:
         """The rows themselves."""
         return Jagged(self.buffer_K[slice_positions(self.starts_B, self.lengths_B)], self.lengths_B)
-
-    def to(self, device: torch.device | str) -> "WindowedRows":
-        """The same rows on `device`."""
-        tensors = (self.buffer_K, self.starts_B, self.lengths_B)
-        return WindowedRows(*(tensor.to(device, non_blocking=True) for tensor in tensors))
-
-    def require_valid(self, feature: str = "a feature") -> None:
-        """Check that each row lies in the buffer.
-
-        Raises:
-            DataError: one does not.
-        """
-        ends_B = self.starts_B + self.lengths_B
-        if len(bad := ((self.lengths_B < 0) | (self.starts_B < 0) | (ends_B > len(self.buffer_K))).nonzero()):
-            row = int(bad[0])
-            raise DataError(
-                f"{feature}: row {row} begins at {int(self.starts_B[row])} and has length {int(self.lengths_B[row])}; "
-                f"the buffer has {len(self.buffer_K)} values."
-            )
 
 
 def windowed(rows: Jagged) -> WindowedRows:

@@ -31,6 +31,8 @@ from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.synth.prompts import Prompts
 
+_PARTS = "texts"
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -77,13 +79,9 @@ class Generate:
 
     def run(self, run: Run) -> Outcome:
         """Write what is missing, then all of it as one file."""
-        asked, parts = self._asked(), run.folder / "texts"
-        done = _read(parts)
-        # Long beginnings together, so that few are filled up.
-        missing = sorted((one for one in asked if one.index not in done), key=lambda one: -len(one.tokens))
-        if missing:
-            self._write(missing, parts, run.seed)
-            done = _read(parts)
+        asked = self._asked()
+        written = self._write(asked, run)
+        done = _read(run.folder)
         lines = [json.dumps(done[one.index], ensure_ascii=False) + "\n" for one in asked]
         files.write_text(run.folder / "texts.jsonl", "".join(lines))
         texts = [done[one.index] for one in asked]
@@ -92,9 +90,9 @@ class Generate:
             "tokens": sum(one["tokens"] for one in texts),
             "ended": sum(one["ended"] for one in texts) / max(1, len(texts)),
         }
-        text = (f"wrote {len(missing)} of {len(asked)} texts, {figures['tokens']:,.0f} tokens in all, into "
+        text = (f"wrote {written} of {len(asked)} texts, {figures['tokens']:,.0f} tokens in all, into "
                 f"{run.folder / 'texts.jsonl'}")  # fmt: skip
-        return Outcome(text, figures, did_nothing=not missing)
+        return Outcome(text, figures, did_nothing=not written)
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
@@ -102,12 +100,9 @@ class Generate:
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: every `part.count`-th text."""
-        parts = run.folder / "texts"
-        done = _read(parts)
-        missing = [one for one in self._asked() if one.index % part.count == part.number and one.index not in done]
-        if missing:
-            self._write(sorted(missing, key=lambda one: -len(one.tokens)), parts, run.seed)
-        return Outcome(f"wrote {len(missing)} texts into {parts}", {"texts": len(missing)}, did_nothing=not missing)
+        written = self._write([one for one in self._asked() if one.index % part.count == part.number], run)
+        said = f"wrote {written} texts into {run.folder / _PARTS}"
+        return Outcome(said, {"texts": written}, did_nothing=not written)
 
     def _asked(self) -> list[_Asked]:
         prompts = [prompt.text for prompt in self.prompts.prompts()]
@@ -116,8 +111,14 @@ class Generate:
                  for repeat in range(self.num_texts)]  # fmt: skip
         return [_Asked(index, *one) for index, one in enumerate(every)]
 
-    def _write(self, missing: Sequence[_Asked], parts: Path, seed: int) -> None:
-        model = self._opened(seed)
+    def _write(self, asked: Sequence[_Asked], run: Run) -> int:
+        """Those that are not there yet; how many."""
+        done = _read(run.folder)
+        # Long beginnings together, so that few are filled up.
+        missing = sorted((one for one in asked if one.index not in done), key=lambda one: -len(one.tokens))
+        if not missing:
+            return 0
+        model = self._opened(run.seed)
         # The token that ends a document, and those of a generation_config.json beside the tokenizer.
         rows = getattr(model, "vocab", self.tokenizer.vocab_size())
         beside = self.tokenizer.folder if isinstance(self.tokenizer, FolderTokenizer) else None
@@ -127,7 +128,7 @@ class Generate:
                 group = missing[start : start + self.batch_size]
                 found = generate(
                     model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=stop,
-                    seeds=[derive(seed, "text", one.index) for one in group], device=device(),
+                    seeds=[derive(run.seed, "text", one.index) for one in group], device=device(),
                     dtype=Precision(self.precision).resolved()[0],
                 )  # fmt: skip
                 texts = [
@@ -136,8 +137,9 @@ class Generate:
                      "ended": len(tokens) < self.most_tokens}
                     for one, tokens in zip(group, found, strict=True)
                 ]  # fmt: skip
-                files.write_json(parts / f"{group[0].index:06d}.json", texts)
+                files.write_json(run.folder / _PARTS / f"{group[0].index:06d}.json", texts)
                 line.advance(len(group), group[-1].prompt[:60])
+        return len(missing)
 
     def _opened(self, seed: int) -> Continues[object]:
         if self.checkpoint is None:
@@ -163,6 +165,6 @@ class Generate:
         return model.to(device()).eval()
 
 
-def _read(parts: Path) -> dict[int, Json]:
+def _read(folder: Path) -> dict[int, Json]:
     """Texts by their number; each file is whole or absent."""
-    return {one["index"]: one for file in sorted(parts.glob("*.json")) for one in files.read_json(file)}
+    return {one["index"]: one for file in sorted((folder / _PARTS).glob("*.json")) for one in files.read_json(file)}

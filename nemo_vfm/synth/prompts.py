@@ -66,15 +66,15 @@ class HeldOutPrompts:
     """
 
     def __init__(self, *, num: int = 16) -> None:
-        if not 1 <= num <= len(shot_plan.held_out()):
-            raise ValueError(f"num must be between 1 and {len(shot_plan.held_out())}, got {num}")
+        if not 1 <= num <= len(shot_plan.combinations(held_out=True)):
+            raise ValueError(f"num must be between 1 and {len(shot_plan.combinations(held_out=True))}, got {num}")
         self.num = num
 
     def prompts(self) -> list[Prompt]:
         """One prompt a combination, with colour, shape and direction to measure by."""
         return [
             Prompt(f"a {colour} {shape} moving {direction}", {"colour": colour, "shape": shape, "direction": direction})
-            for colour, shape, direction in shot_plan.held_out()[: self.num]
+            for colour, shape, direction in shot_plan.combinations(held_out=True)[: self.num]
         ]
 
 

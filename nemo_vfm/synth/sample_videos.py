@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
 
 _MOST_BYTES = 1 << 16
+_Video: TypeAlias = tuple[Path, Prompt]  # where it is written, and what it shows
 _RECORD = ".cache.json"  # ending of what is written beside a video that was sampled with a cache
 
 
@@ -124,15 +125,15 @@ class Sample:
         prompts, folder = self.prompts.prompts(), run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
         # Rank 0's list counts, since ranks may see a shared disk differently but must agree.
-        own = [i for i in range(len(prompts)) if not self._file(folder, i).is_file()]
+        files = [folder / f"{i:03d}.mp4" for i in range(len(prompts))]
+        own = [i for i, file in enumerate(files) if not file.is_file()]
         missing: list[int] = json.loads(everyone_says(json.dumps(own))[0])
         if missing:
-            self._sample([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
+            self._sample([(files[i], prompts[i]) for i in missing], run.seed, ranks)
         everyone_says("sampled")
         if ranks.rank == 0:
-            self._write_lists(run, prompts, folder)
+            self._write_lists(run, prompts, files)
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
-        files = [self._file(folder, i) for i in range(len(prompts))]
         figures = {} if self.pipeline.step_cache is None else cache_figures(files)
         return Outcome(summary, {"videos": len(prompts), **figures})
 
@@ -161,15 +162,16 @@ class Sample:
         prepare_base(self.base, self.random_base, run.folder)
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        groups = list(_groups(list(enumerate(self.prompts.prompts())), self.batch_size))[part.number :: part.count]
-        missing = [(i, prompt) for group in groups for i, prompt in group if not self._file(folder, i).is_file()]
+        every = [(folder / f"{i:03d}.mp4", prompt) for i, prompt in enumerate(self.prompts.prompts())]
+        groups = list(_groups(every, self.batch_size))[part.number :: part.count]
+        missing = [(file, prompt) for group in groups for file, prompt in group if not file.is_file()]
         if missing:
-            self._sample(missing, folder, run.seed, SamplingRanks())
+            self._sample(missing, run.seed, SamplingRanks())
         return Outcome(
             f"sampled {len(missing)} videos into {folder}", {"videos": len(missing)}, did_nothing=not missing
         )
 
-    def _sample(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int, ranks: SamplingRanks) -> None:
+    def _sample(self, missing: Sequence[_Video], seed: int, ranks: SamplingRanks) -> None:
         """Distribute batches round-robin over the data-parallel groups."""
         source = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters, self.fp8)
         model = source.build(seed, ranks, offload=self.pipeline.offload)
@@ -178,13 +180,13 @@ class Sample:
             for first in range(0, len(groups), ranks.plan.data):
                 together = groups[first : first + ranks.plan.data]
                 if group < len(together):
-                    self._write(folder, together[group], self._generate(model, together[group], seed, ranks))
+                    self._write(together[group], self._generate(model, together[group], seed, ranks))
                 elif ranks.plan.shard > 1:  # FSDP ranks must run forward equally often
                     self._generate(model, together[-1], seed, ranks)
                 line.advance(sum(map(len, together)), together[-1][-1][1].text)
 
     def _generate(
-        self, model: nn.Module, group: Sequence[tuple[int, Prompt]], seed: int, ranks: SamplingRanks
+        self, model: nn.Module, group: Sequence[_Video], seed: int, ranks: SamplingRanks
     ) -> GeneratedVideos | None:  # fmt: skip
         given = [None if prompt.given is None else torch.from_numpy(given_frames(
                      prompt.given, self.given_frames, width=self.width_px, height=self.height_px))
@@ -195,11 +197,11 @@ class Sample:
         )  # fmt: skip
         return self.pipeline.make(model, request, ranks, device())
 
-    def _write(self, folder: Path, group: Sequence[tuple[int, Prompt]], videos: GeneratedVideos | None) -> None:
+    def _write(self, group: Sequence[_Video], videos: GeneratedVideos | None) -> None:
         if videos is None:
             return
-        for number, ((i, _), video_THWC) in enumerate(zip(group, videos.pixels_BTHWC.numpy(), strict=True)):
-            with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
+        for number, ((file, _), video_THWC) in enumerate(zip(group, videos.pixels_BTHWC.numpy(), strict=True)):
+            with atomic_path(file.with_suffix(".jpg")) as path:  # the report's poster
                 Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
             if self.pipeline.step_cache is not None:
                 record: dict[str, Json] = {"blocks": videos.num_blocks, "skipped": videos.num_skipped}
@@ -207,19 +209,17 @@ class Sample:
                     error = videos.errors[number]
                     exact = error.psnr_db == float("inf")
                     record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
-                write_json(self._file(folder, i).with_suffix(_RECORD), record)
-            with atomic_path(self._file(folder, i)) as path:  # last: it marks the video as complete
+                write_json(file.with_suffix(_RECORD), record)
+            with atomic_path(file) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
 
-    def _write_lists(self, run: Run, prompts: Sequence[Prompt], folder: Path) -> None:
-        if unseen := [self._file(folder, i) for i in range(len(prompts)) if not self._file(folder, i).is_file()]:
+    def _write_lists(self, run: Run, prompts: Sequence[Prompt], files: Sequence[Path]) -> None:
+        if unseen := [file for file in files if not file.is_file()]:
             raise UserError(f"rank 0 cannot see {unseen[0]}, which another rank wrote; run_dir must be on a disk "
                             f"that all ranks share")  # fmt: skip
-        videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
-        write_grid(run.folder / "grid", videos, self.fps)
+        write_grid(run.folder / "grid", np.stack([read_all(file) for file in files]), self.fps)
         entries: list[Json] = []
-        for i, prompt in enumerate(prompts):
-            file = self._file(folder, i)
+        for i, (file, prompt) in enumerate(zip(files, prompts, strict=True)):
             entry = {"index": i, "prompt": prompt.text, "file": str(file.relative_to(run.folder)), "seed": run.seed,
                      "attributes": asdict(prompt)["attributes"]}  # fmt: skip
             entry |= {"given": str(prompt.given)} if prompt.given else {}
@@ -227,12 +227,8 @@ class Sample:
             entries.append(entry)
         write_json(run.folder / "samples.json", entries)
 
-    @staticmethod
-    def _file(folder: Path, index: int) -> Path:
-        return folder / f"{index:03d}.mp4"
 
-
-def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
+def _groups(items: Sequence[_Video], size: int) -> Iterator[Sequence[_Video]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

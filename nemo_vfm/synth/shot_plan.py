@@ -23,20 +23,13 @@ _SHOT_FRAMES = (22, 26)
 _NUM_FADE_FRAMES, _NUM_BLACK_FRAMES = 8, 6
 
 
-def held_out() -> list[Combination]:
-    """The 16 (colour, shape, direction) that are never drawn."""
-    return [combination for index, combination in _all() if sum(index) % 4 == 0]
-
-
-def trained() -> list[Combination]:
-    """The 48 (colour, shape, direction) that are drawn."""
-    return [combination for index, combination in _all() if sum(index) % 4 != 0]
-
-
-def _all() -> list[tuple[tuple[int, int, int], Combination]]:
-    """Every combination with its indices."""
-    axes = [list(enumerate(names)) for names in (COLOURS, SHAPES, DIRECTIONS)]
-    return [((i, j, k), (colour, shape, direction)) for (i, colour), (j, shape), (k, direction) in product(*axes)]
+def combinations(*, held_out: bool) -> list[Combination]:
+    """The 16 (colour, shape, direction) that are never drawn, or the 48 that are."""
+    axes = (enumerate(COLOURS), enumerate(SHAPES), enumerate(DIRECTIONS))
+    return [
+        (colour, shape, direction) for (i, colour), (j, shape), (k, direction) in product(*axes)
+        if ((i + j + k) % 4 == 0) is held_out
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +59,9 @@ def films(*, seed: int, num_films: int, shots_per_film: int) -> list[list[Shot]]
     random = np.random.default_rng(derive(seed, "demo films"))
     # Each drawn combination once before any comes twice.
     count = num_films * shots_per_film
-    choices = trained()
+    choices = combinations(held_out=False)
     rounds = [random.permutation(len(choices)) for _ in range(-(-count // len(choices)))]
-    combinations = [choices[i] for i in np.concatenate(rounds)[:count]]
+    chosen = [choices[i] for i in np.concatenate(rounds)[:count]]
     shots = [
         Shot(
             colour=colour, shape=shape, direction=direction, num_frames=int(random.integers(*_SHOT_FRAMES)),
@@ -77,7 +70,7 @@ def films(*, seed: int, num_films: int, shots_per_film: int) -> list[list[Shot]]
             brightness=float(random.uniform(*(_LIGHT if index % 2 else _DARK))),
             texture_seed=int(random.integers(2**31)),
         )
-        for index, (colour, shape, direction) in enumerate(combinations)
+        for index, (colour, shape, direction) in enumerate(chosen)
     ]  # fmt: skip
     plan = [shots[start : start + shots_per_film] for start in range(0, len(shots), shots_per_film)]
     plan[0][-1] = replace(plan[0][-1], num_fade_frames=_NUM_FADE_FRAMES, num_black_frames=_NUM_BLACK_FRAMES)

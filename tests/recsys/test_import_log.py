@@ -18,13 +18,14 @@ import torch
 
 from nemo_vfm.core.errors import DataError, NothingKept
 from nemo_vfm.core.types.job import Job, Run
+from nemo_vfm.recsys import import_log
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.import_log import ImportLog
 from nemo_vfm.recsys.log_import import log_intake
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
-from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
-from nemo_vfm.recsys.log_import.log_intake import LogIntake, RowSampling
+from nemo_vfm.recsys.log_import.hashed_ids import HashedIds
+from nemo_vfm.recsys.log_import.log_intake import RowSampling
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
@@ -229,7 +230,7 @@ def test_the_table_holds_what_the_source_says(logs, whole):
     log = LogChunk.cat([*source.log_chunks()])
     order = np.lexsort([column.numpy() for column in (log.ids_B, log.time_B, log.session_B)])
     log = source.completed(log.select(torch.from_numpy(order)))
-    rows = {name: Jagged(hashed(ids.values_N, 1000), ids.lengths_B) for name, ids in log.features.items()}
+    rows = {name: HashedIds(num_rows=1000).table_rows(name, ids) for name, ids in log.features.items()}
     found = table(whole["kuairand"])
     kept = torch.isin(log.session_B, found.session_B)
     expected = replace(log, features=rows).select(kept.nonzero().squeeze(1))
@@ -267,8 +268,9 @@ def test_ids_are_spread_over_the_rows_of_each_table_and_stay_where_they_are():
     assert int(HashedIds(num_rows=100, num_rows_of={"big": 1000}).table_rows("big", ids).values_N.max()) == 999
     golden = 0x9E3779B97F4A7C15  # the first two numbers of SplitMix64 from seed 0 are published
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
-    states = torch.tensor([golden - 2**64, 2 * golden % 2**64])
-    assert hashed(states, 10**9).tolist() == [number % 10**9 for number in published]
+    states = Jagged(torch.tensor([golden - 2**64, 2 * golden % 2**64]), torch.tensor([2]))
+    rows = HashedIds(num_rows=10**9).table_rows("any", states).values_N.tolist()
+    assert rows == [number % 10**9 for number in published]
     with pytest.raises(ValueError, match="at least 1, got 0"):
         HashedIds(num_rows=5, num_rows_of={"a": 0})
 
@@ -341,7 +343,7 @@ def test_an_import_that_was_stopped_reads_counts_and_writes_nothing_twice(
     logs, whole, tmp_path, monkeypatch, name, chunks
 ):
     job, folder, reads = imports(logs)[name], tmp_path / name, []
-    add, read, left = FeatureTableWriter.add, LogIntake.chunks, iter(range(chunks))
+    add, read, left = FeatureTableWriter.add, import_log.intake, iter(range(chunks))
 
     def stopped(self, chunk):
         if next(left, None) is None:
@@ -349,7 +351,7 @@ def test_an_import_that_was_stopped_reads_counts_and_writes_nothing_twice(
         add(self, chunk)
 
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
-    monkeypatch.setattr(LogIntake, "chunks", lambda self, state: reads.append(state.counts.total) or read(self, state))
+    monkeypatch.setattr(import_log, "intake", lambda *of, **how: reads.append(of[1].counts.total) or read(*of, **how))
     with monkeypatch.context() as patch, pytest.raises(StoppedError):
         patch.setattr(FeatureTableWriter, "add", stopped)
         folder.mkdir()

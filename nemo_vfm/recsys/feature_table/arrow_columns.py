@@ -1,21 +1,18 @@
-"""Converts samples and unique rows to Arrow tables, and columns of Parquet back to tensors.
+"""Converts samples and unique rows to columns of Arrow.
 
-Shape letters: B samples, U unique rows, N values.
+Shape letters: B samples, U unique rows.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from nemo_vfm.core.errors import DataError
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.windowed_rows import WindowedRows, windowed
+from nemo_vfm.sparse.windowed_rows import windowed
 
 #: Where the three numbers of a sample stand, and the fields of a chunk that they fill.
 NUMBERS = {"sample": "ids_B", "session": "session_B", "time": "time_B"}
@@ -51,65 +48,21 @@ def group_columns(group: DedupedGroup, windows: Sequence[str]) -> tuple[dict[str
     for name, rows in group.features.items():
         if name in windows:
             shifted = windowed(rows)
-            columns[DROPPED + name] = pa.array(_dropped(shifted.starts_B).to(torch.int32).numpy())
-            ends_U = shifted.starts_B + shifted.lengths_B
-            rows = Jagged(shifted.buffer_K, _dropped(ends_U))
+            first = shifted.starts_B.new_zeros(1)
+            dropped_U = torch.diff(shifted.starts_B, prepend=first)
+            columns[DROPPED + name] = pa.array(dropped_U.to(torch.int32).numpy())
+            rows = Jagged(shifted.buffer_K, torch.diff(shifted.starts_B + shifted.lengths_B, prepend=first))
         columns |= _lists(name, rows)
     return columns, {name: len(columns[FEATURE + name].values) for name in group.features}
 
 
-def tensor(column: Any) -> Tensor:
-    """A column of numbers. The copy is writable, as torch wants it."""
-    return torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
-
-
-def jagged(lists: Any, weights: Any | None) -> Jagged:
-    """A column of lists, and one of their weights."""
-    values_N, offsets = _values(lists)
-    lengths_B = torch.from_numpy(offsets[1:] - offsets[:-1])
-    if weights is None:
-        return Jagged.from_offsets(values_N, torch.from_numpy(offsets), lengths_B)
-    weights_N, weight_offsets = _values(weights)
-    if len(wrong := (weight_offsets != offsets).nonzero()[0]):
-        row = int(wrong[0]) - 1
-        raise DataError(
-            f"row {row} has {int(lengths_B[row])} values and {weight_offsets[row + 1] - weight_offsets[row]} weights"
-        )
-    return Jagged.from_offsets(values_N, torch.from_numpy(offsets), lengths_B, weights_N)
-
-
-def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
-    """Rows of which the new values are stored: row u ends where its new values do, and begins after all dropped."""
-    ends_U, starts_U = suffixes.lengths_B.cumsum(0), dropped_U.to(torch.int64).cumsum(0)
-    kept_U = ends_U - suffixes.lengths_B - starts_U
-    if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):
-        row = int(bad[0])
-        raise DataError(f"row {row} drops {int(dropped_U[row])} values of the previous row, which has fewer")
-    return WindowedRows(suffixes.values_N, starts_U, ends_U - starts_U)
-
-
-def _dropped(starts_U: Tensor) -> Tensor:
-    return torch.diff(starts_U, prepend=starts_U.new_zeros(1))
-
-
 def _lists(name: str, rows: Jagged) -> dict[str, Any]:
-    columns = {FEATURE + name: _list(rows.values_N, rows.offsets)}
-    if rows.weights_N is not None:
-        columns[WEIGHT + name] = _list(rows.weights_N, rows.offsets)
-    return columns
-
-
-def _list(values_N: Tensor, offsets: Tensor) -> Any:
     import pyarrow as pa
 
-    values = pa.array(values_N.numpy())
-    kind = pa.list_(pa.field("element", values.type, nullable=False))
-    return pa.ListArray.from_arrays(pa.array(offsets.to(torch.int32).numpy()), values, type=kind)
-
-
-def _values(lists: Any) -> tuple[Tensor, np.ndarray]:
-    """Values and offsets of a column without nulls; its lists may be a part of longer buffers."""
-    offsets = lists.offsets.to_numpy().astype(np.int64)
-    begin, end = int(offsets[0]), int(offsets[-1])
-    values = tensor(lists.values.slice(begin, end - begin))
-    return values, offsets - begin if begin else offsets
+    columns, offsets = {}, pa.array(rows.offsets.to(torch.int32).numpy())
+    for kind, numbers_N in ((FEATURE, rows.values_N), (WEIGHT, rows.weights_N)):
+        if numbers_N is not None:
+            values = pa.array(numbers_N.numpy())
+            lists = pa.list_(pa.field("element", values.type, nullable=False))
+            columns[kind + name] = pa.ListArray.from_arrays(offsets, values, type=lists)
+    return columns

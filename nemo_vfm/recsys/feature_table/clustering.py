@@ -6,7 +6,7 @@ writer wants to know after a kill. Shape letters: B samples, K buckets.
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,6 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.table_manifest import TableManifest
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
-from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
 
@@ -31,9 +30,7 @@ _COPIES = 4  # of what is spilled or sorted at once: collected or read, put toge
 _SLICE_ROWS = 1 << 15
 #: Buckets of sessions; as many neighbours are read at once as fit into memory.
 NUM_BUCKETS = 1 << 12
-_DENSE, _LABEL, _VALUES, _WEIGHTS, _LENGTHS = "dense/", "label/", "values/", "weights/", "lengths/"
 _ROW_BORDERS, _VALUE_BORDERS, _STATE = "borders", "borders/", "state"
-_NUMBERS, _WEIGHT = ("ids_B", "session_B", "time_B"), "weight_B"
 
 
 class SessionSort:
@@ -66,7 +63,7 @@ class SessionSort:
         state: Json = None
         for chunk, state in chunks:
             pending.append(chunk)
-            if sum(map(chunk_bytes, pending)) >= self._bytes_at_once:
+            if sum(map(num_bytes, pending)) >= self._bytes_at_once:
                 self._write(pending, state)
                 pending = []
         if pending:
@@ -76,7 +73,7 @@ class SessionSort:
         """All samples; those of a session are in one chunk."""
         runs = self._runs()
         for begin, end in self._ranges(runs) if runs else ():
-            chunk = LogChunk.cat([read_buckets(path, begin, end) for path in runs])
+            chunk = LogChunk.cat([_read_buckets(path, begin, end) for path in runs])
             keys = (chunk.ids_B, chunk.time_B, chunk.session_B)
             chunk = chunk.select(
                 torch.from_numpy(np.lexsort((*(key.numpy() for key in keys), buckets(chunk.session_B))))
@@ -104,9 +101,13 @@ class SessionSort:
         order_B = np.argsort(bucket_B, kind="stable")
         borders = torch.from_numpy(np.searchsorted(bucket_B[order_B], np.arange(NUM_BUCKETS + 1)))
         chunk = chunk.select(torch.from_numpy(order_B))
-        values = {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
+        tensors = {
+            name: column.to(torch.int32 if name.startswith("lengths/") else column.dtype).contiguous()
+            for name, column in chunk.columns().items()
+        }
+        tensors |= {_VALUE_BORDERS + name: rows.offsets[borders] for name, rows in chunk.features.items()}
         with atomic_path(self._folder / f"run-{len(self._runs()):06d}.safetensors") as temporary:
-            save_file({**tensors_of(chunk), **values, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
+            save_file({**tensors, _ROW_BORDERS: borders}, temporary, {_STATE: json.dumps(state)})
 
     def _ranges(self, runs: list[Path]) -> list[tuple[int, int]]:
         """Buckets that are read at once."""
@@ -175,20 +176,18 @@ def buckets(session_B: Tensor) -> NDArray[np.uint16]:
     return (mix64_(session_B.clone()).numpy() & (NUM_BUCKETS - 1)).astype(np.uint16)
 
 
-def read_buckets(path: Path, begin: int, end: int) -> LogChunk:
+def _read_buckets(path: Path, begin: int, end: int) -> LogChunk:
     """The samples of the buckets begin..end of a run."""
     with _opened(path) as file:
         names, features = _names(file)
-
-        def span(name: str) -> tuple[int, int]:
-            first, last = file.get_tensor(name)[[begin, end]].tolist()
-            return first, last
-
-        def part(name: str, first: int, last: int) -> Tensor:
-            found: Tensor = file.get_slice(name)[first:last]
-            return found
-
-        return chunk_of(names, part, span(_ROW_BORDERS), {name: span(_VALUE_BORDERS + name) for name in features})
+        borders = [_ROW_BORDERS, *(_VALUE_BORDERS + name for name in features)]
+        spans = {name: file.get_tensor(name)[[begin, end]].tolist() for name in borders}
+        columns = {}
+        for name in names:
+            kind, _, of = name.partition("/")
+            first, last = spans[_VALUE_BORDERS + of if kind in ("values", "weights") else _ROW_BORDERS]
+            columns[name] = file.get_slice(name)[first:last]
+        return LogChunk.of_columns(columns)
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
@@ -205,52 +204,10 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError) as error:
+    except (OSError, KeyError, SafetensorError) as error:  # a key: another version wrote it
         raise DataError(f"{path} cannot be read: {error}. Delete the folder {path.parent} and run again.") from error
 
 
-def tensors_of(chunk: LogChunk) -> dict[str, Tensor]:
-    """All columns by name; lengths as int32."""
-    found = {name: getattr(chunk, name) for name in _NUMBERS}
-    found |= {_DENSE + name: column for name, column in chunk.dense.items()}
-    found |= {_LABEL + name: column for name, column in chunk.labels.items()}
-    found |= {} if chunk.weight_B is None else {_WEIGHT: chunk.weight_B}
-    for name, rows in chunk.features.items():
-        found |= {_VALUES + name: rows.values_N, _LENGTHS + name: rows.lengths_B.to(torch.int32)}
-        if rows.weights_N is not None:
-            found[_WEIGHTS + name] = rows.weights_N
-    return {name: tensor.contiguous() for name, tensor in found.items()}
-
-
-def chunk_of(
-    names: Sequence[str],
-    part: Callable[[str, int, int], Tensor],
-    rows: tuple[int, int],
-    values: Mapping[str, tuple[int, int]],
-) -> LogChunk:
-    """The samples of a slice."""
-
-    def columns(prefix: str) -> dict[str, Tensor]:
-        found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-        return {name: part(prefix + name, *rows) for name in found}
-
-    features = {
-        name: Jagged(
-            part(_VALUES + name, *values[name]),
-            lengths.to(torch.int64),
-            part(_WEIGHTS + name, *values[name]) if _WEIGHTS + name in names else None,
-        )
-        for name, lengths in columns(_LENGTHS).items()
-    }
-    ids, session, time = (part(name, *rows) for name in _NUMBERS)
-    weight = part(_WEIGHT, *rows) if _WEIGHT in names else None
-    return LogChunk(ids, session, time, columns(_DENSE), columns(_LABEL), features, weight)
-
-
-def chunk_bytes(chunk: LogChunk) -> int:
-    """Bytes of all columns."""
-    tensors = [chunk.ids_B, chunk.session_B, chunk.time_B, *chunk.dense.values(), *chunk.labels.values()]
-    tensors += [] if chunk.weight_B is None else [chunk.weight_B]
-    for rows in chunk.features.values():
-        tensors += [one for one in (rows.values_N, rows.lengths_B, rows.weights_N) if one is not None]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def num_bytes(chunk: LogChunk) -> int:
+    """Of all columns."""
+    return sum(column.nbytes for column in chunk.columns().values())

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nemo_vfm.core.seed import derive, generator
 from nemo_vfm.data.tokens.memo import Memo
+from nemo_vfm.sparse.jagged import run_begins
 from nemo_vfm.sparse.row_fingerprint import mix64_
 
 #: `clustered` keeps blocks of sessions together and shuffles blocks; `shuffled` draws samples; `log` leaves all; `time`
@@ -75,8 +76,7 @@ class RowOrder:
         # The block of each sample: sessions that begin in the same `block_rows` samples share one.
         session_M = session_B[kept_M]
         position_M = torch.arange(len(session_M))
-        begins_M = torch.diff(session_M, prepend=session_M[:1] - 1) != 0
-        begin_M = torch.where(begins_M, position_M, 0).cummax(0).values
+        begin_M = torch.where(run_begins(session_M), position_M, 0).cummax(0).values
         block_M = begin_M // self._block_rows
         place = torch.randperm(int(block_M[-1]) + 1, generator=numbers)
         return kept_M[torch.argsort(place[block_M], stable=True)]

@@ -10,6 +10,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
@@ -22,9 +25,6 @@ from nemo_vfm.recsys.feature_table.arrow_columns import (
     RUN,
     SAMPLE_WEIGHT,
     WEIGHT,
-    jagged,
-    tensor,
-    windows,
 )
 from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, part_path
 from nemo_vfm.recsys.feature_table.table_manifest import Part, TableManifest
@@ -111,8 +111,18 @@ class _Columns:
     """Columns of a row group of a file, each checked as it is asked for."""
 
     def __init__(self, path: Path, number: int, names: Sequence[str], num_rows: int) -> None:
+        import pyarrow as pa
+
         self._path, self._number = path, number
-        self._kinds, table = _read(path, number, names)
+        try:
+            file, self._kinds = _open_files.get(path, path.stat().st_mtime_ns)
+            if missing := [name for name in names if name not in self._kinds]:
+                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(self._kinds)}")
+            table = file.read_row_group(number, columns=list(names), use_threads=False)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DataError(
+                f"{path} cannot be read ({type(error).__name__}: {error}). Is it complete? Copy or write it again."
+            ) from error
         if table.num_rows != num_rows:
             raise DataError(
                 f"{path}: row group {number} has {table.num_rows:,} rows, expected {num_rows:,}. Do its files "
@@ -122,22 +132,34 @@ class _Columns:
 
     def numbers(self, name: str) -> Tensor:
         """A column without gaps."""
-        return tensor(self._column(name))
+        return _tensor(self._column(name))
 
     def rows(self, name: str) -> Jagged:
         """A feature."""
-        weights = self._column(WEIGHT + name) if WEIGHT + name in self._columns else None
-        try:
-            return jagged(self._column(FEATURE + name), weights)
-        except DataError as error:
-            raise DataError(f"{self._at(FEATURE + name)}: {error}") from error
+        values_N, offsets = _values(self._column(FEATURE + name))
+        lengths_B, weights_N = torch.from_numpy(offsets[1:] - offsets[:-1]), None
+        if WEIGHT + name in self._columns:
+            weights_N, of_weights = _values(self._column(WEIGHT + name))
+            if len(wrong := (of_weights != offsets).nonzero()[0]):
+                row = int(wrong[0]) - 1
+                raise DataError(
+                    f"{self._at(FEATURE + name)}: row {row} has {int(lengths_B[row])} values and "
+                    f"{of_weights[row + 1] - of_weights[row]} weights"
+                )
+        return Jagged.from_offsets(values_N, torch.from_numpy(offsets), lengths_B, weights_N)
 
     def windows(self, name: str) -> WindowedRows:
-        """A feature of which new values are stored."""
-        try:
-            return windows(self.rows(name), self.numbers(DROPPED + name))
-        except DataError as error:
-            raise DataError(f"{self._at(DROPPED + name)}: {error}") from error
+        """A feature of which new values are stored: row u ends where its own do, and begins after all dropped ones."""
+        suffixes, dropped_U = self.rows(name), self.numbers(DROPPED + name)
+        ends_U, starts_U = suffixes.lengths_B.cumsum(0), dropped_U.to(torch.int64).cumsum(0)
+        kept_U = ends_U - suffixes.lengths_B - starts_U
+        if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):
+            row = int(bad[0])
+            raise DataError(
+                f"{self._at(DROPPED + name)}: row {row} drops {int(dropped_U[row])} values of the previous row, which "
+                "has fewer"
+            )
+        return WindowedRows(suffixes.values_N, starts_U, ends_U - starts_U)
 
     def inverse(self, group: str) -> Tensor:
         """The unique row of each sample: a run begins where the flag stands."""
@@ -162,19 +184,17 @@ class _Columns:
         return f"{self._path}: row group {self._number}, column {name}"
 
 
-def _read(path: Path, number: int, names: Sequence[str]) -> tuple[Mapping[str, str], Any]:
-    """The kinds of all columns of the file, and a table of the named ones."""
-    import pyarrow as pa
+def _tensor(column: Any) -> Tensor:
+    """The copy is writable, as torch wants it."""
+    return torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
 
-    try:
-        file, kinds = _open_files.get(path, path.stat().st_mtime_ns)
-        if missing := [name for name in names if name not in kinds]:
-            raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(kinds)}")
-        return kinds, file.read_row_group(number, columns=list(names), use_threads=False)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Is it complete? Copy or write it again."
-        ) from error
+
+def _values(lists: Any) -> tuple[Tensor, NDArray[np.int64]]:
+    """Values and offsets of a column without nulls; its lists may be a part of longer buffers."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    values = _tensor(lists.values.slice(begin, end - begin))
+    return values, offsets - begin if begin else offsets
 
 
 def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:

@@ -119,23 +119,21 @@ def _parsed(content: Json) -> TableManifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"its format is {found!r}, expected {FORMAT!r}")
+    parts = []
+    for part in content["parts"]:
+        files = {path: PartFile(int(file["bytes"]), str(file["sha256"])) for path, file in part["files"].items()}
+        if wrong := [path for path in files if Path(path).is_absolute() or ".." in Path(path).parts]:
+            raise ValueError(f"{wrong[0]!r} is outside of the table's folder")
+        if not all(type(rows) is int and rows > 0 for rows in part["row_groups"]):
+            raise ValueError(f"a row group of {part['name']} has no positive number of rows")
+        parts.append(Part(str(part["name"]), tuple(part["row_groups"]), files))
     manifest = TableManifest(
         TableSchema(**content["schema"]), content["clustered"] is True, tuple(content["weighted"]),
         int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
         dict(content["unique_rows"]), dict(content["encodings"]), dict(content.get("column_bytes", {})),
-        tuple(map(_part, content["parts"])), str(content.get("ids", "")),
+        tuple(parts), str(content.get("ids", "")),
         {str(name): int(rows) for name, rows in content.get("table_rows", {}).items()},
     )  # fmt: skip
     if manifest.num_rows != content["rows"]:
         raise ValueError(f"its parts have {manifest.num_rows:,} rows, but it says {content['rows']:,}")
     return manifest
-
-
-def _part(content: Json) -> Part:
-    files = {path: PartFile(int(file["bytes"]), str(file["sha256"])) for path, file in content["files"].items()}
-    if wrong := [path for path in files if Path(path).is_absolute() or ".." in Path(path).parts]:
-        raise ValueError(f"{wrong[0]!r} is outside of the table's folder")
-    row_groups = tuple(content["row_groups"])
-    if not all(type(rows) is int and rows > 0 for rows in row_groups):
-        raise ValueError(f"a row group of {content['name']} has no positive number of rows")
-    return Part(str(content["name"]), row_groups, files)

@@ -67,7 +67,6 @@ class TimeOrder:
         return spans(first, count, self.num_samples, lambda _: self._borders)
 
     def following(self, window: WindowId) -> WindowId:
-        """See `RowOrder.following`."""
         last = window.number + 1 == len(self._keys)
         return WindowId(window.epoch + 1, 0) if last else WindowId(window.epoch, window.number + 1)
 
@@ -84,7 +83,11 @@ class TimeOrder:
         parts, times, faults, size = [], list[Tensor](), dict[int, Fault](), 0
         for number in self._row_groups(window.number):
             time_M, place_M = self._kept(number)
-            inside_M = self._inside(window.number, time_M, place_M).nonzero().squeeze(1)
+            inside_M = torch.ones_like(time_M, dtype=torch.bool)
+            for key, is_end in zip(self._keys[window.number : window.number + 2], (False, True), strict=False):
+                before_M = (time_M < key.time) | ((time_M == key.time) & (place_M < key.place))
+                inside_M &= before_M if is_end else ~before_M
+            inside_M = inside_M.nonzero().squeeze(1)
             if len(inside_M):
                 row_M = place_M[inside_M] - self._borders_B[number]
                 stored = self._reader.stored([number])
@@ -110,10 +113,3 @@ class TimeOrder:
         begin, *ends = (key.time for key in self._keys[number : number + 2])
         ranges = [(group, *times) for group, times in enumerate(self._ranges) if times is not None]
         return [group for group, low, high in ranges if high >= begin and all(low <= end for end in ends)]
-
-    def _inside(self, number: int, time_M: Tensor, place_M: Tensor) -> Tensor:
-        def before(key: _Key) -> Tensor:
-            return (time_M < key.time) | ((time_M == key.time) & (place_M < key.place))
-
-        inside_M = ~before(self._keys[number])
-        return inside_M & before(self._keys[number + 1]) if number + 1 < len(self._keys) else inside_M

@@ -1,7 +1,4 @@
-"""Turns ids of any size into rows of embedding tables, by hashing.
-
-Shape letters: N values.
-"""
+"""Turns ids of any size into rows of embedding tables, by hashing."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +6,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.row_fingerprint import mix64_
@@ -42,10 +38,6 @@ class HashedIds:
 
     def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """See `IdMap`."""
-        return replace(ids, values_N=hashed(ids.values_N, self.num_rows_of.get(feature, self.num_rows)))
-
-
-def hashed(ids_N: Tensor, num_rows: int) -> Tensor:
-    """Rows of a table: int64, (N,)."""
-    mixed = mix64_(ids_N.clone()).numpy().view(np.uint64)
-    return torch.from_numpy((mixed % np.uint64(num_rows)).astype(np.int64))
+        mixed = mix64_(ids.values_N.clone()).numpy().view(np.uint64)
+        rows = mixed % np.uint64(self.num_rows_of.get(feature, self.num_rows))
+        return replace(ids, values_N=torch.from_numpy(rows.astype(np.int64)))

@@ -7,7 +7,6 @@ import numpy as np
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.recsys.log_import.frequent_ids import Vocabulary, counts_of_features, frequent, read_vocabulary
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -46,10 +45,6 @@ class KnownIds:
         if not found.is_file():
             raise UserError(f"there is no {found}; give the run folder of an ImportLog with FrequentIds or KnownIds")
         return found
-
-    def fingerprint(self) -> str:
-        """Of the vocabulary that this one begins with."""
-        return sha256_file(self.file())
 
     def vocabulary(self, chunks: Iterable[LogChunk]) -> Vocabulary:
         """The old one, or one that has grown, for which all samples are read."""

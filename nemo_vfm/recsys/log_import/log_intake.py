@@ -4,7 +4,7 @@ Shape letters: B samples.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -43,24 +43,12 @@ class ImportCounts:
         """Rows that are neither dropped nor bad."""
         return self.total - self.dropped.total() - self.failed.total()
 
-    def fail(self, rows: Iterable[BadRow]) -> None:
-        """Count bad rows."""
-        for row in rows:
-            self.failed[row.reason] += 1
-            if len(self.listed) < MOST_LISTED:
-                self.listed.append(row)
-
     def column(self) -> dict[str, Json]:
         """As ledger.json has it: in = kept + dropped + failed."""
         return {
             "in": self.total, "kept": self.kept, "dropped": dict(sorted(self.dropped.items())),
             "failed": dict(sorted(self.failed.items())),
         }  # fmt: skip
-
-    def json(self) -> dict[str, Json]:
-        """All of it, for `state_of`."""
-        listed: list[Json] = [asdict(row) for row in self.listed]
-        return {"total": self.total, "dropped": dict(self.dropped), "failed": dict(self.failed), "listed": listed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,11 @@ class IntakeState:
 
     def json(self) -> Json:
         """For `state_of`."""
-        return {"position": asdict(self.position), "counts": self.counts.json(), "share": self.share}
+        counts, listed = self.counts, [asdict(row) for row in self.counts.listed]
+        saved = {
+            "total": counts.total, "dropped": dict(counts.dropped), "failed": dict(counts.failed), "listed": listed,
+        }  # fmt: skip
+        return {"position": asdict(self.position), "counts": saved, "share": self.share}
 
 
 def state_of(content: Any) -> IntakeState:
@@ -118,39 +110,36 @@ class RowSampling:
         return torch.from_numpy(mixed_B / 2.0**64 < share)
 
 
-@dataclass(frozen=True, slots=True)
-class LogIntake:
-    """Reads samples as they go into the table, but for their order."""
+def intake(
+    source: ImportSource, state: IntakeState, *, ids: IdMap | None, sampling: RowSampling | None,
+    on_bad_row: OnBadRow, raw_features: Sequence[str] = (),
+) -> Iterator[tuple[LogChunk, IntakeState]]:  # fmt: skip
+    """Samples as they go into the table, but for their order, and how far the source is read after them.
 
-    source: ImportSource  #: the log
-    ids: IdMap | None  #: None leaves ids as they are
-    sampling: RowSampling | None  #: None keeps all
-    on_bad_row: OnBadRow  #: what a row does that is no sample
-    raw_features: Sequence[str] = ()  #: whose numbers are no ids and stay as they are
-
-    def chunks(self, state: IntakeState) -> Iterator[tuple[LogChunk, IntakeState]]:
-        """Samples, and how far the source is read after them."""
-        for read in map(trainable, self.source.read(state.position)):
-            if read.bad and self.on_bad_row == "stop":
-                raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
-            if len(read.bad) >= MOST_BAD and not len(read.chunk):
-                reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
-                raise DataError(
-                    f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
-                    f"{count:,} of them: {reason}. Is the file of another kind?"
-                )
-            old = state.counts
-            counts = ImportCounts(
-                old.total + read.num_rows, Counter(old.dropped), Counter(old.failed), [*old.listed]
-            )  # fmt: skip
-            counts.fail(read.bad)
-            chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
-            state = IntakeState(read.end, counts, read.share)
-            if self.ids is not None:
-                mapped = {
-                    name: self.ids.table_rows(name, ids)
-                    for name, ids in chunk.features.items()
-                    if name not in self.raw_features
-                }
-                chunk = replace(chunk, features={**chunk.features, **mapped})
-            yield chunk, state
+    Args:
+        ids: None leaves ids as they are.
+        sampling: None keeps all.
+        on_bad_row: what a row does that is no sample.
+        raw_features: whose numbers are no ids and stay as they are.
+    """
+    for read in map(trainable, source.read(state.position)):
+        if read.bad and on_bad_row == "stop":
+            raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
+        if len(read.bad) >= MOST_BAD and not len(read.chunk):
+            reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
+            raise DataError(
+                f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
+                f"{count:,} of them: {reason}. Is the file of another kind?"
+            )
+        old = state.counts
+        counts = ImportCounts(
+            old.total + len(read.chunk) + len(read.bad), Counter(old.dropped),
+            old.failed + Counter(row.reason for row in read.bad), [*old.listed, *read.bad][:MOST_LISTED],
+        )  # fmt: skip
+        chunk = read.chunk if sampling is None else sampling.kept(read.chunk, counts.dropped)
+        state = IntakeState(read.end, counts, read.share)
+        if ids is not None:
+            own = {name: rows for name, rows in chunk.features.items() if name not in raw_features}
+            mapped = {name: ids.table_rows(name, rows) for name, rows in own.items()}
+            chunk = replace(chunk, features={**chunk.features, **mapped})
+        yield chunk, state

@@ -4,7 +4,6 @@ Shape letters: B samples, G groups of sessions, K sums or kept ids, N ids, R row
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,11 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.profiling.jackknife import Floats, Statistic, as_json, student_t
+from nemo_vfm.recsys.profiling.jackknife import Floats, student_t
 from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, session_uniform
 from nemo_vfm.recsys.profiling.table_rows import TableRows
-from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import row_changes
 from nemo_vfm.sparse.row_fingerprint import mix64_
@@ -27,8 +25,6 @@ NUM_GROUPS = 32
 #: The sums over all features, and those of one, which follow them.
 SAMPLES, SESSIONS = 0, 1
 COVERED, VALUES, CHANGES = 0, 1, 2
-#: The shares of accesses at which the ICDF is given: 0, 0.01 ... 1.
-SHARES = np.arange(101) / 100
 
 
 class LogMeasurements:
@@ -127,7 +123,9 @@ class SessionSums:
 
     def add(self, chunk: LogChunk) -> None:
         """Sum these samples, which come after those before."""
-        begins_B = ~same_session(chunk.session_B, self._last.session_B if self._last else None)
+        begins_B = run_begins(chunk.session_B)
+        if self._last is not None:
+            begins_B[:1] = chunk.session_B[:1] != self._last.session_B
         columns = [torch.ones_like(begins_B), begins_B]
         for name in self.features:
             feature = chunk.features[name]
@@ -154,83 +152,3 @@ def sums_by_group(group_B: Tensor, columns: Sequence[Tensor]) -> Floats:
     """The sums of each column over the samples of each group: (G, K)."""
     group = group_B.numpy()
     return np.stack([np.bincount(group, one.double().numpy(), NUM_GROUPS) for one in columns], axis=1)
-
-
-def unchanged_share(samples: int, sessions: int, changes: int) -> Statistic:
-    """d: of the samples that are not the first of their session, the share that does not change."""
-    return lambda sums: np.asarray(1 - sums[..., changes] / (sums[..., samples] - sums[..., sessions]))
-
-
-def predicted_factor(samples: int, sessions: int, changes: int) -> Statistic:
-    """RecD's dedupe factor, S / (1 + (S - 1)(1 - d))."""
-
-    def factor(sums: Floats) -> Floats:
-        # Where no session has a second sample, nothing is unchanged.
-        unchanged = np.nan_to_num(unchanged_share(samples, sessions, changes)(sums))
-        per_session = sums[..., samples] / sums[..., sessions]
-        return np.asarray(per_session / (1 + (per_session - 1) * (1 - unchanged)))
-
-    return factor
-
-
-def same_session(session_B: Tensor, before: Tensor | None) -> Tensor:
-    """Whether a sample is of the session of the one before: bool, B.
-
-    Args:
-        before: the session of the sample before the first, one number; None where there is none.
-    """
-    same_B = torch.zeros_like(session_B, dtype=torch.bool)
-    same_B[1:] = session_B[1:] == session_B[:-1]
-    if before is not None:
-        same_B[:1] = session_B[:1] == before
-    return same_B
-
-
-def add_counts(counts_WR: Counts, row_N: Tensor, window_N: Tensor) -> None:
-    """Count lookups of these rows in these windows, in place."""
-    np.add.at(counts_WR.reshape(-1), (window_N * counts_WR.shape[1] + row_N).numpy(), 1)
-
-
-def icdf(counts_R: Counts) -> Counts:
-    """The least number of rows that hold a share x of the lookups, for each x of `SHARES` (RecShard's ICDF): 101."""
-    running = np.sort(counts_R)[::-1].cumsum()
-    return rows_of_share(running, SHARES)
-
-
-def rows_of_share(running_R: Counts | Floats, shares: Floats) -> Counts:
-    """The least rows whose lookups reach each share.
-
-    Args:
-        running_R: running sums of the counts, in the order in which rows are taken.
-    """
-    # A share such as 0.29 is not exact in binary: without the slack, 29 of 100 lookups would fall short of it.
-    wanted = shares * running_R[-1] * (1 - 1e-12)
-    return np.where(wanted > 0, np.searchsorted(running_R, wanted) + 1, 0)
-
-
-def expected_occupied(distinct: float, rows: int) -> float:
-    """Rows that a random hash of so many ids occupies: R (1 - e^(-n / R))."""
-    return float(rows * -np.expm1(-distinct / rows))
-
-
-def drift(counts_WR: Counts, hot_share: float) -> dict[str, Json]:
-    """How the lookups change from each window to the next.
-
-    `distance` is the total variation distance of the shares, half the sum of |p - q| over the rows: 0 for equal
-    windows, 1 for disjoint ones. `hot_set_stays` is the share of a window's hot set (the least rows that hold
-    `hot_share` of its lookups) that is in the next one's. None where a window has no lookups.
-    """
-    distances, stays = list[Json](), list[Json]()
-    for one_R, other_R in pairwise(counts_WR):
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(one_R / one_R.sum() - other_R / other_R.sum()).sum() / 2
-        distances.append(as_json(np.asarray(apart)))
-        both = bool(one_R.any() and other_R.any())
-        one, other = _hot_set(one_R, hot_share), _hot_set(other_R, hot_share)
-        stays.append(float(np.isin(one, other).mean()) if both else None)
-    return {"distance": distances, "hot_set_stays": stays}
-
-
-def _hot_set(counts_R: Counts, hot_share: float) -> Counts:
-    order_R = np.argsort(-counts_R, kind="stable")
-    return order_R[: rows_of_share(counts_R[order_R].cumsum(), np.array([hot_share]))[0]]

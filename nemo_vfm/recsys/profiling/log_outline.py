@@ -5,16 +5,13 @@ Shape letters: B samples, W time windows.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-
-from torch import Tensor
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
-from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
+from nemo_vfm.sparse.log_chunk import LogSource
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,9 @@ def outline(source: LogSource) -> LogOutline:
     for chunk in filter(len, chunks):
         samples += len(chunk)
         times = [min([*times, int(chunk.time_B.min())]), max([*times, int(chunk.time_B.max())])]
-        for name, column in () if stored else _columns(chunk):
-            hashes[name].update(column.contiguous().numpy().data)
+        for name, column in chunk.columns().items() if not stored else ():
+            if name != "weight":
+                hashes[name].update(column.contiguous().numpy().data)
     if not samples:
         raise NothingKept("the log has no samples, so there is nothing to profile; check its path.")
     found = sha256_text("\n".join(f"{name} {hashed.hexdigest()}" for name, hashed in sorted(hashes.items())))
@@ -57,13 +55,3 @@ def outline(source: LogSource) -> LogOutline:
 def data_hash(source: LogSource) -> str:
     """Tells a log from others; see `outline`."""
     return source.digest if isinstance(source, FeatureTable) else outline(source).data_hash
-
-
-def _columns(chunk: LogChunk) -> Iterator[tuple[str, Tensor]]:
-    yield from (("sample", chunk.ids_B), ("session", chunk.session_B), ("time", chunk.time_B))
-    yield from ((f"dense/{name}", column) for name, column in chunk.dense.items())
-    yield from ((f"label/{name}", column) for name, column in chunk.labels.items())
-    for name, feature in chunk.features.items():
-        yield from ((f"values/{name}", feature.values_N), (f"lengths/{name}", feature.lengths_B))
-        if feature.weights_N is not None:
-            yield f"weights/{name}", feature.weights_N

@@ -4,15 +4,14 @@ Shape letters: B samples, P batches, R rows, N ids, W time windows, G groups of 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio
+from nemo_vfm.recsys.profiling.jackknife import Floats, Jackknife, Statistic, as_json, ratio
 from nemo_vfm.recsys.profiling.locality_stats import EDGES, ReuseHistogram
 from nemo_vfm.recsys.profiling.log_measurements import (
     CHANGES,
@@ -20,42 +19,46 @@ from nemo_vfm.recsys.profiling.log_measurements import (
     NUM_GROUPS,
     SAMPLES,
     SESSIONS,
-    SHARES,
     VALUES,
     Counts,
     LogMeasurements,
-    add_counts,
-    drift,
-    expected_occupied,
-    icdf,
-    predicted_factor,
-    rows_of_share,
-    same_session,
     session_groups,
     sums_by_group,
-    unchanged_share,
 )
 from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.sparse.dedup_groups import choose_groups
-from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.jagged import Jagged, run_begins
 from nemo_vfm.sparse.row_deduplication import row_changes
 
+#: The shares of accesses at which the ICDF is given: 0, 0.01 ... 1.
+SHARES = np.arange(101) / 100
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
-@dataclass(frozen=True)
 class ProfileFigures:
-    """The figures, part by part."""
+    """The figures, part by part.
 
-    measured: LogMeasurements  #: of the sampled sessions
-    edges: list[int]  #: of the time windows
-    batch_size: int  #: samples of the batches in which reuse and dedupe factors are measured
-    min_factor: float  #: see `choose_groups`
-    hot_share: float  #: see `drift`
-    confidence: float  #: of the intervals
-    seed: int  #: see `session_uniform`
-    fraction: float  #: share of the log's sessions that were sampled
+    Args:
+        measured: of the sampled sessions.
+        edges: of the time windows.
+        batch_size: samples of the batches in which reuse and dedupe factors are measured.
+        min_factor: see `choose_groups`.
+        hot_share: see `drift`.
+        confidence: of the intervals.
+        seed: see `session_uniform`.
+        fraction: share of the log's sessions that were sampled.
+    """
+
+    def __init__(
+        self, measured: LogMeasurements, *, edges: list[int], batch_size: int, min_factor: float, hot_share: float,
+        confidence: float, seed: int, fraction: float,
+    ) -> None:  # fmt: skip
+        self.measured, self.edges, self.batch_size, self.min_factor = measured, edges, batch_size, min_factor
+        self.hot_share, self.confidence, self.seed, self.fraction = hot_share, confidence, seed, fraction
+        self._all = Jackknife(confidence, fraction)  # for what was summed over all sampled sessions
+        self._kept = Jackknife(confidence, measured.kept.fraction)  # for what was measured on those that were kept
+        self._log = measured.kept.log()
+        self._group_B = session_groups(self._log.session_B, seed)
 
     def json(self) -> dict[str, Json]:
         """All of them."""
@@ -72,24 +75,6 @@ class ProfileFigures:
             "groups": {name: self._group(members) for name, members in groups.items()},
             "tables": {name: self._table(name) for name in self.measured.tables},
         }  # fmt: skip
-
-    @cached_property
-    def _all(self) -> Jackknife:
-        """For what was summed over all sampled sessions."""
-        return Jackknife(self.confidence, self.fraction)
-
-    @cached_property
-    def _kept(self) -> Jackknife:
-        """For what was measured on the sessions that were kept."""
-        return Jackknife(self.confidence, self.measured.kept.fraction)
-
-    @cached_property
-    def _log(self) -> LogChunk:
-        return self.measured.kept.log()
-
-    @cached_property
-    def _group_B(self) -> Tensor:
-        return session_groups(self._log.session_B, self.seed)
 
     def _feature(self, name: str) -> dict[str, Json]:
         sums, found = self.measured.sums, self._all.estimate
@@ -112,7 +97,7 @@ class ProfileFigures:
 
     def _group(self, members: Sequence[str]) -> dict[str, Json]:
         features = [self._log.features[name] for name in members]
-        begins_B = ~same_session(self._log.session_B, None)
+        begins_B = run_begins(self._log.session_B)
         columns = [torch.ones_like(begins_B), begins_B, row_changes(features) & ~begins_B]
         sums_GK = sums_by_group(self._group_B, columns)
         return {
@@ -132,7 +117,7 @@ class ProfileFigures:
             "rows": table.rows, "hash": table.hash, "accesses": accesses,
             "before": {"distinct": ids.as_json(self.confidence), "ids_by_count": _bins(ids.counts_K)},
             "after": {
-                "occupied": occupied, "expected_occupied": expected_occupied(ids.distinct, table.rows),
+                "occupied": occupied, "expected_occupied": float(-table.rows * np.expm1(-ids.distinct / table.rows)),
                 "collided": max(0.0, ids.distinct - occupied), "rows_by_count": _bins(counts_R),
             },
             "accesses_per_occupied_row": accesses / occupied if occupied else None,
@@ -151,11 +136,74 @@ class ProfileFigures:
         ends_W = torch.bincount(window_B, minlength=len(self.edges) - 1).cumsum(0) / len(window_B)
         uniform_B = session_uniform(self._log.session_B, self.seed, "random windows")
         shares_B = torch.bucketize(uniform_B, ends_W[:-1].double(), right=True)
-        by_time, at_random = (np.zeros((len(ends_W), rows), np.int64) for _ in range(2))
-        for counts_WR, one_B in ((by_time, window_B), (at_random, shares_B)):
-            add_counts(counts_WR, lookups.values_N, one_B.repeat_interleave(lookups.lengths_B))
+        by_time, at_random = (
+            _counts_by(one_B.repeat_interleave(lookups.lengths_B), len(ends_W), lookups.values_N, rows)
+            for one_B in (window_B, shares_B)
+        )
         return {"accesses": by_time.sum(1).tolist(), **drift(by_time, self.hot_share),
                 "at_random": drift(at_random, self.hot_share)}  # fmt: skip
+
+
+def unchanged_share(samples: int, sessions: int, changes: int) -> Statistic:
+    """d: of the samples that are not the first of their session, the share that does not change."""
+    return lambda sums: np.asarray(1 - sums[..., changes] / (sums[..., samples] - sums[..., sessions]))
+
+
+def predicted_factor(samples: int, sessions: int, changes: int) -> Statistic:
+    """RecD's dedupe factor, S / (1 + (S - 1)(1 - d))."""
+
+    def factor(sums: Floats) -> Floats:
+        # Where no session has a second sample, nothing is unchanged.
+        unchanged = np.nan_to_num(unchanged_share(samples, sessions, changes)(sums))
+        per_session = sums[..., samples] / sums[..., sessions]
+        return np.asarray(per_session / (1 + (per_session - 1) * (1 - unchanged)))
+
+    return factor
+
+
+def icdf(counts_R: Counts) -> Counts:
+    """The least number of rows that hold a share x of the lookups, for each x of `SHARES` (RecShard's ICDF): 101."""
+    running = np.sort(counts_R)[::-1].cumsum()
+    return rows_of_share(running, SHARES)
+
+
+def rows_of_share(running_R: Counts | Floats, shares: Floats) -> Counts:
+    """The least rows whose lookups reach each share.
+
+    Args:
+        running_R: running sums of the counts, in the order in which rows are taken.
+    """
+    # A share such as 0.29 is not exact in binary: without the slack, 29 of 100 lookups would fall short of it.
+    wanted = shares * running_R[-1] * (1 - 1e-12)
+    return np.where(wanted > 0, np.searchsorted(running_R, wanted) + 1, 0)
+
+
+def drift(counts_WR: Counts, hot_share: float) -> dict[str, Json]:
+    """How the lookups change from each window to the next.
+
+    `distance` is the total variation distance of the shares, half the sum of |p - q| over the rows: 0 for equal
+    windows, 1 for disjoint ones. `hot_set_stays` is the share of a window's hot set (the least rows that hold
+    `hot_share` of its lookups) that is in the next one's. None where a window has no lookups.
+    """
+    distances, stays = list[Json](), list[Json]()
+    for one_R, other_R in pairwise(counts_WR):
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(one_R / one_R.sum() - other_R / other_R.sum()).sum() / 2
+        distances.append(as_json(np.asarray(apart)))
+        both = bool(one_R.any() and other_R.any())
+        one, other = _hot_set(one_R, hot_share), _hot_set(other_R, hot_share)
+        stays.append(float(np.isin(one, other).mean()) if both else None)
+    return {"distance": distances, "hot_set_stays": stays}
+
+
+def _hot_set(counts_R: Counts, hot_share: float) -> Counts:
+    order_R = np.argsort(-counts_R, kind="stable")
+    return order_R[: rows_of_share(counts_R[order_R].cumsum(), np.array([hot_share]))[0]]
+
+
+def _counts_by(part_N: Tensor, parts: int, row_N: Tensor, rows: int) -> Counts:
+    """Lookups of each row in each part: (parts, R)."""
+    return np.bincount((part_N * rows + row_N).numpy(), minlength=parts * rows).reshape(parts, rows)
 
 
 def _bins(counts: Counts) -> list[int]:
@@ -237,8 +285,7 @@ def icdf_interval(
     inside_R = np.sort(counts_R)[::-1].cumsum() / counts_R.sum()
     # The share of one half's lookups that the first rows by the other half's hold, the mean of both ways. Rows that a
     # half does not have are in no order, so all of them together are the last.
-    counts_2R = np.zeros((2, len(counts_R)), np.int64)
-    add_counts(counts_2R, lookups.values_N, group_N % 2)
+    counts_2R = _counts_by(group_N % 2, 2, lookups.values_N, len(counts_R))
     outside_R = np.zeros(len(counts_R))
     for one_R, other_R in ((counts_2R[0], counts_2R[1]), (counts_2R[1], counts_2R[0])):
         order_R = np.argsort(-one_R, kind="stable")

@@ -69,7 +69,7 @@ class IdDraws:
     def __post_init__(self) -> None:
         self._values, self._lengths = (RandomStream(self.seed, f"{self.name}/{what}") for what in ("ids", "lengths"))
         self._present = RandomStream(self.seed, f"{self.name}/present")
-        self._ids = 0, self._first_ids()
+        self._ids = 0, self._drawn_ranks("ranks")
 
     def rows(self, key_B: Tensor, window: int) -> Jagged:
         """The ids of each key: of the session and its number of changes, or of the sample (`SessionWindow`)."""
@@ -90,24 +90,20 @@ class IdDraws:
         """The id of each rank in this window: each window changes some of the one before."""
         if self.drift == 0 and self.new_ids_a_day == 0:
             return self._ids[1]
-        at, ids_R = self._ids if self._ids[0] <= window else (0, self._first_ids())
+        at, ids_R = self._ids if self._ids[0] <= window else (0, self._drawn_ranks("ranks"))
         for number in range(at + 1, window + 1):
-            moved = self._some_ranks("drift", number, round(self.drift * len(ids_R)))
+            moved = self._drawn_ranks("drift", number)[: round(self.drift * len(ids_R))]
             ids_R = ids_R.index_put((moved,), ids_R[moved.roll(1)])
             day, rest = divmod(number, self.windows_a_day)
             if rest == 0:
-                replaced = self._some_ranks("new ids", day, self.new_ids_a_day)
+                replaced = self._drawn_ranks("new ids", day)[: self.new_ids_a_day]
                 ids_R[replaced] = torch.arange(self.ids_until(day - 1), self.ids_until(day))
         self._ids = window, ids_R
         return ids_R
 
-    def _some_ranks(self, why: str, number: int, count: int) -> Tensor:
-        numbers = generator(self.seed, self.name, why, number)
-        return torch.randperm(self.feature.rows, generator=numbers)[:count]
+    def _drawn_ranks(self, *why: str | int) -> Tensor:
+        return torch.randperm(self.feature.rows, generator=generator(self.seed, self.name, *why))
 
     def ids_until(self, day: int) -> int:
         """How many ids there have been at the end of a day, the first being 0."""
         return self.feature.rows + day * self.new_ids_a_day
-
-    def _first_ids(self) -> Tensor:
-        return torch.randperm(self.feature.rows, generator=generator(self.seed, self.name, "ranks"))

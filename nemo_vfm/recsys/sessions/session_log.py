@@ -5,18 +5,17 @@ Shape letter: B samples.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
 from nemo_vfm.recsys.sessions.random_stream import AliasTable, RandomStream
-from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
+from nemo_vfm.recsys.sessions.session_window import SessionWindow, session_window
 from nemo_vfm.recsys.sessions.teacher import FittedTeacher, Teacher
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -97,6 +96,8 @@ class SessionLog:
         self.groups, self.features, self.dense = dict(groups or {}), dict(features or {}), tuple(dense)
         self.teacher, self.drift, self.window = teacher, drift, window
         self.days, self.new_ids, self._day_samples = days, new_ids, num_samples // days
+        self._windows_a_day = math.ceil(self._day_samples / window)
+        self._last_window: SessionWindow | None = None  # kept, since chunks come in order
         self._group_of = {name: group for group, one in self.groups.items() for name in one.features}
         self.chunk_samples, self.seed, self._own_seed = chunk_samples, seed or 0, seed is not None
         of_groups = [name for group in self.groups.values() for name in group.features]
@@ -163,16 +164,10 @@ class SessionLog:
         return {
             name: IdDraws(
                 feature, name, self.seed, self.drift, tables[feature.popularity, feature.rows],
-                round(self.new_ids * feature.rows), self._layout.windows_a_day,
+                round(self.new_ids * feature.rows), self._windows_a_day,
             )
             for name, feature in every
         }  # fmt: skip
-
-    @cached_property
-    def _layout(self) -> "_LastWindow":
-        unchanged = {name: group.unchanged for name, group in self.groups.items()}
-        layout = WindowLayout(self.seed, self.samples_per_session, self.lengths, unchanged)
-        return _LastWindow(layout, self.window, self._day_samples)
 
     @cached_property
     def _fitted_teacher(self) -> FittedTeacher | None:
@@ -189,51 +184,34 @@ class SessionLog:
         self, begin: int, end: int, names: Collection[str] | None = None, *, clustered: bool = False
     ) -> LogChunk:
         """Samples with these features; None is all."""
+        dense_names = [name for name in self.dense if names is None or name in names]
+        draws = {name: one for name, one in self._draws.items() if names is None or name in names}
         parts = []
         while begin < end:
-            window = self._layout.at(begin)
+            window = self._window_of(begin)
             last = min(end, window.first + len(window.session_B))
             rows_B = torch.arange(begin, last) - window.first
-            parts.append(self._of_window(window, window.clustered_B[rows_B] if clustered else rows_B, names))
+            rows_B = window.clustered_B[rows_B] if clustered else rows_B
+            place_B = rows_B + window.first
+            time_B = place_B * _TICK_US + (RandomStream(self.seed, "tick").uniform(place_B) * _TICK_US).to(torch.int64)
+            dense = {name: RandomStream(self.seed, name).normal(place_B).float() for name in dense_names}
+            keys = {name: key_B[rows_B] for name, key_B in window.keys.items()} | {_NO_GROUP: place_B}
+            ids = {
+                name: one.rows(keys[self._group_of.get(name, _NO_GROUP)], window.number) for name, one in draws.items()
+            }
+            parts.append(LogChunk(place_B, window.session_B[rows_B], time_B, dense, {}, ids))
             begin = last
         return LogChunk.cat(parts)
 
-    def _of_window(self, window: SessionWindow, rows_B: Tensor, names: Collection[str] | None) -> LogChunk:
-        place_B = rows_B + window.first
-        time_B = place_B * _TICK_US + (RandomStream(self.seed, "tick").uniform(place_B) * _TICK_US).to(torch.int64)
-        dense = {
-            name: RandomStream(self.seed, name).normal(place_B).float()
-            for name in self.dense
-            if names is None or name in names
-        }
-        keys = {name: key_B[rows_B] for name, key_B in window.keys.items()} | {_NO_GROUP: place_B}
-        ids = {
-            name: draws.rows(keys[self._group_of.get(name, _NO_GROUP)], window.number)
-            for name, draws in self._draws.items()
-            if names is None or name in names
-        }
-        return LogChunk(place_B, window.session_B[rows_B], time_B, dense, {}, ids)
-
-
-@dataclass(eq=False)
-class _LastWindow:
-    """Keeps the window that was made last, since chunks come in order. The last one of a day may be smaller."""
-
-    layout: WindowLayout
-    size: int
-    day_samples: int
-    last: SessionWindow | None = None
-
-    @property
-    def windows_a_day(self) -> int:
-        return math.ceil(self.day_samples / self.size)
-
-    def at(self, place: int) -> SessionWindow:
-        """That of a sample."""
-        day, place = divmod(place, self.day_samples)
-        in_day = place // self.size
-        number, begin = day * self.windows_a_day + in_day, in_day * self.size
-        if self.last is None or self.last.number != number:
-            size = min(self.size, self.day_samples - begin)
-            self.last = self.layout.window(number, day * self.day_samples + begin, size)
-        return self.last
+    def _window_of(self, place: int) -> SessionWindow:
+        """That of a sample. The last one of a day may be smaller."""
+        day, place = divmod(place, self._day_samples)
+        in_day = place // self.window
+        number, begin = day * self._windows_a_day + in_day, in_day * self.window
+        if self._last_window is None or self._last_window.number != number:
+            self._last_window = session_window(
+                number, day * self._day_samples + begin, min(self.window, self._day_samples - begin), seed=self.seed,
+                mean_length=self.samples_per_session, lengths=self.lengths,
+                unchanged={name: group.unchanged for name, group in self.groups.items()},
+            )  # fmt: skip
+        return self._last_window

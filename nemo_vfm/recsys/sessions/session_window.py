@@ -28,39 +28,38 @@ class SessionWindow:
     keys: Mapping[str, Tensor]  #: of each group, session * MOST_CHANGES + changes of the group since the session began
 
 
-@dataclass(frozen=True, eq=False)
-class WindowLayout:
-    """Makes windows."""
+def session_window(
+    number: int, first: int, num_samples: int, *, seed: int, mean_length: float,
+    lengths: Literal["geometric", "fixed"], unchanged: Mapping[str, float],
+) -> SessionWindow:  # fmt: skip
+    """The window of this number, with samples first, first + 1, ... of the log.
 
-    seed: int  #: of the log
-    samples_per_session: float  #: the mean
-    #: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
-    lengths: Literal["geometric", "fixed"]
-    #: of each group, the chance that a sample leaves it as it was; the first of a session never does
-    unchanged: Mapping[str, float]
-
-    def window(self, number: int, first: int, num_samples: int) -> SessionWindow:
-        """The window of this number, with samples first, first + 1, ... of the log."""
-        # Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k.
-        mean, numbers = self.samples_per_session, first + torch.arange(num_samples)
-        if self.lengths == "fixed" or mean == 1:
-            length_K = torch.full((math.ceil(num_samples / mean),), round(mean))
-        else:
-            uniform = RandomStream(self.seed, "session lengths").uniform(numbers)  # as many as there can be sessions
-            length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean)).to(torch.int64)
-        ends_K = length_K.cumsum(0)
-        num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
-        length_K = length_K[:num_sessions]
-        length_K[-1] -= ends_K[num_sessions - 1] - num_samples
-        begins_K = length_K.cumsum(0) - length_K
-        order_B = RandomStream(self.seed, "time").uniform(first + torch.arange(num_samples)).argsort()
-        of_B = torch.arange(len(length_K)).repeat_interleave(length_K)[order_B]
-        clustered_B = of_B.argsort(stable=True)
-        session_B = first + of_B[clustered_B]
-        keys = {}
-        for group, unchanged in self.unchanged.items():
-            drawn_B = RandomStream(self.seed, f"{group}/changes").uniform(first + torch.arange(num_samples))
-            changes_B = (drawn_B >= unchanged).to(torch.int64).index_fill_(0, begins_K, 0).cumsum_(0)
-            changes_B -= changes_B[begins_K].repeat_interleave(length_K)
-            keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
-        return SessionWindow(number, first, first + of_B, clustered_B, keys)
+    Args:
+        seed: of the log.
+        mean_length: samples of a session.
+        lengths: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
+        unchanged: of each group, the chance that a sample leaves it as it was; the first of a session never does.
+    """
+    # Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k.
+    numbers_B = first + torch.arange(num_samples)
+    if lengths == "fixed" or mean_length == 1:
+        length_K = torch.full((math.ceil(num_samples / mean_length),), round(mean_length))
+    else:
+        uniform = RandomStream(seed, "session lengths").uniform(numbers_B)  # as many as there can be sessions
+        length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean_length)).to(torch.int64)
+    ends_K = length_K.cumsum(0)
+    num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
+    length_K = length_K[:num_sessions]
+    length_K[-1] -= ends_K[num_sessions - 1] - num_samples
+    begins_K = length_K.cumsum(0) - length_K
+    order_B = RandomStream(seed, "time").uniform(numbers_B).argsort()
+    of_B = torch.arange(len(length_K)).repeat_interleave(length_K)[order_B]
+    clustered_B = of_B.argsort(stable=True)
+    session_B = first + of_B[clustered_B]
+    keys = {}
+    for group, stays in unchanged.items():
+        drawn_B = RandomStream(seed, f"{group}/changes").uniform(numbers_B)
+        changes_B = (drawn_B >= stays).to(torch.int64).index_fill_(0, begins_K, 0).cumsum_(0)
+        changes_B -= changes_B[begins_K].repeat_interleave(length_K)
+        keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
+    return SessionWindow(number, first, first + of_B, clustered_B, keys)

@@ -115,25 +115,20 @@ class FittedTeacher:
 
     def score(self, chunk: LogChunk) -> Tensor:
         """z: float64 (B,)."""
-        teacher, terms = self.teacher, self.terms(chunk)
+        teacher, terms = self.teacher, {}  # columns, standardised, and products of them
+        for name, column_B in self.columns(chunk).items():
+            mean, deviation = self.standard.get(name, (0.0, 1.0))
+            terms[name] = (column_B - mean) / deviation
+        for pair in teacher.pairs:
+            product = "*".join(pair)
+            first_B, second_B = (terms[f"{product}/{name}"] for name in pair)
+            terms[product] = first_B * second_B
         z_B = torch.zeros(len(chunk), dtype=torch.float64)
         kinds = {"single": teacher.single, "dense": teacher.dense, "pairs": ["*".join(pair) for pair in teacher.pairs]}
         for kind, names in kinds.items():
             for name in names:
                 z_B += terms[name] * (teacher.shares[kind] / len(names)) ** 0.5
         return z_B
-
-    def terms(self, chunk: LogChunk) -> dict[str, Tensor]:
-        """Columns, standardised, and products of them: float64 (B,) by name."""
-        terms = {}
-        for name, column_B in self.columns(chunk).items():
-            mean, deviation = self.standard.get(name, (0.0, 1.0))
-            terms[name] = (column_B - mean) / deviation
-        for pair in self.teacher.pairs:
-            product = "*".join(pair)
-            first_B, second_B = (terms[f"{product}/{name}"] for name in pair)
-            terms[product] = first_B * second_B
-        return terms
 
     def columns(self, chunk: LogChunk) -> dict[str, Tensor]:
         """Dense features, and the mean of each row's hidden values, 0 where it has no ids: float64 (B,) by name."""
@@ -177,14 +172,13 @@ class ScoreRanks:
             probability_B: of a positive label, 0 to 1.
         """
         positive_B, negative_B = probability_B.double(), 1 - probability_B.double()
-        positive_T, negative_T, itself_T = map(self._summed, (positive_B, negative_B, positive_B * negative_B))
+        positive_T, negative_T, itself_T = (
+            torch.zeros(self._num_different, dtype=torch.float64).index_add_(0, self._of_B, each_B)
+            for each_B in (positive_B, negative_B, positive_B * negative_B)
+        )
         below_T = negative_T.cumsum(0) - negative_T
         won = (positive_T * (below_T + negative_T / 2) - itself_T / 2).sum()
         pairs = positive_T.sum() * negative_T.sum() - itself_T.sum()
         if not pairs > 0:
             raise ValueError("an AUC needs samples with both labels, but all of these certainly have the same")
         return float(won / pairs)
-
-    def _summed(self, each_B: Tensor) -> Tensor:
-        """Over the samples of each score: float64 (T,)."""
-        return torch.zeros(self._num_different, dtype=torch.float64).index_add_(0, self._of_B, each_B)

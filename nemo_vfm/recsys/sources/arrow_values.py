@@ -54,6 +54,7 @@ class ArrowRows:
 
     def ids(self, name: str) -> Jagged:
         """Ids, alone or in lists, integers or hashes of strings; an empty row for null. Those of a map have weights."""
+        import pyarrow as pa
         import pyarrow.types as types
 
         column = self._column(name)
@@ -61,11 +62,16 @@ class ArrowRows:
         if not hasattr(column, "value_lengths"):
             values = _integers(column.drop_null(), said)
             return Jagged(torch.from_numpy(values), torch.from_numpy(valid_L.astype(np.int64)))
-        column = _pairs(column, said) if types.is_map(column.type) else column
+        is_map = types.is_map(column.type)
+        if is_map:  # as lists of pairs: Arrow measures and flattens no maps
+            keys, numbers = column.type.key_type, column.type.item_type
+            if not (types.is_integer(numbers) or types.is_floating(numbers)):
+                raise UserError(f"{said}, but a map of ids to numbers was expected")
+            column = column.cast(pa.list_(pa.struct([("id", keys), ("weight", pa.float32())])), safe=False)
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         values, weights = column.flatten(), None
         owners = np.repeat(np.arange(len(lengths)), lengths)
-        if types.is_map(self._column(name).type):
+        if is_map:
             values, weights = values.field(0), values.field(1).to_numpy(zero_copy_only=False)
             self.rows.refuse(np.unique(owners[~np.isfinite(weights)]), f"{name} has a weight that is null or infinite")
         if values.null_count:
@@ -86,17 +92,6 @@ class ArrowRows:
 def _nulls(column: Any) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
     return found
-
-
-def _pairs(column: Any, said: str) -> Any:
-    """A map as lists of pairs: Arrow measures and flattens no maps."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
-    keys, numbers = column.type.key_type, column.type.item_type
-    if not (types.is_integer(numbers) or types.is_floating(numbers)):
-        raise UserError(f"{said}, but a map of ids to numbers was expected")
-    return column.cast(pa.list_(pa.struct([("id", keys), ("weight", pa.float32())])), safe=False)
 
 
 def _integers(column: Any, said: str) -> NDArray[np.int64]:

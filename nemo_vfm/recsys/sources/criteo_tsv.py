@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, parse
+from nemo_vfm.recsys.sources.delimited_rows import parse
 from nemo_vfm.recsys.sources.log_reading import LogFiles, LogPosition, ReadChunk, Sessions
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -41,25 +41,17 @@ class CriteoTsv(LogFiles):
         return "none"
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
         for block in TextFiles(self.paths).blocks(begin):
             cells = parse(block, (LABEL, *DENSE, *FEATURES), "\t")
-            yield cells.rows.read_chunk(self._chunk(cells), block.end, block.share)
-
-    def _chunk(self, cells: DelimitedRows) -> LogChunk:
-        label, present = cells.whole_numbers(LABEL)
-        cells.rows.refuse(~(present & (label >> 1 == 0)), "the label is neither 0 nor 1")
-        dense = {}
-        for name in DENSE:
-            numbers, is_there = cells.whole_numbers(name)
-            found = numbers.astype(np.float32)
-            found = np.log1p(np.maximum(found, 0)) if self.log1p else found
-            found[~is_there] = np.nan
-            dense[name] = torch.from_numpy(found)
-        ids = torch.from_numpy(cells.rows.numbers_L)
-        return LogChunk(
-            ids, ids, ids,
-            dense,
-            {LABEL: torch.from_numpy(label.astype(np.float32))},
-            {name: cells.hexadecimal(name) for name in FEATURES},
-        )  # fmt: skip
+            label, present = cells.whole_numbers(LABEL)
+            cells.rows.refuse(~(present & (label >> 1 == 0)), "the label is neither 0 nor 1")
+            dense = {}
+            for name in DENSE:
+                numbers, is_there = cells.whole_numbers(name)
+                found = numbers.astype(np.float32)
+                found = np.log1p(np.maximum(found, 0)) if self.log1p else found
+                found[~is_there] = np.nan
+                dense[name] = torch.from_numpy(found)
+            ids, labels = torch.from_numpy(cells.rows.numbers_L), {LABEL: torch.from_numpy(label.astype(np.float32))}
+            chunk = LogChunk(ids, ids, ids, dense, labels, {name: cells.hexadecimal(name) for name in FEATURES})
+            yield cells.rows.read_chunk(chunk, block.end, block.share)

@@ -60,7 +60,8 @@ class DelimitedRows:
         # Numbers of eight hexadecimal digits, a byte each, the highest first: joined to pairs, fours, and all.
         for bits, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
             digits = (digits << np.uint64(bits) | digits >> np.uint64(2 * bits)) & np.uint64(mask)
-        return jagged_of(digits.view(np.int64), present)
+        ids = torch.from_numpy(digits.view(np.int64))
+        return Jagged(ids, torch.from_numpy(present.astype(np.int64)))
 
     def _cells(self, name: str) -> Any:
         return self.table.column(name).combine_chunks()
@@ -89,8 +90,3 @@ def parse(block: TextBlock, names: Sequence[str], delimiter: str) -> DelimitedRo
     kept[[row.line - first for row in wrong]] = False
     lines_L = np.flatnonzero(kept) + first
     return DelimitedRows(LogRows(block.file, lines_L, lines_L - block.end.line - 1 + block.end.row, wrong), table)
-
-
-def jagged_of(values: NDArray[np.int64], present_L: NDArray[np.bool_]) -> Jagged:
-    """A feature of one id a row, or none."""
-    return Jagged(torch.from_numpy(values), torch.from_numpy(present_L.astype(np.int64)))

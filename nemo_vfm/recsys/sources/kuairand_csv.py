@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, jagged_of, parse
+from nemo_vfm.recsys.sources.delimited_rows import parse
 from nemo_vfm.recsys.sources.log_reading import LogFiles, LogPosition, ReadChunk, Sessions
 from nemo_vfm.recsys.sources.text_blocks import TextFiles
-from nemo_vfm.sparse.jagged import Jagged, slice_positions
+from nemo_vfm.sparse.jagged import Jagged, run_begins, slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: Of `log_standard_*.csv` and `log_random_*.csv`, in KuaiRand-Pure, -1K and -27K alike.
@@ -84,15 +83,28 @@ class KuaiRandCsv(LogFiles):
         return "cut"
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
+        wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
         for block in TextFiles(self.paths, HEADER).blocks(begin):
             cells = parse(block, COLUMNS, ",")
-            yield cells.rows.read_chunk(self._chunk(cells), block.end, block.share)
+            columns = {}
+            for name in wanted:
+                numbers, present = cells.whole_numbers(name)
+                cells.rows.refuse(~present, f"{name} is missing")
+                columns[name] = torch.from_numpy(numbers.copy())
+            dense = {name: columns[name].float() for name in self.dense}
+            ones = torch.ones(len(cells.rows.numbers_L), dtype=torch.int64)
+            chunk = LogChunk(
+                torch.from_numpy(cells.rows.numbers_L), columns["user_id"], columns["time_ms"],
+                {name: number_B.clamp(min=0).log1p() if self.log1p else number_B for name, number_B in dense.items()},
+                {name: columns[name].float() for name in self.labels},
+                {name: Jagged(columns[name], ones) for name in self.features},
+            )  # fmt: skip
+            yield cells.rows.read_chunk(chunk, block.end, block.share)
 
     def completed(self, chunk: LogChunk) -> LogChunk:
         """Cut users into sessions, and add histories."""
         users_B, times_B = chunk.session_B, chunk.time_B
-        begins_B = _changes(users_B)  # of sessions; each has the number of its first sample
+        begins_B = run_begins(users_B)  # of sessions; each has the number of its first sample
         begins_B[1:] |= torch.diff(times_B) > round(self.gap_minutes * 60_000)
         session_B = chunk.ids_B[_latest(begins_B)]
         if not self.history:
@@ -100,32 +112,12 @@ class KuaiRandCsv(LogFiles):
         clicked_B, videos = chunk.labels["is_click"] > 0, chunk.features["video_id"]
         # A click counts from the next time on: samples of one time were shown at once, and none knows the others.
         before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
-        user_change_B = _changes(users_B)
-        clicks_B = before_B[_latest(user_change_B | _changes(times_B))]
+        user_change_B = run_begins(users_B)
+        clicks_B = before_B[_latest(user_change_B | run_begins(times_B))]
         lengths_B = (clicks_B - before_B[_latest(user_change_B)]).clamp(max=self.history)
         clicked_C = videos.select(clicked_B.nonzero().squeeze(1)).values_N
         history = Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
         return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
-
-    def _chunk(self, cells: DelimitedRows) -> LogChunk:
-        wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
-        columns = {}
-        for name in wanted:
-            numbers, present = cells.whole_numbers(name)
-            cells.rows.refuse(~present, f"{name} is missing")
-            columns[name] = torch.from_numpy(numbers.copy())
-        dense = {name: columns[name].float() for name in self.dense}
-        return LogChunk(
-            torch.from_numpy(cells.rows.numbers_L), columns["user_id"], columns["time_ms"],
-            {name: number_B.clamp(min=0).log1p() if self.log1p else number_B for name, number_B in dense.items()},
-            {name: columns[name].float() for name in self.labels},
-            {name: jagged_of(columns[name].numpy(), np.ones(len(columns[name]), bool)) for name in self.features},
-        )  # fmt: skip
-
-
-def _changes(numbers_B: Tensor) -> Tensor:
-    """Where a number is not the one before; the first one is: bool."""
-    return torch.cat([numbers_B.new_ones(1, dtype=torch.bool), numbers_B[1:] != numbers_B[:-1]])[: len(numbers_B)]
 
 
 def _latest(begins_B: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ Shape letters: B samples, L rows of a block that could be cut into columns.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -55,10 +55,16 @@ class ReadChunk:
     end: LogPosition  #: where to go on
     share: float  #: of the input's bytes up to there
 
-    @property
-    def num_rows(self) -> int:
-        """All rows, bad ones included."""
-        return len(self.chunk) + len(self.bad)
+    def without(self, reasons: Mapping[int, str]) -> Self:
+        """The same rows; those samples, by their place, are bad ones for a reason each."""
+        if not reasons:
+            return self
+        bad = [BadRow(self.file, int(self.lines_B[row]), reason) for row, reason in reasons.items()]
+        good = np.delete(np.arange(len(self.chunk)), [*reasons])
+        return replace(
+            self, chunk=self.chunk.select(torch.from_numpy(good)), lines_B=self.lines_B[good],
+            bad=tuple(sorted([*self.bad, *bad], key=lambda row: row.line)),
+        )  # fmt: skip
 
 
 @runtime_checkable
@@ -99,14 +105,7 @@ def trainable(read: ReadChunk) -> ReadChunk:
     for reason, wrong_B in wrong:
         for row in wrong_B.nonzero().squeeze(1).tolist():
             reasons.setdefault(row, reason)
-    if not reasons:
-        return read
-    bad = [BadRow(read.file, int(read.lines_B[row]), reason) for row, reason in reasons.items()]
-    good = np.delete(np.arange(len(chunk)), [*reasons])
-    return replace(
-        read, chunk=chunk.select(torch.from_numpy(good)), lines_B=read.lines_B[good],
-        bad=tuple(sorted([*read.bad, *bad], key=lambda row: row.line)),
-    )  # fmt: skip
+    return read.without(reasons)
 
 
 class LogFiles(ABC):
@@ -158,10 +157,4 @@ class LogRows:
         Args:
             chunk: a sample a row, L; those of refused rows are left out.
         """
-        bad = [BadRow(self.file, int(self.lines_L[row]), reason) for row, reason in self._reasons.items()]
-        lines_B = self.lines_L
-        if bad:
-            good = np.delete(np.arange(len(lines_B)), list(self._reasons))
-            chunk, lines_B = chunk.select(torch.from_numpy(good)), lines_B[good]
-        bad = sorted([*self.bad, *bad], key=lambda row: row.line)
-        return ReadChunk(chunk, self.file, lines_B, tuple(bad), end, share)
+        return ReadChunk(chunk, self.file, self.lines_L, tuple(self.bad), end, share).without(self._reasons)

@@ -9,7 +9,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.recsys.sources.arrow_values import ArrowRows
 from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk
-from nemo_vfm.recsys.sources.named_columns import ColumnLog, NamedColumns
+from nemo_vfm.recsys.sources.named_columns import ColumnLog
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 
 if TYPE_CHECKING:
@@ -48,21 +48,19 @@ class ParquetLog(ColumnLog):
         weight: str | None = None,
         log1p: bool = False,
     ) -> None:
-        columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
-        super().__init__(paths, columns)
+        super().__init__(paths, session, time, labels, features, dense, weight, log1p)
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """See `ImportSource`."""
         sizes = sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
             path = self.paths[number]
-            for batch, part in _record_batches(path, self._columns.names, at.offset):
+            for batch, part in _record_batches(path, self.names, at.offset):
                 places, count = np.arange(len(batch)), len(batch)
                 rows = LogRows(str(path), places + at.line + 1, places + at.row)
                 begin = at = LogPosition(at.file, at.offset + count, at.line + count, at.row + count)
                 share = (sum(sizes[:number]) + part * sizes[number]) / max(1, sum(sizes))
-                yield rows.read_chunk(self._columns.chunk(ArrowRows(rows, batch)), at, share)
+                yield rows.read_chunk(self.chunk(ArrowRows(rows, batch)), at, share)
 
 
 def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tuple["pa.RecordBatch", float]]:

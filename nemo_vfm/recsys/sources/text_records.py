@@ -112,7 +112,16 @@ class RecordFiles:
             with suppress(csv.Error, _Unclosed):
                 header = [name.strip() for name in next(reader, [])]
             lines.take()
-        places = [_place(path, header, name, delimiter) for name in self.names]
+        for name in self.names:
+            if name not in header:
+                raise UserError(
+                    f"{path} has no column {name}; {_did_you_mean(name, header)}its first line, split at "
+                    f"{delimiter!r}, is {', '.join(header)[:500]!r}. Set delimiter if its cells are separated by "
+                    "something else, and columns if it has no header"
+                )
+            if header.count(name) > 1:
+                raise UserError(f"{path} has {header.count(name)} columns {name}; rename all but one")
+        places = [header.index(name) for name in self.names]
 
         def record() -> _Record:
             try:
@@ -192,20 +201,6 @@ def _records(
         elif values is not None:
             found.append((line, len(found) + len(bad), values))
     return found, bad
-
-
-def _place(path: Path, header: Sequence[str], name: str, delimiter: str) -> int:
-    """Where a column stands."""
-    if header.count(name) == 1:
-        return header.index(name)
-    if name in header:
-        raise UserError(f"{path} has {header.count(name)} columns {name}; rename all but one")
-    shown = ", ".join(header)[:500]
-    raise UserError(
-        f"{path} has no column {name}; {_did_you_mean(name, header)}its first line, split at "
-        f"{delimiter!r}, is {shown!r}. Set delimiter if its cells are separated by something else, and columns if it "
-        "has no header"
-    )
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -31,13 +31,8 @@ class FeatureLookup:
     feature: str  #: its name
     number: int  #: in its storage, in the order of the tables
     table: str  #: the name of its table
-    pooling: str  #: of its table
+    pooling: str  #: of its table; of a sequence each value is a bag, else each sample is one
     jagged: Jagged  #: ids, lengths and weights
-
-    @property
-    def is_sequence(self) -> bool:
-        """Whether each value is a bag of its own; else each sample is one."""
-        return self.pooling == "sequence"
 
 
 @dataclass(frozen=True)
@@ -285,7 +280,7 @@ class _Lookup(Function):
         found = []
         for one, weights_N in zip(wanted, weights, strict=True):
             rows_RD, ids_N = storage.of_table(storage.rows_RD, one.table), one.jagged.values_N
-            if one.is_sequence:
+            if one.pooling == "sequence":
                 found.append(rows_RD.index_select(0, ids_N).float())
                 continue
             out_BD = sum_bags(rows_RD, ids_N, one.jagged.offsets, weights_N)
@@ -295,37 +290,36 @@ class _Lookup(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        storage, order, of_weights = ctx.storage, ctx.order, list[Tensor | None]()
         given = zip(ctx.wanted, ctx.saved_tensors, grads, ctx.needs_input_grad[4:], strict=True)
-        return (None,) * 4 + tuple(
-            None if grad_GD is None else _keep(ctx.storage, ctx.order, one, weights_N, grad_GD, needs)
-            for one, weights_N, grad_GD, needs in given
-        )
+        for one, weights_N, grad_GD, is_weighed in given:
+            if grad_GD is None:
+                of_weights.append(None)
+                continue
+            grad_GD = grad_GD.float().contiguous()
+            grad_GD = grad_GD / _divisors(one) if one.pooling == "mean" else grad_GD
+            ids_N, lengths_B = one.jagged.values_N, one.jagged.lengths_B
+            lengths_G = torch.ones_like(ids_N) if one.pooling == "sequence" else lengths_B
+            samples_G = order.places_B if order.keep_samples else None  # a number a bag that rises with the samples
+            if order.keep_samples and samples_G is None:
+                samples_G = torch.arange(len(one.jagged), device=ids_N.device)
+            if samples_G is not None and one.pooling == "sequence":
+                samples_G = torch.repeat_interleave(samples_G, lengths_B)
+            has_places = order.places_B is not None
+            storage.add(
+                PendingGradient(order.number, one.number, ids_N, lengths_G, weights_N, samples_G, has_places, grad_GD)
+            )
+            if not is_weighed:
+                of_weights.append(None)
+                continue
+            # d loss / d weight of a value is the product of its row and its bag's gradient.
+            rows_ND = storage.of_table(storage.rows_RD, one.table).index_select(0, ids_N).float()
+            of_weights.append((rows_ND * torch.repeat_interleave(grad_GD, lengths_B, dim=0)).sum(1))
+        return (*(None,) * 4, *of_weights)
 
 
 def _divisors(one: FeatureLookup) -> Tensor:
     return one.jagged.lengths_B.clamp(min=1).float()[:, None]
-
-
-def _keep(
-    storage: RowStorage, order: CallOrder, one: FeatureLookup, weights_N: Tensor | None, grad_GD: Tensor, weighed: bool
-) -> Tensor | None:
-    """Keep a feature's gradient until the step is applied; give that of its weights where it is asked for."""
-    grad_GD = grad_GD.float().contiguous()
-    if one.pooling == "mean":
-        grad_GD = grad_GD / _divisors(one)
-    ids_N, has_places = one.jagged.values_N, order.places_B is not None
-    lengths_G = torch.ones_like(ids_N) if one.is_sequence else one.jagged.lengths_B
-    samples_G = order.places_B if order.keep_samples else None  # a number a bag that rises with the samples
-    if order.keep_samples and samples_G is None:
-        samples_G = torch.arange(len(one.jagged), device=ids_N.device)
-    if samples_G is not None and one.is_sequence:
-        samples_G = torch.repeat_interleave(samples_G, one.jagged.lengths_B)
-    storage.add(PendingGradient(order.number, one.number, ids_N, lengths_G, weights_N, samples_G, has_places, grad_GD))
-    if not weighed:
-        return None
-    # d loss / d weight of a value is the product of its row and its bag's gradient.
-    rows_ND = storage.of_table(storage.rows_RD, one.table).index_select(0, one.jagged.values_N).float()
-    return (rows_ND * torch.repeat_interleave(grad_GD, one.jagged.lengths_B, dim=0)).sum(1)
 
 
 def _looks_valid(jagged: Jagged, rows: int) -> bool:

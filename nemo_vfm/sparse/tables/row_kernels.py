@@ -6,7 +6,7 @@ Shape letters: R rows of a storage or of a block, N values, G bags, D width, Q a
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
@@ -122,9 +122,15 @@ def update_row_wise(
     """
     divisor, clip, lr, eps = numbers
     settings = torch.tensor([clip / divisor, lr, eps, 1.0, rows_RD.shape[1]], dtype=torch.float32)
-    threads = torch.get_num_threads()
+    threads, kernel, calls = torch.get_num_threads(), _compiled("update"), []
     parts = threads if len(blocks) < _BLOCKS_A_THREAD * threads else 1
-    calls = [call for block in blocks for call in _calls(rows_RD, sum_R, block, settings, parts)]
+    for rows_U, offsets, bags_N, weights_N, grads_GD in blocks:
+        weights = torch.empty(0) if weights_N is None else weights_N
+        tensors = (rows_RD, sum_R, rows_U, offsets, bags_N, weights, grads_GD, settings)
+        arrays = [one.detach().numpy() for one in tensors]
+        for begin, end in pairwise([len(rows_U) * part // parts for part in range(parts + 1)]):
+            spare = (torch.empty(numbers).numpy() for numbers in (rows_RD.shape[1], rows_RD.shape[1] // 4))
+            calls.append(partial(kernel, *arrays, *spare, begin, end))
     if threads == 1:
         for call in calls:
             call()
@@ -132,18 +138,6 @@ def update_row_wise(
     with ThreadPoolExecutor(threads) as pool:
         for result in [pool.submit(call) for call in calls]:
             result.result()
-
-
-def _calls(rows_RD: Tensor, sum_R: Tensor, block: Block, settings: Tensor, parts: int) -> Iterator[Callable[[], None]]:
-    """What updates a part of a block's rows each."""
-    rows_U, offsets, bags_N, weights_N, grads_GD = block
-    weights = torch.empty(0) if weights_N is None else weights_N
-    tensors = (rows_RD, sum_R, rows_U, offsets, bags_N, weights, grads_GD, settings)
-    arrays, kernel = [one.detach().numpy() for one in tensors], _compiled("update")
-    bounds = [len(rows_U) * part // parts for part in range(parts + 1)]
-    for begin, end in pairwise(bounds):
-        spare = (torch.empty(numbers).numpy() for numbers in (rows_RD.shape[1], rows_RD.shape[1] // 4))
-        yield partial(kernel, *arrays, *spare, begin, end)
 
 
 @cache

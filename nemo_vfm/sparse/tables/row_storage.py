@@ -46,9 +46,7 @@ class RowStorage:
         shapes = optimizer.state_shapes(self.num_rows, self.width)
         self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
         self._seed = seed
-        self._place(device)
-        for name, spec in self.tables.items() if device.type != "meta" else ():
-            self._initialize(name, spec)
+        self._place(device, fill=device.type != "meta")
 
     def of_table(self, tensor: Tensor, name: str) -> Tensor:
         """One table's part of the rows or of a state tensor, as a view."""
@@ -65,18 +63,22 @@ class RowStorage:
         self.state = {
             n: torch.zeros_like(one, device=device) if made else one.to(device) for n, one in self.state.items()
         }
-        self._place(device)
-        for name, spec in self.tables.items() if made else ():
-            self._initialize(name, spec)
+        self._place(device, fill=made)
 
-    def _place(self, device: torch.device) -> None:
-        """Everything that depends on the device of the rows; nothing waits then."""
+    def _place(self, device: torch.device, *, fill: bool) -> None:
+        """Make what depends on the device of the rows; nothing waits then. With `fill`, rows get their first values."""
         self._blocks = _blocks(self.tables, _rows_of_a_block(self.rows_RD))
         self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
         self.forget()
         salts = [counter_hash.name_salt(self._seed, name) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
+        for name, spec in self.tables.items() if fill else ():
+            begin, end = self.begins[name], self.begins[name] + spec.rows
+            scale = spec.rows**-0.5 if spec.initial_scale is None else spec.initial_scale
+            for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
+                rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
+                self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * scale
 
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
@@ -123,15 +125,14 @@ class RowStorage:
         total = torch.zeros((), dtype=torch.float64, device=self.rows_RD.device)
         for block, touched in enumerate(self._touched):
             if touched is not None:
-                parts = list(touched.parts())
-                for part in parts:
-                    norms_U = torch.linalg.vector_norm(part.sums_UD / global_weight, dim=1)
+                sums = [sums_UD for _, sums_UD in touched.parts()]
+                for sums_UD in sums:
+                    norms_U = torch.linalg.vector_norm(sums_UD / global_weight, dim=1)
                     total += norms_U.double().square().sum()
                 # With weights nothing is kept: a kernel may round their products in another way than `parts`.
                 if touched.weights_N is None:
                     places = torch.arange(len(touched.rows_U) + 1, device=touched.rows_U.device)
-                    sums_UD = _cat([part.sums_UD for part in parts])
-                    self._touched[block] = TouchedRows(touched.rows_U, places, places[:-1], None, sums_UD)
+                    self._touched[block] = TouchedRows(touched.rows_U, places, places[:-1], None, _cat(sums))
         return total
 
     def apply(
@@ -156,20 +157,20 @@ class RowStorage:
                 row_kernels.update_row_wise(self.rows_RD, self.state["sum"], blocks, numbers)
             return self.forget()
         fill = optimizer.keeps_rows_without_gradient()
-        for part in (part for touched in self.touched() for part in touched.parts(fill)):
-            part.sums_UD.div_(global_weight)
+        for rows, sums_UD in (part for touched in self.touched() for part in touched.parts(fill)):
+            sums_UD.div_(global_weight)
             if clip_factor is not None:
-                part.sums_UD.mul_(clip_factor)
-            state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
-            rows_UD = _read(self.rows_RD, part.rows)
+                sums_UD.mul_(clip_factor)
+            state = {name: _read(tensor, rows) for name, tensor in self.state.items()}
+            rows_UD = _read(self.rows_RD, rows)
             exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
-            optimizer.update(exact_UD, part.sums_UD, state, step, lr_factor)
+            optimizer.update(exact_UD, sums_UD, state, step, lr_factor)
             for name, tensor in self.state.items():
-                _write(tensor, part.rows, state[name])
+                _write(tensor, rows, state[name])
             if exact_UD is not rows_UD:
-                bits_UD = counter_hash.column_bits(self._row_keys(part.rows, step), self.width)
+                bits_UD = counter_hash.column_bits(self._row_keys(rows, step), self.width)
                 rows_UD.copy_(round_stochastically(exact_UD, rows_UD.dtype, bits_UD))
-            _write(self.rows_RD, part.rows, rows_UD)
+            _write(self.rows_RD, rows, rows_UD)
         self.forget()
 
     def _row_keys(self, rows: slice | Tensor, step: int) -> Tensor:
@@ -179,12 +180,6 @@ class RowStorage:
         tables_U = torch.bucketize(rows_U, self._begins_T, right=True) - 1
         places_U = rows_U - self._begins_T.index_select(0, tables_U)
         return counter_hash.row_keys(self._salts_T.index_select(0, tables_U), places_U, step)
-
-    def _initialize(self, name: str, spec: TableSpec) -> None:
-        begin, end = self.begins[name], self.begins[name] + spec.rows
-        for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
-            rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
-            self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
 
 
 def _rows_of_a_block(rows_RD: Tensor) -> int:
@@ -221,14 +216,6 @@ def _write(tensor: Tensor, rows: slice | Tensor, values: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class RowSums:
-    """Rows of a storage, as a slice or as int64 indices, and the sum of each one's gradients, fp32 (U, D)."""
-
-    rows: slice | Tensor
-    sums_UD: Tensor
-
-
-@dataclass(frozen=True)
 class TouchedRows:
     """Every touched row once, rising, and the bags whose gradients it sums."""
 
@@ -238,8 +225,8 @@ class TouchedRows:
     weights_N: Tensor | None  #: of these values, or None for 1
     grads_GD: Tensor  #: of the bags
 
-    def parts(self, fill: bool = False) -> Iterator[RowSums]:
-        """Sums of a part of the rows at a time.
+    def parts(self, fill: bool = False) -> Iterator[tuple[slice | Tensor, Tensor]]:
+        """A part of the rows at a time, as a slice or int64 indices, and the sum of each one's gradients: fp32 (U, D).
 
         Args:
             fill: where most rows of a range are touched, give the whole range as a slice, with zeros for the others.
@@ -254,9 +241,9 @@ class TouchedRows:
                 # Offsets of all rows from first to last, of which some are touched: the others are empty.
                 offsets = bounds.new_zeros(last + 2 - first)
                 filled = offsets.index_copy_(0, self.rows_U[begin:end] - first + 1, bounds.diff()).cumsum_(0)
-                yield RowSums(slice(first, last + 1), self._sums(bounds, filled))
+                yield slice(first, last + 1), self._sums(bounds, filled)
             else:
-                yield RowSums(self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0]))
+                yield self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0])
 
     def _sums(self, bounds: Tensor, offsets: Tensor) -> Tensor:
         """Of the values between the first and the last of `bounds`; `offsets` count from the first."""

@@ -43,8 +43,3 @@ class TableSpec:
             raise ValueError(
                 f"pooling {self.pooling!r}, dtype {self.dtype!r}: use sum, mean or sequence, and fp32, bf16 or fp16"
             )
-
-    @property
-    def scale(self) -> float:
-        """Half the width of the interval in which rows begin."""
-        return self.rows**-0.5 if self.initial_scale is None else self.initial_scale

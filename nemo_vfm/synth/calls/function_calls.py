@@ -47,11 +47,9 @@ class FunctionCalls:
         }
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return self.tools.roles()
 
     def most_rows(self) -> int | None:
-        """See `Pipeline`."""
         sets = self.tools.most_sets()
         return None if sets is None else sets * self.requests
 

@@ -50,11 +50,9 @@ class MadeTools(ToolSource):
         self.areas, self.tools = areas, tools
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `AsksModels`."""
         return {"tools": frozenset({"area", "count"})}
 
     def most_sets(self) -> int | None:
-        """See `ToolSource`."""
         return self.areas.most()
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
@@ -92,7 +90,6 @@ class GivenTools(ToolSource):
         self.file = file
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
-        """See `ToolSource`."""
         yield from ()
         try:
             found: Json = json.loads(self.file.read_text(encoding="utf-8"))

@@ -66,9 +66,20 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     known = {tool["function"]["name"]: tool["function"] for tool in tools}
     if not isinstance(name := function.get("name"), str) or name not in known:
         return [f"call.name: there is no function {_short(name)}; there are {', '.join(sorted(known))}"]
-    arguments, mistake = _parsed(function.get("arguments"))
-    if mistake:
-        return [mistake]
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):  # a model writes JSON as text; some servers give a mapping
+        if len(arguments) > _MOST_LETTERS:
+            return [f"call.arguments: {len(arguments):,} characters, but at most {_MOST_LETTERS:,} are allowed"]
+        try:
+            arguments = json.loads(
+                arguments, parse_constant=no_json_number, parse_float=finite_number, object_pairs_hook=_each_once
+            )
+        except (ValueError, RecursionError) as error:
+            return [f"call.arguments: this is not JSON: {error}"]
+    if not isinstance(arguments, dict):
+        return [f"call.arguments: expected a JSON object, not {_short(arguments)}"]
+    if big := _too_big(arguments):
+        return [f"call.arguments: {big}"]
     if (schema := known[name].get("parameters")) is None:
         return [f"call.arguments.{each}: the function has no arguments" for each in sorted(arguments)][:_MOST_SHOWN]
     # An argument that the schema does not name is a mistake, unless it says that there may be more.
@@ -90,11 +101,9 @@ def _wrong_tool(place: str, tool: object) -> Iterator[str]:
         yield f"{place}.function.description: expected text, not {_short(function['description'])}"
     for key in sorted(str(key) for key in {*function} - {"name", "description", "parameters", "strict"}):
         yield f"{place}.function.{key}: a function has no such field"
-    if (parameters := function.get("parameters")) is not None:
-        yield from _wrong_schema(f"{place}.function.parameters", parameters)
-
-
-def _wrong_schema(place: str, schema: object) -> Iterator[str]:
+    if (schema := function.get("parameters")) is None:
+        return
+    place = f"{place}.function.parameters"
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         yield f"{place}: expected a schema of type 'object'"
         return
@@ -155,24 +164,6 @@ class _Walk:
             yield f"{place}: {_short(reference)} refers to itself, which is not supported here"
         else:
             yield from self.mistakes(place, definitions[match[2]], inside | {match[0]})
-
-
-def _parsed(arguments: object) -> tuple[Any, str]:
-    """The arguments, or why there are none. A model writes JSON as text; some servers give a mapping."""
-    if isinstance(arguments, str):
-        if len(arguments) > _MOST_LETTERS:
-            return None, f"call.arguments: {len(arguments):,} characters, but at most {_MOST_LETTERS:,} are allowed"
-        try:
-            arguments = json.loads(
-                arguments, parse_constant=no_json_number, parse_float=finite_number, object_pairs_hook=_each_once
-            )
-        except (ValueError, RecursionError) as error:
-            return None, f"call.arguments: this is not JSON: {error}"
-    if not isinstance(arguments, dict):
-        return None, f"call.arguments: expected a JSON object, not {_short(arguments)}"
-    if big := _too_big(arguments):
-        return None, f"call.arguments: {big}"
-    return arguments, ""
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

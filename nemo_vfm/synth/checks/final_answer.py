@@ -141,7 +141,9 @@ def _value(text: str) -> _Value | None:
     """What an answer means; None for nothing, or too much."""
     if len(text) > _MOST_LETTERS:
         return None
-    text = _BEFORE.sub("", cleaned(text).strip().rstrip(".,;").strip())
+    for pattern, new in _REWRITTEN:  # delimiters and spaces of LaTeX, and signs that are written in several ways
+        text = pattern.sub(new, text)
+    text = _BEFORE.sub("", " ".join(text.split()).rstrip(".,;").strip())
     if match := _CHOICE.fullmatch(text):
         return _Said((match[1] or match[2]).upper(), True)
     return _number(text) or _several(text) or (_Said(text.casefold(), False) if text else None)
@@ -212,13 +214,6 @@ def _equal(one: Number, other: Number) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     return abs(float(one) - float(other)) <= _RELATIVE * max(abs(float(one)), abs(float(other)))
-
-
-def cleaned(text: str) -> str:
-    """Without delimiters of LaTeX, spaces of its own, and signs that are written in several ways."""
-    for pattern, new in _REWRITTEN:
-        text = pattern.sub(new, text)
-    return " ".join(text.split())
 
 
 def measured(text: str) -> Measured | None:

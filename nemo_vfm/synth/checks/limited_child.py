@@ -144,84 +144,78 @@ def run_python(
         }  # fmt: skip
         file.write(json.dumps(order).encode())
         file.seek(0)
-        return _Child(file, folder, limits).result()
+        return _result(file, folder, limits)
 
 
-class _Child:
-    """A child process, from its start to its end."""
-
-    def __init__(self, order: IO[bytes], folder: str, limits: Limits) -> None:
-        self._limits, self._begun = limits, time.monotonic()
-        self._report, report = os.pipe()
-        # No preexec_fn: with threads around it may never return. The child limits itself.
-        words = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", _START.format(report)]
+def _result(order: IO[bytes], folder: str, limits: Limits) -> ProgramResult:
+    """Start a child, and wait for its end, or bring it about."""
+    begun, written = time.monotonic(), {"stdout": bytearray(), "stderr": bytearray()}
+    report, end_of_child = os.pipe()
+    # No preexec_fn: with threads around it may never return. The child limits itself.
+    words = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", _START.format(end_of_child)]
+    with os.fdopen(report, "rb") as reported:
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and lines
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and lines
                 [*words, str(Path(nemo_vfm.__file__).resolve().parents[1])], stdin=order, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, cwd=folder, env={"PYTHONHASHSEED": "0"}, pass_fds=[report],
+                stderr=subprocess.PIPE, cwd=folder, env={"PYTHONHASHSEED": "0"}, pass_fds=[end_of_child],
                 start_new_session=True,
             )  # fmt: skip
-        except BaseException:
-            os.close(self._report)
-            raise
         finally:
-            os.close(report)
-        self._written = {"stdout": bytearray(), "stderr": bytearray()}
-
-    def result(self) -> ProgramResult:
-        """Wait for its end, or bring it about."""
-        with os.fdopen(self._report, "rb") as report:
+            os.close(end_of_child)
+        try:
+            cut = _watch(process, written, begun + limits.wall_s, limits.output_kb * 1024)
+        finally:
+            # Before the child is waited for: until then its number belongs to nobody else.
             try:
-                cut = self._watch()
-            finally:
-                # Before the child is waited for: until then its number belongs to nobody else.
-                try:
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    self._process.kill()
-                code = self._process.wait()
-            told: dict[str, Any] = json.loads(report.read() or "{}")
-        seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024
-        out, err = (bytes(part[:most]).decode("utf-8", "replace") for part in self._written.values())
-        if "layers" not in told:
-            if cut == "timeout":
-                return ProgramResult("timeout", out, err, seconds)
-            return ProgramResult("refused", "", told.get("refused") or f"the child did not start: {err}", seconds)
-        # A kill that is none of ours: the hard limit of CPU time, or the kernel was out of memory.
-        ends: dict[int, Ending] = {
-            0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout",
-            -signal.SIGKILL: "timeout" if seconds >= self._limits.cpu_s else "memory",
-        }  # fmt: skip
-        ending = cut or ends.get(code, "error")
-        return ProgramResult(ending, out, err, seconds, code == AT_ITS_END and not cut, tuple(told["layers"]))
+                os.killpg(process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                process.kill()
+            code = process.wait()
+        told: dict[str, Any] = json.loads(reported.read() or "{}")
+    seconds = time.monotonic() - begun
+    out, err = (bytes(part[: limits.output_kb * 1024]).decode("utf-8", "replace") for part in written.values())
+    if "layers" not in told:
+        if cut == "timeout":
+            return ProgramResult("timeout", out, err, seconds)
+        return ProgramResult("refused", "", told.get("refused") or f"the child did not start: {err}", seconds)
+    # A kill that is none of ours: the hard limit of CPU time, or the kernel was out of memory.
+    ends: dict[int, Ending] = {
+        0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout",
+        -signal.SIGKILL: "timeout" if seconds >= limits.cpu_s else "memory",
+    }  # fmt: skip
+    return ProgramResult(
+        cut or ends.get(code, "error"), out, err, seconds, code == AT_ITS_END and not cut, tuple(told["layers"])
+    )
 
-    def _watch(self) -> Ending | None:
-        """Read until it ends, or until a limit is passed, which is the answer."""
-        process = self._process
-        assert process.stdout and process.stderr
-        with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
-            for stream, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
-                os.set_blocking(stream.fileno(), False)
-                selector.register(stream, selectors.EVENT_READ, name)
-            ended = os.pidfd_open(process.pid)
-            selector.register(ended, selectors.EVENT_READ, None)
-            over = False
-            try:
-                while True:
-                    left = self._begun + self._limits.wall_s - time.monotonic()
-                    ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
-                    streams = [key for key in ready if key.data]
-                    for key in streams:
-                        if data := os.read(key.fd, 65536):
-                            self._written[key.data] += data
-                        else:
-                            selector.unregister(key.fileobj)
-                    if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
-                        return "output"
-                    if over and not streams:
-                        return None  # it has ended, and nothing is left in its pipes
-                    over = over or len(ready) > len(streams)
-                    if left <= 0:
-                        return "timeout"
-            finally:
-                os.close(ended)
+
+def _watch(
+    process: subprocess.Popen[bytes], written: Mapping[str, bytearray], end_s: float, most_bytes: int
+) -> Ending | None:
+    """Read what it writes until it ends, or until a limit is passed, which is the answer."""
+    assert process.stdout and process.stderr
+    with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
+        for stream, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, selectors.EVENT_READ, name)
+        ended = os.pidfd_open(process.pid)
+        selector.register(ended, selectors.EVENT_READ, None)
+        over = False
+        try:
+            while True:
+                left = end_s - time.monotonic()
+                ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
+                streams = [key for key in ready if key.data]
+                for key in streams:
+                    if data := os.read(key.fd, 65536):
+                        written[key.data].extend(data)
+                    else:
+                        selector.unregister(key.fileobj)
+                if sum(map(len, written.values())) > most_bytes:
+                    return "output"
+                if over and not streams:
+                    return None  # it has ended, and nothing is left in its pipes
+                over = over or len(ready) > len(streams)
+                if left <= 0:
+                    return "timeout"
+        finally:
+            os.close(ended)

@@ -97,11 +97,9 @@ class GeneticInstruct:
         return {"instruct": frozenset({"examples"}), "harder": frozenset({"task", "how"}), **FITNESS_PROMPTS}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return ["judge", "python"]
 
     def most_rows(self) -> int:
-        """See `Pipeline`."""
         return self.colonies * self.generations * self.breeding.offspring
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

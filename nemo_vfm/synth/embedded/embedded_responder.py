@@ -68,20 +68,17 @@ class EmbeddedResponder:
     def say(self, messages: Sequence[Json]) -> Said:
         """A made answer, a function of the messages and the name alone."""
         draw = WordDraw(json.dumps([self.name, *messages], sort_keys=True))
-        wrong, made = draw.share() < self.error_rate, _in_form(messages, draw)
+        wrong, last = draw.share() < self.error_rate, messages[-1]
+        made: str | None = None  # where no form is asked for
+        if last["role"] == "assistant":  # such a conversation is for a reward model
+            made = json.dumps({name: round(4 * draw.share(), 3) for name in _ATTRIBUTES}, sort_keys=True)
+        for form in _FORMS if last["role"] != "assistant" else ():
+            if match := form.pattern.search(str(last["content"])):
+                made = form.answer(match, messages, draw)
+                break
         if wrong and (made is None or draw.share() < 0.5):
             text = ""
         else:
             text = f"{draw.sentence()} {draw.sentence()}" if made is None or wrong else made
         asked = sum(len(str(message["content"]).split()) for message in messages)
         return Said(text, "success", self.name, "", asked, len(text.split()), 0.0)
-
-
-def _in_form(messages: Sequence[Json], draw: WordDraw) -> str | None:
-    """What is asked for; None where no form is. A conversation that the assistant ends is for a reward model."""
-    if messages[-1]["role"] == "assistant":
-        return json.dumps({name: round(4 * draw.share(), 3) for name in _ATTRIBUTES}, sort_keys=True)
-    for form in _FORMS:
-        if match := form.pattern.search(str(messages[-1]["content"])):
-            return form.answer(match, messages, draw)
-    return None

@@ -40,7 +40,6 @@ class GuardedRows:
         return {} if self.prompt is None else {self.prompt: frozenset({"transcript"})}
 
     def roles(self) -> Sequence[str]:
-        """See `AskingFilter`."""
         return [self.role]
 
     def rule_program(self, draft: Draft) -> Program[str | None]:

@@ -58,7 +58,6 @@ class ClosedQa(Pipeline):
         self.least_quotations, self.least_words, self.seed = least_quotations, least_words, seed
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**LIST_PROMPTS, "instructions": frozenset({"count", "kind", "document"})}
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

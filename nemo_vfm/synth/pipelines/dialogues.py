@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
@@ -12,7 +12,6 @@ from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
     Dropped,
-    Program,
     RowFailed,
     RowProgram,
     Task,
@@ -48,17 +47,10 @@ class Dialogues(TaskPipeline):
         self.tasks, self.personas, self.turns, self.reward = tasks, tuple(personas), turns, reward
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**self.tasks.prompts(), "user_turn": frozenset({"persona", "transcript"})}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.reward.least is None else ["reward"])]
-
-    def candidates(self) -> Program[Iterable[RowProgram]]:
-        """A dialogue on each task."""
-        tasks = yield from self.tasks.all_tasks()
-        return map(self.row, tasks)
 
     def row(self, task: Task) -> RowProgram:
         """All turns of a dialogue on a task."""

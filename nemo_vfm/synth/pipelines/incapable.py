@@ -38,11 +38,9 @@ class Incapable:
         return LIST_PROMPTS | ours | {name: frozenset({"request", "reply"}) for name in _JUDGED}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return ["judge"]
 
     def most_rows(self) -> int:
-        """See `Pipeline`."""
         return len(self.limits) * self.requests * self.lists
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

@@ -65,7 +65,6 @@ class Instructions(TaskPipeline):
             raise ValueError(f"kinds {sorted(self.kinds)} suit only the form one_turn; name others, too")
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         later = {"next_turn": frozenset({"transcript"})} if "all_turns" in self.forms else {}
         return {**self.tasks.prompts(), **later}
 
@@ -74,18 +73,27 @@ class Instructions(TaskPipeline):
         tasks = yield from self.tasks.all_tasks()
         return (self.row(task, self.forms[number % len(self.forms)]) for number, task in enumerate(tasks))
 
-    def row(self, task: Task, form: Form) -> RowProgram:
+    def row(self, task: Task, form: Form = "one_turn") -> RowProgram:
         """A conversation on a task whose answers obey."""
         rng = random.Random(f"{form}\n{transcript(task.messages)}")
+        kinds = self.kinds if form == "one_turn" else self.kinds - {*_OF_ONE_TURN}
+        messages: _Messages
         if form == "revise":
-            return (yield from self._revise(rng, task))
-        is_one = form == "one_turn"
-        instructions = self._drawn(rng, task, self.kinds if is_one else self.kinds - {*_OF_ONE_TURN})
-        told = " ".join(one.text for one in instructions)
-        *before, last = task.messages
-        asked = f"{str(last['content']).strip()}\n\n{told if is_one else rng.choice(_LASTING).format(told)}"
-        messages: _Messages = [*before, said("user", asked)]
-        turns = 1 if is_one else self.turns
+            (first,) = answered((yield [Ask(None, before=tuple(task.messages))]))
+            drawn = (self._drawn(rng, task, kinds) for _ in range(_DRAWS))
+            found = next((some for some in drawn if not all(one.holds(first) for one in some)), None)
+            if found is None:
+                return Dropped("the first answer obeys what was drawn")
+            instructions, told = found, " ".join(one.text for one in found)
+            asked = rng.choice(_REVISING).format(told)
+            messages = [*task.messages, said("assistant", first), said("user", asked)]
+        else:
+            instructions = self._drawn(rng, task, kinds)
+            told = " ".join(one.text for one in instructions)
+            *before, last = task.messages
+            told = told if form == "one_turn" else rng.choice(_LASTING).format(told)
+            messages = [*before, said("user", f"{str(last['content']).strip()}\n\n{told}")]
+        turns = self.turns if form == "all_turns" else 1
         for turn in range(turns):
             if turn:
                 (spoken,) = answered((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
@@ -94,20 +102,10 @@ class Instructions(TaskPipeline):
                 messages.append(said("user", spoken))
             if broken := (yield from self._answer(messages, instructions)):
                 return Dropped(broken)
-        return _draft(task, form, messages, instructions, turns)
-
-    def _revise(self, rng: random.Random, task: Task) -> RowProgram:
-        (first,) = answered((yield [Ask(None, before=tuple(task.messages))]))
-        for _ in range(_DRAWS):
-            instructions = self._drawn(rng, task, self.kinds - {*_OF_ONE_TURN})
-            if not all(one.holds(first) for one in instructions):
-                break
-        else:
-            return Dropped("the first answer obeys what was drawn")
-        asked = rng.choice(_REVISING).format(" ".join(one.text for one in instructions))
-        messages: _Messages = [*task.messages, said("assistant", first), said("user", asked)]
-        broken = yield from self._answer(messages, instructions)
-        return Dropped(broken) if broken else _draft(task, "revise", messages, instructions, 1)
+        obeyed = ", ".join(one.kind for one in instructions)
+        return Draft(messages, {**task.parents, "form": form},
+                     verifier=f"{_CHECK}: {turns} of {turns} answers obey: {obeyed}", licence=task.licence,
+                     more={"instructions": [one.row() for one in instructions]})  # fmt: skip
 
     def _drawn(self, rng: random.Random, task: Task, kinds: frozenset[str]) -> list[Instruction]:
         count = rng.randint(1, self.most)
@@ -124,10 +122,3 @@ class Instructions(TaskPipeline):
                 messages.append(said("assistant", answer))
                 return None
         return f"not obeyed: {broken[0]}"
-
-
-def _draft(task: Task, form: Form, messages: _Messages, instructions: Sequence[Instruction], answers: int) -> Draft:
-    kinds = ", ".join(one.kind for one in instructions)
-    return Draft(messages, {**task.parents, "form": form},
-                 verifier=f"{_CHECK}: {answers} of {answers} answers obey: {kinds}", licence=task.licence,
-                 more={"instructions": [one.row() for one in instructions]})  # fmt: skip

@@ -48,18 +48,15 @@ class KeywordTasks(Pipeline):
         self.tasks, self.levels, self.code = tasks, tuple(levels), code
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         about = {"about": frozenset({"keyword"})} if self.sort else {}
         tasks = {"tasks": frozenset({"count", "keyword", "level"}), "answer": frozenset({"task"})}
         return {**LIST_PROMPTS, **about, **tasks}
 
     def most_rows(self) -> int | None:
-        """See `Pipeline`."""
         known = [one for one in (self.bank.most(), self.most_keywords) if one is not None]
         return min(known) * self.tasks * len(self.levels) if known else None
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
-        """See `Pipeline`."""
         found = yield from self._found()
         return (self.row(task, place) for task, place in found.items())
 

@@ -43,11 +43,9 @@ class OnTopic:
         return LIST_PROMPTS | {name: frozenset(places) for name, places in (ours | judged).items()}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return ["judge"]
 
     def most_rows(self) -> int:
-        """See `Pipeline`."""
         return self.domains * self.purposes
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

@@ -1,7 +1,7 @@
 """Makes pairs of a better and a worse answer, told apart by truth, judge or reward model (2406.11704, 3.2.4)."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,18 +68,11 @@ class Preferences(TaskPipeline):
         self.scored = score_all or reward.least is not None
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return dict(self.tasks.prompts()) | (COMPARE_PROMPTS if "judge" in self.by else {})
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
         return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
-
-    def candidates(self) -> Program[Iterable[RowProgram]]:
-        """A pair for each task."""
-        tasks = yield from self.tasks.all_tasks()
-        return map(self.row, tasks)
 
     def row(self, task: Task) -> RowProgram:
         """A chosen and a rejected answer to a task."""

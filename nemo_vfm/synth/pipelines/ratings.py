@@ -1,6 +1,6 @@
 """Makes answers with ratings by attribute, 0 to 4, as reward models are trained on (HelpSteer2, 2406.08673)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from nemo_vfm.synth.programs.judgement import scores_of, transcript
@@ -9,7 +9,6 @@ from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
     Dropped,
-    Program,
     RowFailed,
     RowProgram,
     Task,
@@ -41,17 +40,10 @@ class Ratings(TaskPipeline):
         self.tasks, self.responder, self.raters, self.most_spread = tasks, responder, raters, most_spread
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**self.tasks.prompts(), "rate": frozenset({"transcript", "answer"})}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return [*self.tasks.roles(), "judge", *([] if self.responder == GENERATOR else [self.responder])]
-
-    def candidates(self) -> Program[Iterable[RowProgram]]:
-        """An answer to each task."""
-        tasks = yield from self.tasks.all_tasks()
-        return map(self.row, tasks)
 
     def row(self, task: Task) -> RowProgram:
         """An answer to a task with the mean of its ratings."""

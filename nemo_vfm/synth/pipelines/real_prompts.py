@@ -17,6 +17,7 @@ from nemo_vfm.synth.programs.row_program import (
     TaskPipeline,
     TaskSource,
     answered,
+    ended_row,
     said,
 )
 
@@ -47,11 +48,9 @@ class RealPrompts(TaskPipeline):
         self.tasks, self.half, self.sft_share, self.guard, self.salt = tasks, half, sft_share, guard, salt
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {**self.tasks.prompts(), **({} if self.guard is None else self.guard.prompts())}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return [*self.tasks.roles(), *([] if self.guard is None else self.guard.roles())]
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
@@ -63,14 +62,12 @@ class RealPrompts(TaskPipeline):
         seen = set[bytes]()
         for task in tasks:
             digest = blake2b(normalize(transcript(task.messages)).encode(), digest_size=16).digest()
-            yield self.row(task, digest in seen)
+            yield ended_row(Dropped("copy of an earlier prompt")) if digest in seen else self.row(task)
             seen.add(digest)
 
-    def row(self, task: Task, is_copy: bool) -> RowProgram:
+    def row(self, task: Task) -> RowProgram:
         """A prompt, with an answer in the half `sft`."""
         half = self.half
-        if is_copy:
-            return Dropped("copy of an earlier prompt")
         if half_of(task, self.sft_share, self.salt) != half:
             return Dropped("prompt of the other half")
         rule: str | None = "flagged in the data" if task.flagged else None

@@ -59,11 +59,9 @@ class TableReports:
         return LIST_PROMPTS | {name: frozenset(places) for name, places in own.items()}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return ["python"]
 
     def most_rows(self) -> int | None:
-        """See `Pipeline`."""
         return num_topics(self.topics) * self.tables * self.questions
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

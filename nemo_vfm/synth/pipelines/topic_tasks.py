@@ -59,15 +59,12 @@ class TopicTasks:
         return LIST_PROMPTS | {name: frozenset(places) for name, places in (always | more | later).items()}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
         return () if self.check_by in ("", GENERATOR) else (self.check_by,)
 
     def most_rows(self) -> int:
-        """See `Pipeline`."""
         return num_topics(self.topics) * self.subtopics * self.tasks * len(self.levels)
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
-        """See `Pipeline`."""
         tasks = yield from self._found()
         return (self.row(task, place) for task, place in tasks.items())
 

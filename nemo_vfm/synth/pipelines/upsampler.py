@@ -62,7 +62,6 @@ class Upsampler(Pipeline):
         self.system = system
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`."""
         return {"short_prompt": frozenset({"caption", "least", "most"})}
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

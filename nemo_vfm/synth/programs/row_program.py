@@ -179,6 +179,15 @@ class TaskPipeline(Pipeline, Protocol):
         """As many as there are tasks."""
         return self.tasks.most_rows()
 
+    def candidates(self) -> Program[Iterable[RowProgram]]:
+        """A row of each task."""
+        tasks = yield from self.tasks.all_tasks()
+        return map(self.row, tasks)
+
+    def row(self, task: Task) -> RowProgram:
+        """What becomes of a task."""
+        ...
+
 
 @runtime_checkable
 class RowFilter(Protocol):

@@ -229,13 +229,9 @@ def _column(values: Sequence[Json]) -> pa.Array:
             return pa.array(values)
     except (pa.ArrowException, OverflowError):  # a number of more than 64 bits
         pass
-    if any(values) and all(value is None or value == [] or is_conversation(value) for value in values):
-        return _conversations(values)
-    return pa.array([None if value is None else _text(value) for value in values], pa.string())
-
-
-def _conversations(column: Sequence[Json]) -> pa.Array:
-    column = [messages and [_with_openai_calls(message) for message in messages] for messages in column]
+    if not any(values) or not all(value is None or value == [] or is_conversation(value) for value in values):
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+    column = [messages and [_with_openai_calls(message) for message in messages] for messages in values]
     try:
         array = pa.array(column)
         if "struct<>" not in str(array.type):  # of a field that is {} in all rows; Parquet has none

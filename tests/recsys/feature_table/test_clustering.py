@@ -8,7 +8,7 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.recsys.feature_table import clustering
-from nemo_vfm.recsys.feature_table.clustering import SessionSort, chunk_bytes, without_first, write_clustered
+from nemo_vfm.recsys.feature_table.clustering import SessionSort, num_bytes, without_first, write_clustered
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
@@ -65,7 +65,7 @@ def test_a_session_that_does_not_fit_says_how_much_memory_would_do(tmp_path):
     with pytest.raises(UserError, match=r"set memory_bytes to at least ([\d,]+)") as said:
         [*sort.sorted_chunks()]
     least = int(str(said.value).rsplit(" ", 1)[1].replace(",", ""))
-    assert len([*SessionSort(tmp_path / "spill", least).sorted_chunks()]) == 1 and least >= 4 * chunk_bytes(log)
+    assert len([*SessionSort(tmp_path / "spill", least).sorted_chunks()]) == 1 and least >= 4 * num_bytes(log)
 
 
 def test_a_table_written_with_breaks_has_the_bytes_of_one_written_at_once(tmp_path, monkeypatch):

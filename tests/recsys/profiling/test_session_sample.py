@@ -16,11 +16,9 @@ from nemo_vfm.recsys.profiling.log_measurements import (
     SESSIONS,
     VALUES,
     SessionSums,
-    predicted_factor,
     session_groups,
-    unchanged_share,
 )
-from nemo_vfm.recsys.profiling.profile_figures import icdf_interval, measured_factor
+from nemo_vfm.recsys.profiling.profile_figures import icdf_interval, measured_factor, predicted_factor, unchanged_share
 from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, num_values, sampled_chunks, session_uniform
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
