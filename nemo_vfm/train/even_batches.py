@@ -12,11 +12,7 @@ Address = tuple[str, ...]
 
 
 def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> None:
-    """Refuse what no rank could start with; every number is known from the recipe.
-
-    Raises:
-        PartRefused: with all that is wrong and the nearest sizes that fit, at the place of the first.
-    """
+    """Refuse what no rank could start with; every number is known from the recipe."""
     wrong = [*_batches(data, plan, phases)]
     if isinstance(data, ResumablePhases):
         plans = dict.fromkeys(phase.plan for phase in phases) or [plan]

@@ -42,11 +42,7 @@ class Phase:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
     def steps(self, data: TrainingData) -> int:
-        """Of the optimizer.
-
-        Raises:
-            ValueError: the data does not say how many tokens or samples a step takes.
-        """
+        """Of the optimizer. ValueError if the data does not say how many tokens or samples a step takes."""
         if self.duration.unit != "steps" and not isinstance(data, ResumablePhases):
             raise ValueError(
                 f"{type(data).__name__} does not define how much a step reads; give the phase's duration in steps"

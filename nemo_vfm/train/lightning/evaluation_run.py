@@ -3,7 +3,7 @@
 import math
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -17,19 +17,22 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.train.lightning.best import found
 from nemo_vfm.train.lightning.fit import _made, options, strategy_of
-from nemo_vfm.train.lightning.fit_settings import Evaluation, StartWeights, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import StartWeights, TrainerOptions
 from nemo_vfm.train.lightning.metrics import RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.prediction_files import PredictionFiles
 from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 
+if TYPE_CHECKING:
+    from nemo_vfm.train.lightning.evaluation import _Evaluation
+
 #: Holds the figures, what was measured and with which weights.
 FILE = "figures.json"
 _DONE = {"test": "tested", "validate": "validated", "predict": "predicted"}
 
 
-def evaluate(job: Evaluation, run: Run) -> Outcome:
+def evaluate(job: "_Evaluation", run: Run) -> Outcome:
     """See `LightningTest`, `LightningValidate` and `LightningPredict`."""
     run.folder.mkdir(parents=True, exist_ok=True)
     quiet()
@@ -53,27 +56,21 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
         logger=[_Pictures(run.folder)], default_root_dir=run.folder, enable_checkpointing=False,
         plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(folder)],
     )  # fmt: skip
-    figures = _figures(job, trainer, module, data, path)
-    figures = {"rows": float(files.rows)} if job.kind == "predict" else figures
-    weights = str(path or job.ckpt or "the module's own weights")
-    if rank == 0:
-        write_json(run.folder / FILE, {"kind": job.kind, "weights": weights, "figures": conceal_names(figures)})
-    return Outcome(f"{_DONE[job.kind]} with {weights}", figures)
-
-
-def _figures(
-    job: Evaluation, trainer: Trainer, module: LightningModule, data: LightningDataModule | None, path: Path | None
-) -> dict[str, float]:
     ckpt = None if path is None else str(path)
     try:
         if job.kind == "predict":
             trainer.predict(module, datamodule=data, ckpt_path=ckpt, return_predictions=False)
-            return {}
-        run = trainer.test if job.kind == "test" else trainer.validate
-        found = run(module, datamodule=data, ckpt_path=ckpt, verbose=False)
+            figures = {"rows": float(files.rows)}
+        else:
+            measure = trainer.test if job.kind == "test" else trainer.validate
+            measured = measure(module, datamodule=data, ckpt_path=ckpt, verbose=False)
+            figures = {name: value for one in measured for name, value in numbers(one).items()}
     except MisconfigurationException as error:
         raise UserError(str(error)) from error
-    return {name: value for one in found for name, value in numbers(one).items()}
+    weights = str(path or job.ckpt or "the module's own weights")
+    if rank == 0:
+        write_json(run.folder / FILE, {"kind": job.kind, "weights": weights, "figures": conceal_names(figures)})
+    return Outcome(f"{_DONE[job.kind]} with {weights}", figures)
 
 
 class _Pictures(RunMetrics):

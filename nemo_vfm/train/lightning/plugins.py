@@ -114,11 +114,7 @@ class OwnCheckpoints(TorchCheckpointIO):
             ) from error
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read one.
-
-        Raises:
-            UserError: it lies elsewhere, or holds objects of other classes.
-        """
+        """Read one. UserError if it lies elsewhere, or holds objects of other classes."""
         if not Path(path).resolve().is_relative_to(self.folder.resolve()):
             raise UserError(f"{path} is outside of {self.folder}: only checkpoints of the run's own folder are read")
         try:

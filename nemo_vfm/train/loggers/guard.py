@@ -135,11 +135,7 @@ def open_all(
 
 
 def logger_of(name: str, source: LoggerSource | LightningLogger, folder: Path) -> Logger:
-    """The logger itself.
-
-    Raises:
-        UserError: it is of another package.
-    """
+    """The logger itself. UserError if it is of another package."""
     opened: object = source.open(folder) if isinstance(source, LoggerSource) else source
     if not isinstance(opened, Logger):
         raise UserError(f"loggers.{name}: {type(opened).__name__} is not a lightning.pytorch.loggers.Logger "

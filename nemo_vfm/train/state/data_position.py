@@ -60,11 +60,7 @@ class Reading:
 
     @classmethod
     def parsed(cls, saved: Json) -> "Reading":
-        """The inverse of `json`.
-
-        Raises:
-            CorruptCheckpoint: it holds something else.
-        """
+        """The inverse of `json`. CorruptCheckpoint if it holds something else."""
         try:
             stretches = tuple(
                 Stretch(int(one["first"]), _position(one["read"]), one["batching"], int(one["seed"]))
