@@ -62,11 +62,7 @@ class Limits:
                 raise TemplateTooLong(f"the chat template took longer than {MOST_SECONDS:g} s for one conversation")
 
     def keep(self, value: Any) -> Any:
-        """Count a value that was made; here it is again.
-
-        Raises:
-            TemplateTooLong: it is too large, or all together are.
-        """
+        """Count a value that was made; here it is again. TemplateTooLong if it is too large, or all together are."""
         if isinstance(value, str | bytes):
             require_letters(len(value))
             self.made += sys.getsizeof(value)

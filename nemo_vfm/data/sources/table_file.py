@@ -23,11 +23,7 @@ class Row:
     values: Mapping[str, Json]  #: by column
 
     def text(self, column: str) -> str:
-        """A text, empty where there is none.
-
-        Raises:
-            DataError: it is a number, a list or an object, or too long.
-        """
+        """A text, empty where there is none. DataError if it is a number, a list or an object, or too long."""
         value = self.values[column]
         if value is not None and not isinstance(value, str):
             raise DataError(f"{self.place} has {_in_words(value)} under {column!r} where text is expected: "

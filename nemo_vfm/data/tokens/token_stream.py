@@ -5,6 +5,7 @@ stream of a billion documents takes little memory. Positions are found by bisect
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class TokenStream:
         self.num_tokens, self.num_documents = int(self._before[-1]), sum(count for _, _, count in runs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _stream, (self.folder, *self._side)
+        return partial(TokenStream, self.folder, val_fraction=self._side[0], held_out=self._side[1]), ()
 
     def read(self, start: int, out: NDArray[np.int64]) -> None:
         """Fill `out` from a position on; after the last token comes the first again."""
@@ -142,10 +143,6 @@ class TokenStream:
 
     def _run(self, position: int) -> int:
         return int(np.searchsorted(self._before, position, side="right")) - 1
-
-
-def _stream(folder: TokenFolder, val_fraction: float, held_out: bool) -> TokenStream:
-    return TokenStream(folder, val_fraction=val_fraction, held_out=held_out)
 
 
 def _runs(folder: TokenFolder, number: int, val_fraction: float, held_out: bool) -> tuple[Numbers, Numbers, int]:

@@ -43,11 +43,7 @@ class Drawn(Protocol):
 
 
 def declared(model: nn.Module) -> Declared:
-    """What the model says of itself.
-
-    Raises:
-        UserError: it says nothing.
-    """
+    """What the model says of itself. UserError if it says nothing."""
     if isinstance(model, Divisible):
         return model.plan()
     raise UserError(
@@ -57,11 +53,7 @@ def declared(model: nn.Module) -> Declared:
 
 
 def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
-    """Refuse a plan that the model's sizes do not allow.
-
-    Raises:
-        UserError: with the number, the degree and what would do.
-    """
+    """Refuse a plan that the model's sizes do not allow."""
     if plan.world > 1 and isinstance(model, Divisible) and model.plan().one_device:
         raise UserError(f"a mixture of experts (model.experts) runs on one device, but this plan is for {plan.world} "
                         f"({plan}); leave every degree of parallel at 1.")  # fmt: skip

@@ -36,11 +36,7 @@ def build_unfilled(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Modul
 
 
 def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights of another model, with the differences as text.
-
-    Raises:
-        CorruptCheckpoint: names or shapes differ.
-    """
+    """Refuse weights of another model, with the differences as text. CorruptCheckpoint if names or shapes differ."""
     surplus = weights.keys() - own.keys()
     if surplus and not any(map(is_adapter, own)) and all(map(is_adapter, surplus)):
         raise CorruptCheckpoint("The checkpoint holds only adapters, as saved by training adapters. Load the model "

@@ -155,11 +155,7 @@ class Pipeline:
 
 
 def require_even(samples: int, microbatches: int) -> None:
-    """Refuse samples of one shape that cannot be cut into equal parts.
-
-    Raises:
-        UserError: with the numbers.
-    """
+    """Refuse samples of one shape that cannot be cut into equal parts."""
     if samples % microbatches:
         raise UserError(
             f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided by "
@@ -168,11 +164,7 @@ def require_even(samples: int, microbatches: int) -> None:
 
 
 def require_same(stage: int, output: Tensor, between: Tensor) -> None:
-    """Refuse what a stage sends if the next one expects another shape or type.
-
-    Raises:
-        ValueError: with both.
-    """
+    """Refuse what a stage sends if the next one expects another shape or type."""
     if (output.shape, output.dtype) != (between.shape, between.dtype):
         raise ValueError(
             f"stage {stage} outputs {tuple(output.shape)} {output.dtype}, but others output "

@@ -41,11 +41,7 @@ def joined() -> Gather:
 
 
 def exchange(ranks: Gather, message: Json) -> list[Json]:
-    """What every rank says, by rank.
-
-    Raises:
-        LostRank: one died or hangs.
-    """
+    """What every rank says, by rank. LostRank if one died or hangs."""
     try:
         heard = ranks.all_gather(json.dumps(message, separators=(",", ":")).encode())
     except LostRank as error:

@@ -171,11 +171,7 @@ def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather =
 
 
 def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-    """`fill` without asking whether all fits.
-
-    Raises:
-        CorruptCheckpoint: a file is not what the index says; on every rank.
-    """
+    """`fill` without asking whether all fits. CorruptCheckpoint if a file is not what the index says; on every rank."""
 
     def put_own() -> None:
         with torch.no_grad():

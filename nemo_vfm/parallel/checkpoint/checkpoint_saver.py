@@ -69,11 +69,7 @@ class Saver:
             work()
 
     def check(self) -> None:
-        """Raise what a save that has ended met. Several ranks would learn of it at different steps, so they wait.
-
-        Raises:
-            UserError: see `write`.
-        """
+        """Raise what a save that has ended met. Several ranks would learn of it at different steps, so they wait."""
         if self._ranks.num_ranks() == 1 and self._thread is not None and not self._thread.is_alive():
             self.finish()
 

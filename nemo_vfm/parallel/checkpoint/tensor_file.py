@@ -77,11 +77,7 @@ class Packed:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """What safetensors calls it.
-
-    Raises:
-        ValueError: it has no name for it.
-    """
+    """What safetensors calls it. ValueError if it has no name for it."""
     if dtype not in _NAMES:
         raise ValueError(f"safetensors cannot hold {dtype}; it holds {', '.join(map(str, _NAMES))}")
     return _NAMES[dtype]
@@ -186,11 +182,7 @@ def _put(file: IO[bytes], block: bytes | memoryview) -> None:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file.
-
-    Raises:
-        CorruptCheckpoint: it is not a whole and honest safetensors file.
-    """
+    """All tensors of a file. CorruptCheckpoint if it is not a whole and honest safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

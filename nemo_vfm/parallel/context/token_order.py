@@ -21,11 +21,7 @@ def shard(x: Tensor, dim: int, *, rank: int, ranks: int, causal: bool = False) -
 
 
 def own_spans(tokens: int, *, rank: int, ranks: int, causal: bool = False) -> Spans:
-    """The places of a rank's share of so many tokens; see `shard`.
-
-    Raises:
-        UserError: they cannot be shared evenly.
-    """
+    """The places of a rank's share of so many tokens; see `shard`. UserError if they cannot be shared evenly."""
     if tokens % ranks:
         raise UserError(
             f"a sequence of {tokens} tokens is not divisible by {ranks} context ranks. "

@@ -139,11 +139,7 @@ def in_window(queries: Tensor, keys: Tensor, window: int) -> Tensor:
 
 
 def split_causal(x: Tensor, dim: int) -> Tensor:
-    """This context rank's early and late chunk of the tokens along `dim`.
-
-    Raises:
-        UserError: the tokens cannot be divided.
-    """
+    """This context rank's early and late chunk of the tokens along `dim`. UserError if the tokens cannot be divided."""
     group = active().context
     if group is None:
         return x

@@ -83,11 +83,7 @@ def _ranks(frames: int) -> tuple[int, int]:
 
 
 def require_frames(frames: int, context: int, tensor: int) -> None:
-    """Refuse frames that context ranks, and tensor ranks that split tokens, cannot share.
-
-    Raises:
-        UserError: with the numbers and what would do.
-    """
+    """Refuse frames that context ranks, and tensor ranks that split tokens, cannot share."""
     if frames % (context * tensor):
         raise UserError(
             f"{frames} latent frames cannot be divided among {context} context x {tensor} tensor ranks (the latter "
@@ -133,11 +129,7 @@ def _runs(group: ProcessGroup, frames: int) -> tuple[Spans, ...]:
 
 
 def places_of(tokens: int, frames: int, ranks: int) -> int:
-    """Places of one frame, where each of so many ranks has so many tokens, after refusing what does not divide.
-
-    Raises:
-        UserError: with the numbers and what would do.
-    """
+    """Places of one frame, where each of so many ranks has so many tokens, after refusing what does not divide."""
     if frames < 1 or frames % ranks:
         raise UserError(
             f"{frames} frames are not divisible by {ranks} context ranks, so no rank would hold whole frames. Choose "

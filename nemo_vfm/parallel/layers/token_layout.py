@@ -83,11 +83,7 @@ def call_within(model: nn.Module, *contexts: Callable[[], AbstractContextManager
 
 
 def split_tokens(x: Tensor, dim: int) -> Tensor:
-    """This rank's part of the tokens along `dim`.
-
-    Raises:
-        ValueError: the tokens cannot be divided.
-    """
+    """This rank's part of the tokens along `dim`. ValueError if the tokens cannot be divided."""
     return _part(x, dim, active().tokens)
 
 
@@ -146,11 +142,7 @@ def all_parts(x: Tensor, group: ProcessGroup) -> list[Tensor]:
 
 
 def require_divided(size: int, count: int) -> None:
-    """Refuse a number of tokens that so many ranks cannot share.
-
-    Raises:
-        ValueError: with the numbers, and the nearest that would do.
-    """
+    """Refuse a number of tokens that so many ranks cannot share."""
     if size % count:
         raise ValueError(
             f"{size} tokens cannot be divided among {count} ranks (parallel.context, times parallel.tensor where "

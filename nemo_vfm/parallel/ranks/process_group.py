@@ -215,29 +215,17 @@ def greatest(*numbers: float) -> tuple[float, ...]:
 
 
 def first_says(text: str) -> str:
-    """Rank 0's text, on every rank.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """Rank 0's text, on every rank. LostRank if another rank died or does not answer."""
     return everyone_says(text)[0]
 
 
 def everyone_says(text: str) -> list[str]:
-    """Every rank's text, by rank.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """Every rank's text, by rank. LostRank if another rank died or does not answer."""
     return [bytes(row).decode() for row in everyone_sends(text.encode())]
 
 
 def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
-    """Every rank's bytes, by rank.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """Every rank's bytes, by rank. LostRank if another rank died or does not answer."""
     if not _several():
         return [data]
     world = dist.group.WORLD

@@ -155,11 +155,7 @@ def rehearsal_of(
     model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
     engine: Engine = TorchEngine(), fp8: Fp8 | None = None,
 ) -> tuple[TinyTraining, nn.Module]:  # fmt: skip
-    """The parts made ready, and the model without memory, to ask it.
-
-    Raises:
-        UserError: nobody knows what the model takes.
-    """
+    """The parts made ready, and the model without memory, to ask it. UserError if nobody knows what the model takes."""
     with torch.device("meta"):
         built = model()
     features = FeatureSizes.of(built, tuple(getattr(task, "labels", ())))
