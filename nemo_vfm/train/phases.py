@@ -84,13 +84,7 @@ class Stretch:
 def stretches(
     phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan, most: Duration | None = None
 ) -> list[Stretch]:  # fmt: skip
-    """The phases one after the other.
-
-    Args:
-        phases: by name.
-        data: that all of them use.
-        plan: of those that have none.
-        most: steps after which it ends at the latest.
+    """The phases one after the other, the last ones cut off after `most` steps; `plan` is of those that have none.
 
     Raises:
         ValueError: see `Phase.steps`, or one wants what the data cannot give.

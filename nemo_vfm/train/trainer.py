@@ -98,14 +98,9 @@ class _Stop(LightningCallback):
 
 
 def trainer(fit: TrainState, before: Mapping[str, object], ours: Mapping[str, object], logger: RunLogger) -> Trainer:
-    """A Lightning Trainer that loops until the fit is finished.
+    """A Lightning Trainer that loops until the fit is finished; `ours` come once the step's metrics are complete.
 
-    Args:
-        before: the callbacks of the recipe, in order.
-        ours: those that come after the step's metrics are complete.
-
-    Raises:
-        UserError: a callback cannot work here.
+    UserError if a callback of the recipe, among `before`, cannot work here.
     """
     theirs = any(isinstance(one, LightningCallback) for one in before.values())
     callbacks = [*_adapted(before), *([_TakeLogged(logger)] if theirs else []), *_adapted(ours), _Stop()]

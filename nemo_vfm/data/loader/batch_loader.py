@@ -21,13 +21,7 @@ _AHEAD = 4  # batches a worker reads ahead
 
 
 def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int, int]:
-    """How many workers, and how many batches ahead of each, fit: fewer workers only where one batch each is too much.
-
-    Args:
-        max_ahead_bytes: all that is read ahead.
-        max_bytes: of the largest batch.
-        num_workers: wanted, at least 1.
-    """
+    """How many of the workers, and batches ahead of each, fit: fewer workers only where one batch each is too much."""
     fit = max(1, max_ahead_bytes // max(1, max_bytes))
     workers = min(num_workers, fit)
     return workers, min(_AHEAD, fit // workers)

@@ -23,11 +23,7 @@ def collate(
 ) -> tuple[VideoBatch, list[Fault | None]]:
     """The batch and, a sample each, what was wrong with it.
 
-    Args:
-        index: number of the global batch.
-        entries: of the samples, in order.
-        load: reads the samples, perhaps to their rows of the batch; or says why not.
-        layout: what each sample must look like.
+    `load` reads the samples, perhaps to their rows of the batch, or says why not; `layout` is what each must look like.
     """
     tensors = {name: _empty((len(entries), *shape), dtype) for name, (dtype, shape) in layout.items()}
     rows = {name: tensor.view(torch.uint8).reshape(len(entries), -1).numpy() for name, tensor in tensors.items()}

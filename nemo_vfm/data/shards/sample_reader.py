@@ -228,11 +228,7 @@ Loading = CachedLatents | Media
 
 
 def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:
-    """The loading that fits a folder: cached latents where there are any, else media.
-
-    Raises:
-        UserError: the folder holds media and no buckets were given, or it is empty.
-    """
+    """The loading that fits a folder: cached latents where there are any, else media. UserError if there is neither."""
     if not shards.entries:
         raise UserError(f"{shards.folder} holds no samples; see what the previous step dropped, and why")
     if any(LATENTS in entry.members for entry in shards.entries):
@@ -284,11 +280,7 @@ def caption_of(shards: Samples, entry: Entry) -> str:
 
 
 def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
-    """Width, height, num_frames and fps: from the index, else from the .json member, else by opening the media.
-
-    Raises:
-        DataError: none of the three says.
-    """
+    """Width, height, num_frames and fps: of the index, else the .json member, else the media. DataError if none says."""
     if "fps" in entry.index:
         return entry.index
     if (name := json_among(entry.members)) is not None:

@@ -146,11 +146,7 @@ class Blend(ScheduledData[Part]):
         self.sources = dict(sources)
 
     def open(self, seed: int) -> tuple[BlendSchedule, BlendReader]:
-        """See `ScheduledData.open`.
-
-        Raises:
-            UserError, DataError: a source cannot be started; see there.
-        """
+        """See `ScheduledData.open`; a source that cannot be started raises as it does alone."""
         for name, source in self.sources.items():
             source.data.start(seed=derive(seed, "source", name), first_batch=0)
         started = {name: source.data.by_number() for name, source in self.sources.items()}

@@ -72,12 +72,7 @@ class TokenStream:
             self.folder.need(shard, begin, count)
 
     def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
-        """Fill `out` with parts of the stream, one after another.
-
-        Args:
-            starts: positions of their first tokens, below `num_tokens`.
-            lengths: tokens of each; together as many as `out` has room for.
-        """
+        """Fill `out` with parts of the stream, one after another, which have as many tokens as it has room for."""
         shards, begins, counts = self._located(starts, lengths)
         at, tokens, columns = 0, self.folder.tokens, (starts, lengths, shards, begins, counts)
         for start, length, shard, begin, count in zip(*(column.tolist() for column in columns), strict=True):
@@ -89,11 +84,7 @@ class TokenStream:
         self._require_known(out)
 
     def gather_with_next(self, starts: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> None:
-        """Rows of tokens, and the token after each of them.
-
-        Args:
-            starts: positions of the rows' first tokens.
-        """
+        """Rows of tokens from these positions on, and the token after each of them."""
         size = tokens_BS.shape[1] + 1
         shards, begins, counts = self._located(starts, np.full(len(starts), size))
         columns = list(zip(starts.tolist(), shards.tolist(), begins.tolist(), counts.tolist(), strict=True))

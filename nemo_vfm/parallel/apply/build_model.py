@@ -51,11 +51,7 @@ def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor
 
 
 def load_weights_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Strict loading of whole weights, of which a model that is spread over ranks takes its part.
-
-    Raises:
-        CorruptCheckpoint: names or shapes differ.
-    """
+    """Strict loading of whole weights, of which a rank takes its part. CorruptCheckpoint if names or shapes differ."""
     own = model.state_dict()
     require_same_weights(own, weights)
     for name, tensor in own.items():

@@ -98,19 +98,11 @@ class Pipeline:
         return x
 
     def backward(self, prepared: Sequence[ModelInputs], losses: Losses, under: Around) -> float:
-        """Forward and backward of all microbatches, by the plan's schedule.
-
-        Args:
-            prepared: each microbatch, alike in shape.
-            losses: of each sample.
-            under: the context that forwards run in.
+        """Forward, in the context `under`, and backward of all microbatches, alike in shape, by the plan's schedule.
 
         Returns:
             The sum of losses by their weights, once on each rank of the last stage for every rank of its pipeline;
             0 on the others.
-
-        Raises:
-            UserError: microbatches differ in shape.
         """
         for one in prepared:
             if _named(one.tensors()) != _named(prepared[0].tensors()):

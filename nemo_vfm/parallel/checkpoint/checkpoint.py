@@ -64,11 +64,7 @@ def save(
 
 
 def load(path: Path, ranks: Gather = ALONE) -> Checkpoint:
-    """A whole checkpoint, its tensors not read yet; every rank must call it.
-
-    Raises:
-        CorruptCheckpoint: it does not match its manifest.
-    """
+    """A whole checkpoint, its tensors not read yet; every rank must call it. CorruptCheckpoint if it is damaged."""
     return _opened(path, verify(path, ranks))
 
 
@@ -191,11 +187,7 @@ def _none(path: Path) -> UserError:
 
 
 def load_weights(path: Path, group: str) -> dict[str, Tensor]:
-    """The weights of `group` ("model" or "ema") of the checkpoint that `path` means, see `find`, all of them read.
-
-    Raises:
-        UserError: there is no checkpoint there, or it has no such group.
-    """
+    """The weights of `group` ("model" or "ema") of the checkpoint that `path` means, see `find`, all of them read."""
     weights = weights_of(found(path), group)
     return {name: weights[name] for name in weights}
 

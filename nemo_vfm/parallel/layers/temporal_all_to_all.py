@@ -27,14 +27,7 @@ from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
 
 def to_lines(x_BSD: Tensor, *, frames: int) -> Tensor:
-    """(N, T, D), or a part of each line's frames where tensor ranks split tokens.
-
-    Args:
-        frames: of the whole video, T.
-
-    Raises:
-        UserError: ranks that do not divide frames or places.
-    """
+    """(N, T, D) of a video of T frames, or a part of each line's frames where tensor ranks split tokens."""
     if active().tokens is None:
         return to_temporal(x_BSD, frames=frames, group=None)
     there: Tensor = _there(x_BSD, frames)

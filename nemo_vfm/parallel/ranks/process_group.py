@@ -55,11 +55,7 @@ class World:
                 time.sleep(_POLL_S)
 
     def hear(self) -> Run | None:
-        """What rank 0 tells next; None at the end. It may take hours: rank 0 may have work that is its own alone.
-
-        Raises:
-            LostRank: rank 0 is gone.
-        """
+        """What rank 0 tells next, None at the end; it may take hours, since rank 0 may have work of its own."""
         try:
             pause_s = _POLL_S
             while not self._store.check([self._order()]):
@@ -199,11 +195,7 @@ _OF_A_COLLECTIVE = re.compile(r"gloo|NCCL|Connection closed by peer|Connection r
 
 
 def greatest(*numbers: float) -> tuple[float, ...]:
-    """The greatest of each number over all ranks: one all-reduce of a few bytes on the CPU.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """The greatest of each number over all ranks: one all-reduce of a few bytes. LostRank if a rank does not answer."""
     if not _several():
         return numbers
     found = torch.tensor(numbers, dtype=torch.float64)

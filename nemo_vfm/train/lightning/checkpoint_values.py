@@ -76,11 +76,7 @@ _OF_NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def read(file: Path | BytesIO) -> Any:
-    """The values of a checkpoint, on the CPU; of an enum that is imported already, its members.
-
-    Raises:
-        UnpicklingError: it holds objects of other classes.
-    """
+    """The values of a checkpoint, on the CPU; of imported enums, members. UnpicklingError if it holds other objects."""
     enums = _enums(get_unsafe_globals_in_checkpoint(file))
     if isinstance(file, BytesIO):
         file.seek(0)

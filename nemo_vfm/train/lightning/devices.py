@@ -61,11 +61,7 @@ class Placement:
         return self.per_node() * self.num_nodes
 
     def for_trainer(self) -> tuple[Literal["cpu", "gpu"], int | list[int]]:
-        """`accelerator` and `devices` of the Trainer.
-
-        Raises:
-            UserError: there is no GPU, or not the one that is asked for.
-        """
+        """`accelerator` and `devices` of the Trainer. UserError if there is no GPU, or not the one asked for."""
         has_gpu = device().type == "cuda"
         if self.accelerator == "gpu" and not has_gpu:
             raise UserError("accelerator is gpu, but there is no GPU here; set accelerator=cpu")

@@ -34,13 +34,7 @@ Seen = dict[str, tuple[Tensor, int]]
 
 
 def running_state(trainer: Trainer, module: LightningModule, unsaved: Seen) -> dict[str, Any]:
-    """Of this rank, as plain values and tensors.
-
-    Args:
-        trainer: of the run.
-        module: that is trained.
-        unsaved: its `unsaved_buffers` when the training began; what has changed since is kept.
-    """
+    """Of this rank, as plain values and tensors; of its unsaved buffers those that have changed since `unsaved`."""
     connector, results = trainer._logger_connector, trainer.fit_loop.epoch_loop._results
     for one in module.modules():
         if isinstance(one, MetricCollection):

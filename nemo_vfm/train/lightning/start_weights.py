@@ -17,16 +17,7 @@ from nemo_vfm.train.lightning.fit_settings import StartWeights
 
 
 def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_from") -> None:
-    """Put the weights in.
-
-    Args:
-        start: which.
-        module: whose.
-        slot: the recipe's word for them, for messages.
-
-    Raises:
-        UserError: there are none, or they do not fit; the text says which.
-    """
+    """Put the weights in; `slot` is the recipe's word for them. UserError says which are missing or do not fit."""
     path = start.path
     if path.is_dir():  # of a run: the best checkpoint, where there is one, else the last
         path = found(path, "best" if (path / "checkpoints" / BEST).exists() else "last")

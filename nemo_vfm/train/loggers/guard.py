@@ -109,12 +109,8 @@ def open_all(
 ) -> list[Guarded]:
     """Open every logger and tell it the run's settings.
 
-    Args:
-        settings: the composed recipe, or the step's part of it.
-        goes_on: the run has steps behind it: then a logger that cannot be opened is left out rather than fatal.
-
-    Raises:
-        UserError: a logger cannot be opened at the start, when nothing is lost and somebody may still be looking.
+    One that cannot be opened is a UserError at the start, when nothing is lost and somebody may still be looking; a run
+    that goes on leaves it out.
     """
     opened: list[Guarded] = []
     for name, source in sources.items():

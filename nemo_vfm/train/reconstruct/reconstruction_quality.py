@@ -25,15 +25,7 @@ from nemo_vfm.train.state.train_state import TrainState
 def reconstructed(
     fit: TrainState, batches: Iterable[Batch], *, average: bool = True
 ) -> Iterator[tuple[ModelInputs, Tensor]]:
-    """Each batch and what the model makes of it, without noise.
-
-    Args:
-        fit: a training of an autoencoder.
-        average: whether the averaged weights are used, if there are any.
-
-    Raises:
-        UserError: this is no training of an autoencoder.
-    """
+    """Each batch and what an autoencoder makes of it, without noise; by the averaged weights where asked, if any."""
     if not isinstance(fit.task, Reconstruct) or not isinstance(fit.model, CausalAutoencoder):
         raise UserError(f"reconstructions can be measured only for an autoencoder trained with Reconstruct; this is "
                         f"{type(fit.model).__name__} by {type(fit.task).__name__}")  # fmt: skip
