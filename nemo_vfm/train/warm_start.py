@@ -69,8 +69,8 @@ class Weights:
     def load_into(self, model: nn.Module, saved: "Checkpoint | None") -> Json:
         """Load `start_from` into the model; returns what was taken from where, None where nothing was.
 
-        A run with adapters loads its frozen weights at every start, also beside its own checkpoint, `saved`. UserError if
-        they differ from those that it began with.
+        A run with adapters loads its frozen weights at every start, also beside its own checkpoint, `saved`. UserError
+        if they differ from those that it began with.
         """
         if self.start_from is None or (saved is not None and self.adapters is None):
             return None

@@ -35,7 +35,7 @@ class Row:
         return encoded.decode()
 
     def path(self, column: str, root: Path) -> Path:
-        """The file it names, links followed; relative ones begin at `root`, itself resolved. DataError if it is none."""
+        """The file it names, links followed; relative ones begin at `root`, itself resolved. DataError if none."""
         text = self.values[column]
         if not isinstance(text, str) or not text or "\x00" in text:
             raise DataError(f"{self.place} has no file under {column!r}, but {text!r}")

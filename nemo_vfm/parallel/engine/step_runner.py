@@ -167,7 +167,7 @@ class StepRunner:
             one.set_lr(lr_factor)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
-        """One optimizer step over a global batch, of which these are this rank's samples; `parallel.microbatches` cuts each.
+        """One optimizer step over a global batch, of which these are this rank's; `parallel.microbatches` cuts each.
 
         UserError if the loss is not finite, on any rank, and that stops the run.
         """
