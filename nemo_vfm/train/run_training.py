@@ -15,12 +15,13 @@ from nemo_vfm.core.types.training_data import (
     HasVocab,
     ResumableData,
 )
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.plan.mesh import group_along
 from nemo_vfm.parallel.plan.static_memory import on_meta
-from nemo_vfm.parallel.ranks.gather import GatherGroup, GroupGather
+from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import LightningCallback
@@ -40,7 +41,8 @@ def train(job: "Train", run: Run) -> Outcome:
     """Train until the length of the job's loop; resume from the newest whole checkpoint where the folder has one."""
     fit = start(job, run)
     if fit.finished:
-        job.loop.checkpoint.copy(fit)
+        if ranks.is_first():
+            job.loop.checkpoint.copy(fit.checkpoints, must=True)
         return Outcome(f"already trained for {fit.step} steps", {"steps": fit.step}, did_nothing=True)
     # Lightning's import takes 5 s, which a finished run need not wait.
     from nemo_vfm.data.loader.lightning_data import BatchModule
@@ -117,9 +119,9 @@ def start(job: "Train", run: Run) -> TrainState:
 def _start_data(job: "Train", fit: TrainState, state: Json) -> None:
     """If the recipe's batches differ from those of earlier steps, resume at the sample, not at the step."""
     data, plan = job.data, job.parallel
-    if plan.world != plan.data and isinstance(data, GatherGroup) and data.fetches_together:
+    if plan.world != plan.data and isinstance(data, ListedData) and data.fetches_together:
         # A group of its own on the CPU, since a thread uses it beside the step; every rank must make it.
-        data.share_with(GroupGather(group_along(plan, ("pipeline", "context", "tensor"), "gloo")))
+        data.share_with(Gather(group_along(plan, ("pipeline", "context", "tensor"), "gloo")))
     here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": plan.data}
     data.start(**here)
     if isinstance(data, ResumableData):

@@ -133,22 +133,19 @@ def has_bar(callbacks: Mapping[str, object]) -> bool:
 
 
 def _adapted(callbacks: Mapping[str, object]) -> list[LightningCallback]:
-    return [_as_lightnings(name, callback) for name, callback in callbacks.items()]
-
-
-def _as_lightnings(name: str, callback: object) -> LightningCallback:
-    kind = type(callback).__name__
-    if isinstance(callback, Checkpoint):
-        raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use loop.checkpoint")
-    if type(callback) in _NEEDS_EPOCHS:
-        raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which "
-                        f"our training does not have; use it in a LightningFit")  # fmt: skip
-    if isinstance(callback, LightningCallback):
-        return callback
-    if not isinstance(callback, Callback):
-        raise UserError(f"callbacks.{name}: {kind} has no on_step and is not a lightning.pytorch.Callback; derive it "
-                        f"from that class (pytorch_lightning's is another one)")  # fmt: skip
-    return Adapter(callback)
+    found: list[LightningCallback] = []
+    for name, callback in callbacks.items():
+        kind = type(callback).__name__
+        if isinstance(callback, Checkpoint):
+            raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use loop.checkpoint")
+        if type(callback) in _NEEDS_EPOCHS:
+            raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which "
+                            f"our training does not have; use it in a LightningFit")  # fmt: skip
+        if not isinstance(callback, LightningCallback | Callback):
+            raise UserError(f"callbacks.{name}: {kind} has no on_step and is not a lightning.pytorch.Callback; derive "
+                            f"it from that class (pytorch_lightning's is another one)")  # fmt: skip
+        found.append(callback if isinstance(callback, LightningCallback) else Adapter(callback))
+    return found
 
 
 def quiet_lightning() -> None:

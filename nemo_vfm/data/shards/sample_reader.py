@@ -280,7 +280,7 @@ def caption_of(shards: Samples, entry: Entry) -> str:
 
 
 def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
-    """Width, height, num_frames and fps: of the index, else the .json member, else the media. DataError if none has it."""
+    """Width, height, num_frames and fps: of the index, else of the .json, else of the media. DataError without any."""
     if "fps" in entry.index:
         return entry.index
     if (name := json_among(entry.members)) is not None:

@@ -34,7 +34,7 @@ class Fp8Products(nn.Module):
     def product(
         self, x: Tensor, weight_NK: Tensor, inputs: dist.ProcessGroup | None, outputs: dist.ProcessGroup | None
     ) -> Tensor:
-        """X W^T of its parts (..., K) and (N, K), in autocast's dtype, else that of x; `inputs` split K, `outputs` N."""
+        """X W^T of parts (..., K) and (N, K), in autocast's dtype, else that of x; `inputs` split K, `outputs` N."""
         context = active().context
         split = OperandSplit(None if self.whole_input else context, inputs, outputs)
         stats = self.stats if self.training else None

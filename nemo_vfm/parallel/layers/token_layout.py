@@ -112,7 +112,7 @@ def gather_tokens(x: Tensor, dim: int) -> Tensor:
     group = active().tokens
     if group is None:
         return x
-    gathered: Tensor = _Gather.apply(x, dim, group)  # type: ignore[no-untyped-call]
+    gathered: Tensor = GatherTokens.apply(x, dim, group, False)  # type: ignore[no-untyped-call]
     return gathered
 
 
@@ -159,14 +159,21 @@ def _part(x: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
     return x.narrow(dim, group.rank() * (size // count), size // count)
 
 
-class _Gather(torch.autograd.Function):
-    """All parts in the group's order; backward keeps the own part."""
+class GatherTokens(torch.autograd.Function):
+    """All ranks' tokens in their order, causal ones from an early and a late chunk; backward keeps the own part."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return torch.cat(all_parts(x, group), dim)
+    def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup, causal: bool) -> Tensor:
+        """Of this rank's part along `dim`."""
+        from nemo_vfm.parallel.context.token_order import unshard
+
+        ctx.how = dim, group, causal
+        return unshard(all_parts(x, group), dim, causal=causal)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _part(grads[0], ctx.dim, ctx.group), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        """Every rank computes the same loss on all tokens, so nothing is summed."""
+        from nemo_vfm.parallel.context.token_order import shard
+
+        dim, group, causal = ctx.how
+        return shard(grads[0], dim, rank=group.rank(), ranks=group.size(), causal=causal), None, None, None

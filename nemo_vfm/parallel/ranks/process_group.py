@@ -20,7 +20,7 @@ import torch.distributed as dist
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.parallel.ranks.gather import GroupGather
+from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Pulse, Watch
 from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect, one_line
 
@@ -222,7 +222,7 @@ def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
         return [data]
     world = dist.group.WORLD
     assert world is not None
-    return GroupGather(world).all_gather(data)
+    return Gather(world).all_gather(data)
 
 
 def lost(error: BaseException) -> LostRank:

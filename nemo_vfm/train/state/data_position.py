@@ -33,10 +33,6 @@ class Stretch:
     batching: Json
     seed: int
 
-    def json(self) -> Json:
-        """For a checkpoint."""
-        return {"first": self.first, "read": _json(self.read), "batching": self.batching, "seed": self.seed}
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -72,7 +68,10 @@ class Reading:
 
     def json(self, data: ResumableData, step: int) -> Json:
         """For the checkpoint of a step, read by this data."""
-        stretches = [one.json() for one in self.stretches]
+        stretches = [
+            {"first": one.first, "read": _json(one.read), "batching": one.batching, "seed": one.seed}
+            for one in self.stretches
+        ]
         return {"stretches": stretches, "read": _json(data.position(step)), "left": _json(self.left)}
 
 
