@@ -1,51 +1,27 @@
 """Trains a model in a run folder, which holds its checkpoints, metrics and previews."""
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import DataError, NextPhase, UserError
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
-from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
-from nemo_vfm.core.types.encoders import Family
-from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run
-from nemo_vfm.core.types.task import Task
-from nemo_vfm.core.types.training_data import (
-    HasTableRows,
-    LightningData,
-    ResumableData,
-    TrainingData,
-)
-from nemo_vfm.parallel.engine.engine import Engine
-from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
-from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
-from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.optim import Constant
+from nemo_vfm.core.types.training_data import ResumableData, TrainingData
+from nemo_vfm.train.parts import TrainParts
 from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
-from nemo_vfm.train.state.skip import NOTHING, Skip
-from nemo_vfm.train.state.slots import LightningLogger, LoggerSource, Schedule
-from nemo_vfm.train.warm_start import Weights
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.held_weights import Held
 
-K = TypeVar("K")
-
 
 @needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
-class Train:
+class Train(TrainParts):
     """Trains a model until `loop.duration`, killed and resumed as often as need be.
 
     Args:
@@ -66,34 +42,6 @@ class Train:
         random_base: family of the tiny random pipeline to write to `base` where that is inside the run folder, as under
             `--overlay smoke`: it lets you try a recipe without weights.
     """
-
-    def __init__(
-        self, *, model: Factory[[], nn.Module], data: TrainingData | LightningData, task: Task,
-        optimizer: OptimizerFactory, schedule: Schedule = Constant(), loop: Loop,
-        weights: Weights = Weights(),
-        callbacks: Mapping[str, Callback | LightningCallback | EMA | Skip] | None = None,
-        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, engine: Engine = TorchEngine(),
-        parallel: ParallelPlan = ParallelPlan(), precision: Precision = Precision(), base: Path | None = None,
-        random_base: Family | None = None,
-    ) -> None:  # fmt: skip
-        if not isinstance(data, TrainingData):
-            from nemo_vfm.data.loader.lightning_batches import LightningBatches
-
-            data = LightningBatches(data)
-        loop.require(data, task)
-        if isinstance(data, HasTableRows):
-            from nemo_vfm.models.recommenders.table_choice import SizedModel
-
-            model = SizedModel(model, data)
-        self.model = weights.trained(model)
-        self.data, self.task, self.optimizer, self.schedule = data, task, optimizer, schedule
-        self.loop, self.weights, self.phases = loop, weights, loop.spans(data, parallel)
-        self.engine, self.parallel, self.precision = engine, parallel, precision
-        self.base, self.random_base = base, random_base
-        given = dict(callbacks or {})
-        self.ema, self.skip = _only(EMA, given), _only(Skip, given) or NOTHING
-        self.callbacks = {name: one for name, one in given.items() if not isinstance(one, EMA | Skip)}
-        self.loggers = dict(loggers or {})
 
     def run(self, run: Run) -> Outcome:
         """Train; resume from the newest whole checkpoint where the folder has one.
@@ -202,11 +150,3 @@ class Train:
             except (UserError, DataError):  # its folder is given later
                 parts["task"] = self.task
         return held_below(parts)
-
-
-def _only(kind: type[K], callbacks: Mapping[str, object]) -> K | None:
-    """The one callback of a kind that the training itself needs, wherever it stands among the others."""
-    found = {name: one for name, one in callbacks.items() if isinstance(one, kind)}
-    if len(found) > 1:
-        raise ValueError(f"callbacks {' and '.join(found)} are {kind.__name__}s, and a training has one")
-    return next(iter(found.values()), None)

@@ -1,7 +1,6 @@
 """Carries a training out: brings model, data and state together, resumes, and hands the steps to Lightning."""
 
 import math
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from nemo_vfm.core import log, preemption, ranks
@@ -27,17 +26,15 @@ from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.optim import Constant, WarmupCosine
+from nemo_vfm.train.parts import TrainParts
 from nemo_vfm.train.state.data_position import reading_of, resumed
 from nemo_vfm.train.state.train_state import TrainState
-
-if TYPE_CHECKING:
-    from nemo_vfm.train.job import Train
 
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 _COMPARED = ("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy")
 
 
-def train(job: "Train", run: Run) -> Outcome:
+def train(job: TrainParts, run: Run) -> Outcome:
     """Train until the length of the job's loop; resume from the newest whole checkpoint where the folder has one."""
     fit = start(job, run)
     if fit.finished:
@@ -75,7 +72,7 @@ def train(job: "Train", run: Run) -> Outcome:
     )
 
 
-def start(job: "Train", run: Run) -> TrainState:
+def start(job: TrainParts, run: Run) -> TrainState:
     """Build the model, begin from the seed or the newest checkpoint, and start the data."""
     if isinstance(job.data, HasColumns):
         # A label or feature that the data lacks is found before tables of many GB are drawn.
@@ -116,7 +113,7 @@ def start(job: "Train", run: Run) -> TrainState:
     return fit
 
 
-def _start_data(job: "Train", fit: TrainState, state: Json) -> None:
+def _start_data(job: TrainParts, fit: TrainState, state: Json) -> None:
     """If the recipe's batches differ from those of earlier steps, resume at the sample, not at the step."""
     data, plan = job.data, job.parallel
     if plan.world != plan.data and isinstance(data, ListedData) and data.fetches_together:
@@ -135,7 +132,7 @@ def _start_data(job: "Train", fit: TrainState, state: Json) -> None:
                         f"model.vocab={words} or more, and a multiple of 128 x parallel.tensor")  # fmt: skip
 
 
-def _begin_schedule(job: "Train", fit: TrainState, steps_before: int | None) -> None:
+def _begin_schedule(job: TrainParts, fit: TrainState, steps_before: int | None) -> None:
     """Set the length and the first learning rate; say where it differs from what the recipe promises.
 
     A run that is extended equals one long run, unless its learning rates were made for the shorter length.

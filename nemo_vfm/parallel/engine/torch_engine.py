@@ -83,4 +83,7 @@ class TorchEngine:
             raise UserError(why)
         from nemo_vfm.parallel.engine.torch_start import start
 
-        return start(self, parts)
+        return start(
+            parts, clip_norm=self.clip_norm, clip=self.clip, recompute=self.recompute,
+            offload_optimizer=self.offload_optimizer, compile=self.compile, nonfinite=self.nonfinite,
+        )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import torch
 from torch import nn
@@ -12,19 +12,21 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
+from nemo_vfm.parallel.engine.engine import Recompute
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout
+from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner, Updater
 from nemo_vfm.parallel.engine.weight_updater import WeightUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.tables.table_updater import TableUpdater, require_data_parallel
 from nemo_vfm.sparse.tables.fused_tables import tables_of
 
-if TYPE_CHECKING:
-    from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 
-
-def start(engine: "TorchEngine", parts: EngineInputs) -> StepRunner:
+def start(
+    parts: EngineInputs, *, clip_norm: float | None, clip: Literal["all", "dense"], recompute: Recompute,
+    offload_optimizer: bool, compile: bool, nonfinite: NonFinite,
+) -> StepRunner:  # fmt: skip
     """Meet the other ranks, build this rank's part of the model from the seed, and what updates it."""
     plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
     model, meta, narrowed = build_unsplit(parts)
@@ -34,9 +36,9 @@ def start(engine: "TorchEngine", parts: EngineInputs) -> StepRunner:
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
         apply_parallelism.split_linears(model, mesh)
-    if engine.recompute == "blocks":
+    if recompute == "blocks":
         apply_parallelism.recompute(model)
-    if engine.compile:
+    if compile:
         apply_parallelism.compile_blocks(model)
     if not meta:
         model.to(device())
@@ -47,11 +49,11 @@ def start(engine: "TorchEngine", parts: EngineInputs) -> StepRunner:
         apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
     shared = mesh is not None and mesh.sharding is not None
     layout = enter_layout(model, mesh, parts, autocast=shared or narrowed)
-    weights = WeightUpdater(parts.optimizer, model, mesh, offload=engine.offload_optimizer)
-    others: list[Updater] = [TableUpdater(model, mesh, engine.clip)] if tables_of(model) else []
+    weights = WeightUpdater(parts.optimizer, model, mesh, offload=offload_optimizer)
+    others: list[Updater] = [TableUpdater(model, mesh, clip)] if tables_of(model) else []
     others += [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)]
-    return StepRunner(parts, model, layout, weights, others, pipeline, clip_norm=engine.clip_norm,
-                      nonfinite=copy.copy(engine.nonfinite))  # fmt: skip
+    return StepRunner(parts, model, layout, weights, others, pipeline, clip_norm=clip_norm,
+                      nonfinite=copy.copy(nonfinite))  # fmt: skip
 
 
 def _shared(model: nn.Module, stages: Sequence[Stage], mesh: Mesh, dtype: torch.dtype) -> Pipeline | None:

@@ -3,7 +3,7 @@
 import math
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -17,22 +17,19 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.train.lightning.best import found
 from nemo_vfm.train.lightning.fit import _made, options, strategy_of
-from nemo_vfm.train.lightning.fit_settings import StartWeights, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import Evaluation, StartWeights, TrainerOptions
 from nemo_vfm.train.lightning.metrics import RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.prediction_files import PredictionFiles
 from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 
-if TYPE_CHECKING:
-    from nemo_vfm.train.lightning.evaluation import _Evaluation
-
 #: Holds the figures, what was measured and with which weights.
 FILE = "figures.json"
 _DONE = {"test": "tested", "validate": "validated", "predict": "predicted"}
 
 
-def evaluate(job: "_Evaluation", run: Run) -> Outcome:
+def evaluate(job: Evaluation, run: Run) -> Outcome:
     """See `LightningTest`, `LightningValidate` and `LightningPredict`."""
     run.folder.mkdir(parents=True, exist_ok=True)
     quiet()

@@ -194,3 +194,17 @@ class Fit(Protocol):
     lr_scheduler: Factory[[Optimizer], LRScheduler] | None
     initial_seed: int | None
     on_nan: Literal["stop", "continue"]
+
+
+class Evaluation(Protocol):
+    """What `LightningTest`, `LightningValidate` and `LightningPredict` keep of their arguments."""
+
+    kind: ClassVar[Literal["test", "validate", "predict"]]
+    module: Factory[[], LightningModule]
+    data: Factory[[], LightningData] | None
+    ckpt: Literal["best", "last"] | Path | None
+    trained: Path | None
+    trainer: TrainerOptions | None
+    strategy: str | Factory[[], LightningStrategy]
+    callbacks: dict[str, Factory[[], LightningCallback]]
+    placement: Placement
