@@ -48,7 +48,7 @@ def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
     import torch.distributed as dist
 
     from nemo_vfm.core.log import logger
-    from nemo_vfm.parallel.ranks.gather import GroupGather
+    from nemo_vfm.parallel.ranks.gather import Gather
 
     logger().setLevel("WARNING")
     timeout = timedelta(seconds=60)
@@ -57,7 +57,7 @@ def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
     found = []
     for size in GROUPS:
         groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in range(0, RANKS, size)]
-        peers = GroupGather(groups[rank // size])
+        peers = Gather(groups[rank // size])
         plain, needed, plainly, _ = _read(folder, None)
         shared, _, together, gathered = _read(folder, peers)
         found.append((needed, plainly, together, gathered, plain == shared))

@@ -45,11 +45,7 @@ class EMA:
         return self.weights
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put saved averages back, whatever the layout they were saved from.
-
-        Raises:
-            CorruptCheckpoint: they are of another model.
-        """
+        """Put saved averages back, whatever layout they are from. CorruptCheckpoint if they are of another model."""
         from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
         from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 

@@ -12,16 +12,19 @@ Address = tuple[str, ...]
 
 
 def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> None:
-    """Refuse what no rank could start with; every number is known from the recipe.
-
-    Raises:
-        PartRefused: with all that is wrong and the nearest sizes that fit, at the place of the first.
-    """
+    """Refuse what no rank could start with; every number is known from the recipe."""
     wrong = [*_batches(data, plan, phases)]
     if isinstance(data, ResumablePhases):
         plans = dict.fromkeys(phase.plan for phase in phases) or [plan]
         tokens = data.tokens_per_sample()
-        wrong += [(("data", "sequence_length"), text) for one in plans for text in _sequence(tokens, one)]
+        for one in plans:
+            # Of a text each context rank has an early and a late chunk, both of one length.
+            unit = math.lcm(one.tokens, 2 * one.context if one.context > 1 else 1)
+            if tokens % unit:
+                split = f" x tensor {one.tensor}" if one.sequence else ""
+                text = (f"sequences of {tokens} tokens cannot be divided among {one.tokens} ranks (parallel.context "
+                        f"{one.context}{split}); {_nearest(tokens, unit)} would fit")  # fmt: skip
+                wrong.append((("data", "sequence_length"), text))
     if wrong:
         raise PartRefused("; ".join(text for _, text in wrong), *wrong[0][0])
 
@@ -53,17 +56,6 @@ def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str,
                     f"shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} would fit"
                 ),
             )
-
-
-def _sequence(tokens: int, plan: ParallelPlan) -> Iterator[str]:
-    # Of a text each context rank has an early and a late chunk, both of one length.
-    unit = math.lcm(plan.tokens, 2 * plan.context if plan.context > 1 else 1)
-    if tokens % unit:
-        split = f" x tensor {plan.tensor}" if plan.sequence else ""
-        yield (
-            f"sequences of {tokens} tokens cannot be divided among {plan.tokens} ranks (parallel.context {plan.context}"
-            f"{split}); {_nearest(tokens, unit)} would fit"
-        )
 
 
 def _nearest(size: int, unit: int) -> str:

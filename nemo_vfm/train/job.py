@@ -1,46 +1,27 @@
 """Trains a model in a run folder, which holds its checkpoints, metrics and previews."""
 
-from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core import log, ranks
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.errors import DataError, NextPhase, UserError
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
-from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.encoders import Family
-from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run
-from nemo_vfm.core.types.task import Task
-from nemo_vfm.core.types.training_data import (
-    HasTableRows,
-    LightningData,
-    TrainingData,
-)
-from nemo_vfm.parallel.engine.engine import Engine
-from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
-from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
-from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.optim import Constant
-from nemo_vfm.train.state.skip import NOTHING, Skip
-from nemo_vfm.train.state.slots import LightningLogger, LoggerSource, Schedule
-from nemo_vfm.train.warm_start import Weights
+from nemo_vfm.core.types.training_data import ResumableData, TrainingData
+from nemo_vfm.train.parts import TrainParts
+from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.held_weights import Held
-    from nemo_vfm.train.run_training import Training
-
-K = TypeVar("K")
 
 
 @needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
-class Train:
+class Train(TrainParts):
     """Trains a model until `loop.duration`, killed and resumed as often as need be.
 
     Args:
@@ -62,64 +43,70 @@ class Train:
             `--overlay smoke`: it lets you try a recipe without weights.
     """
 
-    def __init__(
-        self, *, model: Factory[[], nn.Module], data: TrainingData | LightningData, task: Task,
-        optimizer: OptimizerFactory, schedule: Schedule = Constant(), loop: Loop,
-        weights: Weights = Weights(),
-        callbacks: Mapping[str, Callback | LightningCallback | EMA | Skip] | None = None,
-        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, engine: Engine = TorchEngine(),
-        parallel: ParallelPlan = ParallelPlan(), precision: Precision = Precision(), base: Path | None = None,
-        random_base: Family | None = None,
-    ) -> None:  # fmt: skip
-        if not isinstance(data, TrainingData):
-            from nemo_vfm.data.loader.lightning_batches import LightningBatches
-
-            data = LightningBatches(data)
-        loop.require(data, task)
-        if isinstance(data, HasTableRows):
-            from nemo_vfm.models.recommenders.table_choice import SizedModel
-
-            model = SizedModel(model, data)
-        self.model = weights.trained(model)
-        self.data, self.task, self.optimizer, self.schedule = data, task, optimizer, schedule
-        self.loop, self.weights, self.phases = loop, weights, loop.spans(data, parallel)
-        self.engine, self.parallel, self.precision = engine, parallel, precision
-        self.base, self.random_base = base, random_base
-        given = dict(callbacks or {})
-        self.ema, self.skip = _only(EMA, given), _only(Skip, given) or NOTHING
-        self.callbacks = {name: one for name, one in given.items() if not isinstance(one, EMA | Skip)}
-        self.loggers = dict(loggers or {})
-
     def run(self, run: Run) -> Outcome:
         """Train; resume from the newest whole checkpoint where the folder has one.
 
         Raises:
             NextPhase: the rest is for another number of devices.
         """
-        return self.training().run(run)
+        from nemo_vfm.models.convert.video.random_pipeline import prepare_base
+        from nemo_vfm.train.run_training import train
 
-    def training(self) -> "Training":
-        """What runs; most of what it imports a check of the recipe does not need."""
-        from nemo_vfm.train.run_training import Training
+        prepare_base(self.base, self.random_base, run.folder)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        if not self.phases:
+            return train(self, run)
+        for phase in self.phases[self.phases.index(self._phase_now(run.folder)) :]:
+            if phase.plan.world != ranks.count():
+                raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, but there are "
+                                f"{ranks.count()}: run the same command on {phase.plan.world} devices to resume in "
+                                f"{run.folder}")  # fmt: skip
+            if len(self.phases) > 1:
+                log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
+            here = copy(self)  # this training up to the end of the phase
+            here.phases, here.parallel, here.schedule = [], phase.plan, InPhases(self.phases, self.schedule)
+            here.data = data_of(self.data, self.phases, phase, run.seed)
+            here.loop = replace(self.loop, duration=Duration(phase.end, "steps"), phases=None)
+            outcome = train(here, run)
+            if outcome.figures["steps"] < phase.end:
+                break  # a callback wished for an end
+        return outcome
 
-        return Training(
-            self.model, self.data, self.task, self.optimizer, self.schedule, self.loop, self.weights, self.phases,
-            self.callbacks, self.loggers, self.ema, self.skip, self.engine, self.parallel, self.precision, self.base,
-            self.random_base,
-        )  # fmt: skip
+    def _phase_now(self, folder: Path) -> Stretch:
+        """The phase of the next step."""
+        from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+
+        done = [checkpoint_names.step_of(path.name) for path in existing(folder / "checkpoints")]
+        return at(self.phases, max(done, default=0))
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
         plans = [one.plan for one in self.phases] or [self.parallel]
         widest = max(plans, key=lambda plan: plan.world)
-        now = self.training().phase_now(folder).plan if folder is not None and self.phases else widest
+        now = self._phase_now(folder).plan if folder is not None and self.phases else widest
         phases = tuple(PhaseNeeds(one.name, one.plan.world, one.plan.degrees()) for one in self.phases)
         plan = None if num_gpus is None else self.plan_for(num_gpus)
         return Needs(ranks=now.world, phases=phases, degrees=widest.degrees(), engine=self.engine.name(), plan=plan)
 
     def data_at(self, folder: Path, index: int, seed: int) -> tuple[TrainingData, int]:
-        """See `Training.data_at`."""
-        return self.training().data_at(folder, index, seed)
+        """The data of a run, started for global batch `index`, and the seed that this batch depends on.
+
+        Raises:
+            UserError: the batch was made of samples that the recipe no longer names.
+        """
+        from nemo_vfm.parallel.checkpoint import checkpoint_manifest
+        from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+        from nemo_vfm.train.state.data_position import data_at, reading_of
+
+        phase = at(self.phases, index) if self.phases else None
+        data = self.data if phase is None else data_of(self.data, self.phases, phase, seed)
+        data.start(seed=seed, first_batch=max(index, data.begins() if isinstance(data, ResumableData) else 0))
+        if not isinstance(data, ResumableData) or not (saved := existing(folder / "checkpoints")):
+            return data, seed
+        manifest = checkpoint_manifest.read(saved[-1])
+        found, seed = data_at(data, reading_of(manifest["state"]), manifest["step"], index, seed)
+        found.start(seed=seed, first_batch=index)
+        return found, seed
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`: some phase must be for so many, and its ranks must be able to share the batches."""
@@ -163,11 +150,3 @@ class Train:
             except (UserError, DataError):  # its folder is given later
                 parts["task"] = self.task
         return held_below(parts)
-
-
-def _only(kind: type[K], callbacks: Mapping[str, object]) -> K | None:
-    """The one callback of a kind that the training itself needs, wherever it stands among the others."""
-    found = {name: one for name, one in callbacks.items() if isinstance(one, kind)}
-    if len(found) > 1:
-        raise ValueError(f"callbacks {' and '.join(found)} are {kind.__name__}s, and a training has one")
-    return next(iter(found.values()), None)

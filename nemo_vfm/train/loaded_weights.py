@@ -25,13 +25,9 @@ from nemo_vfm.parallel.tables.table_updater import grown_tables, take_table_stat
 def load_into(
     model: nn.Module, path: Place, weights: Literal["ema", "model"] | None, may_differ: Sequence[str]
 ) -> dict[str, Json]:
-    """Put the weights of another run, or of another library's folder, into a model; see `WarmStart` for the arguments.
+    """Put the weights of another run, or of another library's folder, into a model; returns what was taken from where.
 
-    Returns:
-        What was taken from where, for the record.
-
-    Raises:
-        UserError: there are none, or they do not fit; the text shows how.
+    See `WarmStart` for the arguments. UserError shows what is not there or does not fit.
     """
     ranks = joined()
     if isinstance(path, Path) and is_other_librarys(path):

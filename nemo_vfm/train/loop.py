@@ -40,11 +40,7 @@ class Loop:
             raise ValueError(f"keep_best chooses by {keep.metric}, which is not measured: set validation")
 
     def require(self, data: TrainingData, task: Task) -> None:
-        """Refuse data and a task that this length or validation does not fit.
-
-        Raises:
-            ValueError: the duration is in tokens of something else, or see `Validate.require`.
-        """
+        """Refuse data and a task that this length or validation does not fit, by a ValueError."""
         if self.duration is not None and self.duration.unit == "tokens" and not isinstance(data, ResumablePhases):
             raise ValueError(f"a duration in tokens ({self.duration}) has no meaning for {type(data).__name__}; "
                              f"give steps, epochs or samples")  # fmt: skip

@@ -110,11 +110,7 @@ class TrainModule(LightningModule):
         self.log(name, mean, on_step=False, on_epoch=True, batch_size=weight)  # type: ignore[arg-type]
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """What the model says of a batch, (B, T, K), through the task that it is trained by.
-
-        Raises:
-            UserError: the task only trains.
-        """
+        """What the model says of a batch, (B, T, K), through its task. UserError if that only trains."""
         task = self.fit.task
         if not isinstance(task, Predicts):
             raise UserError(f"{type(task).__name__} has no predict, so its model's output has no meaning by itself")

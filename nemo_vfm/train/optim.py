@@ -67,11 +67,7 @@ class Straight:
         self.begin, self.end = begin, end
 
     def factor(self, step: int, total_steps: int | None) -> float:
-        """begin + (end - begin) t with t from 0 to 1.
-
-        Raises:
-            ValueError: the run's length in steps is not known.
-        """
+        """begin + (end - begin) t with t from 0 to 1. ValueError if the run's length in steps is not known."""
         if total_steps is None:
             raise ValueError("a duration in seconds or hours has no last step, where a straight line could end")
         return self.begin + (self.end - self.begin) * min(1.0, step / max(1, total_steps - 1))

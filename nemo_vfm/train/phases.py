@@ -42,11 +42,7 @@ class Phase:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
     def steps(self, data: TrainingData) -> int:
-        """Of the optimizer.
-
-        Raises:
-            ValueError: the data does not say how many tokens or samples a step takes.
-        """
+        """Of the optimizer. ValueError if the data does not say how many tokens or samples a step takes."""
         if self.duration.unit != "steps" and not isinstance(data, ResumablePhases):
             raise ValueError(
                 f"{type(data).__name__} does not define how much a step reads; give the phase's duration in steps"
@@ -88,13 +84,7 @@ class Stretch:
 def stretches(
     phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan, most: Duration | None = None
 ) -> list[Stretch]:  # fmt: skip
-    """The phases one after the other.
-
-    Args:
-        phases: by name.
-        data: that all of them use.
-        plan: of those that have none.
-        most: steps after which it ends at the latest.
+    """The phases one after the other, the last ones cut off after `most` steps; `plan` is of those that have none.
 
     Raises:
         ValueError: see `Phase.steps`, or one wants what the data cannot give.

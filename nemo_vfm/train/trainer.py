@@ -98,14 +98,9 @@ class _Stop(LightningCallback):
 
 
 def trainer(fit: TrainState, before: Mapping[str, object], ours: Mapping[str, object], logger: RunLogger) -> Trainer:
-    """A Lightning Trainer that loops until the fit is finished.
+    """A Lightning Trainer that loops until the fit is finished; `ours` come once the step's metrics are complete.
 
-    Args:
-        before: the callbacks of the recipe, in order.
-        ours: those that come after the step's metrics are complete.
-
-    Raises:
-        UserError: a callback cannot work here.
+    UserError if a callback of the recipe, among `before`, cannot work here.
     """
     theirs = any(isinstance(one, LightningCallback) for one in before.values())
     callbacks = [*_adapted(before), *([_TakeLogged(logger)] if theirs else []), *_adapted(ours), _Stop()]
@@ -138,22 +133,19 @@ def has_bar(callbacks: Mapping[str, object]) -> bool:
 
 
 def _adapted(callbacks: Mapping[str, object]) -> list[LightningCallback]:
-    return [_as_lightnings(name, callback) for name, callback in callbacks.items()]
-
-
-def _as_lightnings(name: str, callback: object) -> LightningCallback:
-    kind = type(callback).__name__
-    if isinstance(callback, Checkpoint):
-        raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use loop.checkpoint")
-    if type(callback) in _NEEDS_EPOCHS:
-        raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which "
-                        f"our training does not have; use it in a LightningFit")  # fmt: skip
-    if isinstance(callback, LightningCallback):
-        return callback
-    if not isinstance(callback, Callback):
-        raise UserError(f"callbacks.{name}: {kind} has no on_step and is not a lightning.pytorch.Callback; derive it "
-                        f"from that class (pytorch_lightning's is another one)")  # fmt: skip
-    return Adapter(callback)
+    found: list[LightningCallback] = []
+    for name, callback in callbacks.items():
+        kind = type(callback).__name__
+        if isinstance(callback, Checkpoint):
+            raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use loop.checkpoint")
+        if type(callback) in _NEEDS_EPOCHS:
+            raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which "
+                            f"our training does not have; use it in a LightningFit")  # fmt: skip
+        if not isinstance(callback, LightningCallback | Callback):
+            raise UserError(f"callbacks.{name}: {kind} has no on_step and is not a lightning.pytorch.Callback; derive "
+                            f"it from that class (pytorch_lightning's is another one)")  # fmt: skip
+        found.append(callback if isinstance(callback, LightningCallback) else Adapter(callback))
+    return found
 
 
 def quiet_lightning() -> None:

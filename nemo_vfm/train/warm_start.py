@@ -67,16 +67,10 @@ class Weights:
         return model if self.adapters is None else AdaptedModel(model, self.adapters)
 
     def load_into(self, model: nn.Module, saved: "Checkpoint | None") -> Json:
-        """Load `start_from` into the model. A run with adapters loads its frozen weights at every start.
+        """Load `start_from` into the model; returns what was taken from where, None where nothing was.
 
-        Args:
-            saved: the run's own checkpoint.
-
-        Returns:
-            What was taken from where; None where nothing was.
-
-        Raises:
-            UserError: the frozen weights differ from those this run began with.
+        A run with adapters loads its frozen weights at every start, also beside its own checkpoint, `saved`. UserError
+        if they differ from those that it began with.
         """
         if self.start_from is None or (saved is not None and self.adapters is None):
             return None

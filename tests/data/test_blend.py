@@ -157,7 +157,7 @@ def test_what_is_said_of_reading_ahead_reaches_the_reader(
     given["faults"].count([Fault("key", "shard", "cut")] * 4)
     with pytest.raises(DataError, match="5 bad samples in a row"):
         given.pop("faults").count([Fault("key", "shard", "cut")])
-    of_processes = {} if kind == "together" else {"max_memory_share": 0.25}  # of threads nothing is limited
+    of_processes = {} if kind == "together" else {"max_memory_share": 0.25, "timeout_s": 600.0}
     assert given == {"first": 7, "num_workers": 3, "max_ahead_bytes": 2000} | of_processes
 
 

@@ -16,6 +16,7 @@ from nemo_vfm.data.loader.fetch_exchange import Plan, Span, plan
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.parallel.ranks.gather import Gather
 from tests.data import conftest
 from tests.data.conftest import LatentShards, mp4
 from tests.data.test_shard_data import contents, take
@@ -194,7 +195,7 @@ def test_a_killed_rank_ends_the_others_in_time_with_a_sentence(seen) -> None:
         assert len(rank["killed"]["batches"]) == 2 and rank["killed"]["seconds"] < TIMEOUT_S + 5
 
 
-class InThreads:
+class InThreads(Gather):
     """Two ranks in one process, for what needs the server of this one."""
 
     def __init__(self, rank: int, barrier: threading.Barrier, board: list[bytes]) -> None:

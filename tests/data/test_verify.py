@@ -16,6 +16,7 @@ from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.parallel.ranks.gather import Gather
 from tests.data.conftest import LatentShards, mp4
 from tests.data.test_shard_data import MIXED, SMALL, contents, take
 from tests.support.object_store import BUCKET
@@ -104,24 +105,11 @@ def test_several_folders_are_all_verified(latent_shards: LatentShards, tmp_path:
     assert data.faults.by_sample == {"other": 1}
 
 
-class _Alone:
-    """The only rank of its group."""
-
-    def rank(self) -> int:
-        return 0
-
-    def num_ranks(self) -> int:
-        return 1
-
-    def all_gather(self, data: bytes) -> list[memoryview]:
-        return [memoryview(data)]
-
-
 def test_what_ranks_gathered_is_verified_once_it_is_whole(latent_shards: LatentShards) -> None:
     folder = latent_shards([SMALL] * 8)
     damage(folder, f"{6:032x}", TEXT)
     data = ShardData(shards=folder, batch_size=4, verify=True)
-    data.share_with(_Alone())  # type: ignore[arg-type]
+    data.share_with(Gather())
     data.start(seed=0, first_batch=0)
     list(islice(data.train_dataloader(), 2))
     assert data.faults.by_sample == {f"{6:032x}": 1} and data.traffic.alone == 0

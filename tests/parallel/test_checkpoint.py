@@ -206,13 +206,13 @@ class TestRetention:
     def test_damage_to_the_newest_stops_the_purge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for step in (1, 2):
             self.save(tmp_path, step, Keep())
-        put = checkpoint_writer._put
+        close = checkpoint_writer._close
 
-        def rotting(temporary: Path, final: Path) -> None:
-            put(temporary, final)
+        def rotting(temporary: Path, final: Path, *rest: object) -> None:
+            close(temporary, final, *rest)
             (final / "model.safetensors").write_bytes(b"rot")
 
-        monkeypatch.setattr(checkpoint_writer, "_put", rotting)
+        monkeypatch.setattr(checkpoint_writer, "_close", rotting)
         self.save(tmp_path, 3, Keep(last=1))
         assert names(tmp_path) == [1, 2, 3]
         assert checkpoint.latest(tmp_path) == tmp_path / "step-00000002"

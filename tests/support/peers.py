@@ -122,12 +122,12 @@ def _rank(rank: int, cases: list[Case], folder: Path) -> None:
 
 
 def _case(case: Case, rank: int, group: object) -> dict[str, object]:
-    from nemo_vfm.parallel.ranks.gather import GroupGather
+    from nemo_vfm.parallel.ranks.gather import Gather
 
     data, start = data_of(replace(case, folder=case.folders.get(rank, case.folder))), time.monotonic()
     seen: dict[str, object] = {"case": case.name, "batches": [], "error": None, "said": []}
     data.faults.count = _noting(data.faults.count, seen["said"])
-    data.share_with(GroupGather(group))
+    data.share_with(Gather(group))
     split = {"rank": rank // 2, "num_ranks": 2} if case.group_size == 2 else {}
     data.start(seed=case.seeds.get(rank, 3), first_batch=case.firsts.get(rank, 0), **split)
     if rank in case.fails:

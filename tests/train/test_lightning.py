@@ -29,6 +29,7 @@ from nemo_vfm.data.loader.lightning_batches import LightningBatches
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.module import TrainModule
 from nemo_vfm.train.optim import Constant, Straight
+from nemo_vfm.train.run_training import start
 from tests.support import preloaded, tiny_training
 from tests.support.tiny_training import command, metrics
 from tests.support.toy import ToyData
@@ -126,7 +127,7 @@ def test_callbacks_that_cannot_work_are_refused(tmp_path: Path) -> None:
 def test_the_module_owns_the_model_and_validates_tests_and_moves_nothing(tmp_path: Path) -> None:
     job = train("4 steps", ema=None, schedule=Straight(), validation=Validate(every_steps=4))
     job.run(Run(tmp_path, seed=3))
-    fit = job.training().start(Run(tmp_path, seed=3))
+    fit = start(job, Run(tmp_path, seed=3))
     module = TrainModule(fit)
     assert module.state_dict().keys() == fit.model.state_dict().keys()
     assert {id(one) for one in module.parameters()} == {id(one) for one in fit.model.parameters()}

@@ -31,6 +31,7 @@ from nemo_vfm.train.reconstruct.latent_statistics import MeasureLatents
 from nemo_vfm.train.reconstruct.loss_terms import Edges, Motion, Pixels, Scales, divergence
 from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
+from nemo_vfm.train.run_training import start
 from nemo_vfm.train.state.train_state import TrainState
 from tests.support.ranks import on_ranks
 from tests.support.toy import ToyData
@@ -81,7 +82,7 @@ def trained(
         loop=Loop(duration=Duration(steps, "steps"), checkpoint=(saving := SaveCheckpoints(asynchronous=False))),
         **how,  # type: ignore[arg-type]
     )  # fmt: skip
-    fit = job.training().start(Run(folder, seed=1))
+    fit = start(job, Run(folder, seed=1))
     for batch in itertools.islice(job.data.train_dataloader(), steps):
         fit.advance(batch)
     for callback in (

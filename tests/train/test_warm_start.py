@@ -26,6 +26,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
+from nemo_vfm.train.run_training import start
 from nemo_vfm.train.state.slots import Schedule
 from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart, Weights
@@ -56,7 +57,7 @@ def trained(job: Train, folder: Path, seed: int = 3, until: int | None = None) -
 def stepped(job: Train, run: Run, until: int | None = None) -> TrainState:
     """The same, of a run that says more."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    fit = job.training().start(run)
+    fit = start(job, run)
     batches = iter(job.data.train_dataloader())
     while not fit.finished and fit.step != until:
         fit.advance(next(batches))
@@ -103,7 +104,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_new_run_begins_with_the_averaged_weights_of_another_and_all_else_fresh(
     source: Path, tmp_path: Path, below: str
 ) -> None:
-    fit = job(start_from=source / below).training().start(Run(tmp_path / "new", seed=9))
+    fit = start(job(start_from=source / below), Run(tmp_path / "new", seed=9))
     groups = checkpoint.load(source / "checkpoints/step-00000010").groups
     assert same(dict(fit.model.state_dict()), dict(groups["ema"])) and not same(groups["ema"], groups["model"])
     assert fit.ema is not None and same(fit.ema.weights, dict(groups["ema"]))
@@ -119,13 +120,13 @@ def test_the_models_own_weights_can_be_asked_for_and_are_taken_where_there_is_no
     source: Path, tmp_path: Path
 ) -> None:
     groups = checkpoint.load(source / "checkpoints/step-00000010").groups
-    fit = job(start_from=WarmStart(path=source, weights="model")).training().start(Run(tmp_path / "new"))
+    fit = start(job(start_from=WarmStart(path=source, weights="model")), Run(tmp_path / "new"))
     assert same(dict(fit.model.state_dict()), dict(groups["model"]))
     trained(job(ema=False), tmp_path / "plain")
-    fit = job(start_from=tmp_path / "plain").training().start(Run(tmp_path / "new"))
+    fit = start(job(start_from=tmp_path / "plain"), Run(tmp_path / "new"))
     assert fit.started_from is not None and fit.started_from["weights"] == "model"
     with pytest.raises(UserError, match="holds no ema weights"):
-        job(start_from=WarmStart(path=tmp_path / "plain", weights="ema")).training().start(Run(tmp_path / "new"))
+        start(job(start_from=WarmStart(path=tmp_path / "plain", weights="ema")), Run(tmp_path / "new"))
 
 
 def test_a_resume_wins_over_a_warm_start_and_what_was_taken_stays_on_record(source: Path, tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_a_resume_wins_over_a_warm_start_and_what_was_taken_stays_on_record(sour
 
 def test_weights_of_another_model_are_refused_with_the_difference_and_a_way_on(source: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
-        job(start_from=source, model=Wider).training().start(Run(tmp_path / "new"))
+        start(job(start_from=source, model=Wider), Run(tmp_path / "new"))
     assert "missing: head.bias, head.weight; unknown: net.0.bias" in str(refused.value)
     assert "weights.start_from.may_differ=[head]" in str(refused.value)
 
@@ -149,9 +150,9 @@ def test_weights_of_another_model_are_refused_with_the_difference_and_a_way_on(s
 def test_what_may_differ_keeps_the_values_of_the_seed_and_is_said(
     source: Path, tmp_path: Path, said: list[str]
 ) -> None:
-    fresh = job(model=Wider).training().start(Run(tmp_path / "fresh", seed=9)).model.state_dict()
-    start = WarmStart(path=source, may_differ=["head", "net.0"])
-    fit = job(start_from=start, model=Wider).training().start(Run(tmp_path / "new", seed=9))
+    fresh = start(job(model=Wider), Run(tmp_path / "fresh", seed=9)).model.state_dict()
+    warm = WarmStart(path=source, may_differ=["head", "net.0"])
+    fit = start(job(start_from=warm, model=Wider), Run(tmp_path / "new", seed=9))
     own, theirs = fit.model.state_dict(), checkpoint.load_weights(source, "ema")
     assert torch.equal(own["head.weight"], fresh["head.weight"])
     assert torch.equal(own["net.0.weight"], theirs["net.0.weight"]), "it may differ, and does not"
@@ -163,14 +164,14 @@ def test_what_may_differ_keeps_the_values_of_the_seed_and_is_said(
 @pytest.mark.parametrize("name", ["haed", "ne"])  # blocks.1 must not leave blocks.10 untrained
 def test_a_name_that_no_weight_has_up_to_a_dot_is_refused(source: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=rf"has weights below '{name}'; they have net"):
-        job(start_from=WarmStart(path=source, may_differ=[name])).training().start(Run(tmp_path / "new"))
+        start(job(start_from=WarmStart(path=source, may_differ=[name])), Run(tmp_path / "new"))
 
 
 def test_a_run_that_is_not_there_or_has_trained_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "none"):
         with pytest.raises(UserError, match="There is no checkpoint in"):
-            job(start_from=path).training().start(Run(tmp_path / "new"))
+            start(job(start_from=path), Run(tmp_path / "new"))
 
 
 @pytest.mark.parametrize(
@@ -241,13 +242,13 @@ def test_a_checkpoint_whose_state_is_not_a_trainings_is_refused(tmp_path: Path, 
     fit = trained(job(), tmp_path / "a")
     checkpoint.save(tmp_path / "b" / "checkpoints", 4, fit.groups(), state)
     with pytest.raises(CorruptCheckpoint, match="does not hold a training's state"):
-        job().training().start(Run(tmp_path / "b"))
+        start(job(), Run(tmp_path / "b"))
 
 
 def test_a_checkpoint_without_averages_is_refused_where_they_are_needed(tmp_path: Path) -> None:
     trained(job(ema=False), tmp_path)
     with pytest.raises(CorruptCheckpoint, match="it lacks ema"):
-        job().training().start(Run(tmp_path))
+        start(job(), Run(tmp_path))
 
 
 class Steps:

@@ -111,13 +111,11 @@ def _reason(misses: Sequence[tuple[Shape, Miss]]) -> Json:
 def buckets_line(counted: Json) -> str:
     """buckets.json in one line."""
     into = ", ".join(f"{amount['clips']} {name}" for name, amount in counted["buckets"].items() if amount["clips"])
-    out = [f"{found['clips']} {reason}{_needed(found)}" for reason, found in counted["unbinned"].items()]
+    out = []
+    for reason, found in counted["unbinned"].items():
+        needed = ""
+        if (short := found["more_frames"]) is not None:
+            span = f"{short['least']}" if short["least"] == short["most"] else f"{short['least']} to {short['most']}"
+            needed = f" ({span} more frames would suffice for the nearest)"
+        out.append(f"{found['clips']} {reason}{needed}")
     return f"buckets: {into or 'all empty'}" + (f"; left out: {', '.join(out)}" if out else "")
-
-
-def _needed(found: Json) -> str:
-    short = found["more_frames"]
-    if short is None:
-        return ""
-    span = f"{short['least']}" if short["least"] == short["most"] else f"{short['least']} to {short['most']}"
-    return f" ({span} more frames would suffice for the nearest)"

@@ -104,11 +104,7 @@ class _Rooms:
 
 
 def side_by_side(index: int, parts: Sequence[VideoBatch]) -> PackedBatch:
-    """The samples of all parts, in their order; texts take the length of the longest, hidden by their masks.
-
-    Raises:
-        UserError: a part holds no latents, others of another number of channels, or only some have embedded texts.
-    """
+    """The samples of all parts, in their order; texts take the length of the longest, hidden by their masks."""
     latents = [part.latents_BCTHW for part in parts if part.latents_BCTHW is not None]
     if len(latents) < len(parts):
         raise UserError("packing needs cached latents; run the encode step on these shards first")

@@ -46,11 +46,7 @@ class WeightedTurns:
 
 
 def shares(weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Weights over their sum.
-
-    Raises:
-        ValueError: see `WeightedTurns`.
-    """
+    """Weights over their sum."""
     if not weights or min(weights) <= 0:
         raise ValueError(f"every source needs a weight above 0, got {', '.join(map(str, map(float, weights)))}")
     found = tuple(weight / sum(weights) for weight in weights)

@@ -17,12 +17,7 @@ _MOST_BYTES = 1 << 20
 
 
 def template_of(folder: Path, name: str = "default") -> str:
-    """The text of a folder's template.
-
-    Args:
-        folder: of a tokenizer.
-        name: of the one that is meant, where there are several.
-    """
+    """The text of a folder's template of this name."""
     found = _templates(folder)
     if name not in found:
         others = f"; it has {', '.join(sorted(found))}" if found else ""
@@ -76,15 +71,7 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
         add_generation_prompt: bool = False, special: Mapping[str, str], variables: Mapping[str, Json] | None = None,
     ) -> str:  # fmt: skip
-        """Messages as text; marks of `{% generation %}` are still in it.
-
-        Args:
-            messages: role, content and what else the template knows.
-            tools: descriptions of functions.
-            add_generation_prompt: end with what begins the assistant's turn.
-            special: bos_token and the like.
-            variables: further ones.
-        """
+        """Messages as text, with marks of `{% generation %}`; `special` are bos_token and the like."""
         own = {"messages": list(messages), "tools": tools, "documents": None,
                "add_generation_prompt": add_generation_prompt, **special}  # fmt: skip
         if taken := sorted((variables or {}).keys() & (own.keys() | self.environment.globals.keys())):

@@ -42,14 +42,7 @@ class Limits:
         self.rounds, self.made, self._unseen, self.end = 0, 0, 0, time.monotonic() + MOST_SECONDS
 
     def tick(self, letters: int = 256) -> None:
-        """Count a round.
-
-        Args:
-            letters: that it works on.
-
-        Raises:
-            TemplateTooLong: there were too many, or the time is over.
-        """
+        """Count a round that works on so many letters. TemplateTooLong after too many, or too much time."""
         self.rounds += 1
         self._unseen += letters + 256
         if self.rounds > MOST_ROUNDS:
@@ -62,11 +55,7 @@ class Limits:
                 raise TemplateTooLong(f"the chat template took longer than {MOST_SECONDS:g} s for one conversation")
 
     def keep(self, value: Any) -> Any:
-        """Count a value that was made; here it is again.
-
-        Raises:
-            TemplateTooLong: it is too large, or all together are.
-        """
+        """Count a value that was made; here it is again. TemplateTooLong if it is too large, or all together are."""
         if isinstance(value, str | bytes):
             require_letters(len(value))
             self.made += sys.getsizeof(value)
@@ -88,11 +77,7 @@ def require_letters(letters: int) -> None:
 
 
 def weight(value: Any) -> int:
-    """Letters of a value that is written out in full, about.
-
-    Raises:
-        TemplateTooLong: they are too many, or it is nested too deep for Python.
-    """
+    """Letters of a value that is written out in full, about. TemplateTooLong if they are too many, or too deep."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, _CONTAINERS):
@@ -124,11 +109,7 @@ def _own_letters(value: Any) -> int:
 
 
 def drawn(value: Any) -> Any:
-    """A value that can be looked at without using it up: what comes one by one becomes a list.
-
-    Raises:
-        TemplateTooLong: it does not end.
-    """
+    """A value that can be looked at without using it up: what comes one by one, and ends, becomes a list."""
     if not isinstance(value, GeneratorType | map | filter | reversed | zip):
         return value
     found = []

@@ -21,13 +21,7 @@ _AHEAD = 4  # batches a worker reads ahead
 
 
 def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int, int]:
-    """How many workers, and how many batches ahead of each, fit: fewer workers only where one batch each is too much.
-
-    Args:
-        max_ahead_bytes: all that is read ahead.
-        max_bytes: of the largest batch.
-        num_workers: wanted, at least 1.
-    """
+    """How many of the workers, and batches ahead of each, fit: fewer workers only where one batch each is too much."""
     fit = max(1, max_ahead_bytes // max(1, max_bytes))
     workers = min(num_workers, fit)
     return workers, min(_AHEAD, fit // workers)
@@ -46,21 +40,14 @@ class Batches:
         num_workers: how many read ahead; 0 reads when asked.
         faults: counts bad samples.
         max_ahead_bytes: what batches read ahead may fill; the one in use is not counted.
-        timeout_s: a worker silent for longer than this stops the run.
+        timeout_s: a worker silent for longer than this stops the run; None lets threads wait without end.
         max_memory_share: of the machine's memory, what its workers may grow by; see `worker_processes.py`.
     """
 
     def __init__(
-        self,
-        dataset: ScheduledBatches[Any],
-        *,
-        first: int,
-        num_workers: int,
-        faults: Faults,
-        max_ahead_bytes: int = 4 << 30,
-        timeout_s: float = 600.0,
-        max_memory_share: float | None = None,
-    ) -> None:
+        self, dataset: ScheduledBatches[Any], *, first: int, num_workers: int, faults: Faults,
+        max_ahead_bytes: int = 4 << 30, timeout_s: float | None = 600.0, max_memory_share: float | None = None,
+    ) -> None:  # fmt: skip
         self._dataset, self._first, self._faults, self._timeout_s = dataset, first, faults, timeout_s
         self._num_workers, self._ahead = num_workers, 0
         if num_workers:
@@ -80,6 +67,7 @@ class Batches:
         elif self._dataset.reader.is_light:
             loaded = self._threads()
         else:
+            assert self._timeout_s is not None, "a process that hangs would never be found"
             loaded = by_processes(
                 self._dataset, self._first, self._num_workers, self._ahead, timeout_s=self._timeout_s,
                 max_growth_bytes=self._max_growth_bytes,

@@ -4,23 +4,18 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.errors import DataError, NemoVfmError
-from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.data.batching.batch_source import Loaded
-from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.safetensors_views import Stored
-from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Media, Sample
+from nemo_vfm.data.shards.sample_reader import Layout, Sample
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.shards.tar_stream import Raw
 
 
 def collate(
@@ -28,11 +23,7 @@ def collate(
 ) -> tuple[VideoBatch, list[Fault | None]]:
     """The batch and, a sample each, what was wrong with it.
 
-    Args:
-        index: number of the global batch.
-        entries: of the samples, in order.
-        load: reads the samples, perhaps to their rows of the batch; or says why not.
-        layout: what each sample must look like.
+    `load` reads the samples, perhaps to their rows of the batch, or says why not; `layout` is what each must look like.
     """
     tensors = {name: _empty((len(entries), *shape), dtype) for name, (dtype, shape) in layout.items()}
     rows = {name: tensor.view(torch.uint8).reshape(len(entries), -1).numpy() for name, tensor in tensors.items()}
@@ -93,45 +84,3 @@ def _placed(entry: Entry, sample: Sample, layout: Layout, rows: Rows, place: int
         if not np.may_share_memory(stored.data, rows[name]):
             rows[name][place] = stored.data
     return None
-
-
-class RawReader:
-    """Reads batches of one shape.
-
-    Args:
-        bucket: what videos and pictures are cut to; None takes the shape of the first latents.
-        first: some samples; the first good one says what all look like.
-        decoder: who reads videos.
-    """
-
-    def __init__(self, bucket: Bucket | None, first: Iterable[Raw], decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._buckets = None if bucket is None else Buckets(buckets={"only": bucket})
-        if bucket is not None:
-            self._layout: Layout = {"video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
-        else:
-            self._layout = _latent_layout(first)
-        #: what one sample fills in a batch
-        self.sample_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._layout.values())
-
-    def read(self, index: int, raws: Sequence[Raw]) -> Loaded:
-        """One batch; a sample that cannot be read becomes a fault."""
-        entries = [raw.entry for raw in raws]
-        return collate(index, entries, lambda _, rows: [self._sample(raw, rows) for raw in raws], self._layout)
-
-    def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
-        try:
-            loading = CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets, self._decoder)
-            return loading.load([raw.entry], rows)[0]
-        except NemoVfmError as error:
-            return Fault(raw.key, raw.tar, str(error))
-
-
-def _latent_layout(first: Iterable[Raw]) -> Layout:
-    reason = "they hold no sample"
-    for raw in first:
-        try:
-            return CachedLatents(raw, None).layout(raw.entry)
-        except NemoVfmError as error:
-            reason = str(error)
-    raise DataError(f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images")

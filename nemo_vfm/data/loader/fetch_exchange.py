@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import DataError, LostRank, StoreError
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.batch_source import Traffic
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.read_in_place import ReadsInPlace
@@ -161,7 +160,16 @@ class Exchange:
         for row in self._peers.all_gather(len(report).to_bytes(4, "little") + report + share):
             end = 4 + int.from_bytes(row[:4], "little")
             parts.append((json.loads(bytes(row[4:end])), row[end:]))
-        self._check(wanted, [head for head, _ in parts])
+        for other, (head, _) in enumerate(parts):
+            if head["error"] is not None and other != rank:
+                stores = ("StoreUnreachable", "StoreDenied", "StoreError")
+                kind = Changed if head["kind"] == "Changed" else StoreError if head["kind"] in stores else LostRank
+                raise kind(f"rank {other}, which shares its data with this rank: {head['error']}")
+            if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
+                raise LostRank(
+                    f"rank {other} reads batch {head['index']}, but this one reads {wanted.index}, or other samples "
+                    f"of it; ranks that share their data must have the same shards, seed and batch_size"
+                )
         if own.error is not None:
             raise own.error
         self.traffic.fetched += len(share)
@@ -184,18 +192,6 @@ class Exchange:
         except Exception as error:  # whatever it is, the others must not wait for this rank
             report.error = error
         return bytes(size)
-
-    def _check(self, wanted: Plan, heads: Sequence[dict[str, Json]]) -> None:
-        for rank, head in enumerate(heads):
-            if head["error"] is not None and rank != self._peers.rank():
-                stores = ("StoreUnreachable", "StoreDenied", "StoreError")
-                kind = Changed if head["kind"] == "Changed" else StoreError if head["kind"] in stores else LostRank
-                raise kind(f"rank {rank}, which shares its data with this rank: {head['error']}")
-            if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
-                raise LostRank(
-                    f"rank {rank} reads batch {head['index']}, but this one reads {wanted.index}, or other samples "
-                    f"of it; ranks that share their data must have the same shards, seed and batch_size"
-                )
 
 
 @dataclass(slots=True)

@@ -86,21 +86,13 @@ class LightningBatches:
             yield replace(batch, index=number)
 
     def batches_per_epoch(self) -> float:
-        """See `TrainingData.batches_per_epoch`.
-
-        Raises:
-            UserError: its loader has no length.
-        """
+        """See `TrainingData.batches_per_epoch`. UserError if its loader has no length."""
         if not (length := _len(self._loader)):
             raise UserError(f"the loader of {self._name} has no length; give the duration in steps")
         return length
 
     def num_train_samples(self) -> int:
-        """See `TrainingData.num_train_samples`.
-
-        Raises:
-            UserError: its data set has no length.
-        """
+        """See `TrainingData.num_train_samples`. UserError if its data set has no length."""
         if not (count := _len(getattr(self._loader, "dataset", None))):
             raise UserError(f"the data set of {self._name} has no length; give the duration in steps")
         return count

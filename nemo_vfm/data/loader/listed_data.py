@@ -21,6 +21,7 @@ from nemo_vfm.data.loader.scheduled_data import ScheduledData
 if TYPE_CHECKING:
     from nemo_vfm.data.loader.opened_samples import EntryReader, OpenedSamples
     from nemo_vfm.data.shards.sample_reader import Samples
+    from nemo_vfm.data.shards.shard_files import Entry
     from nemo_vfm.parallel.ranks.gather import Gather
 
 
@@ -123,15 +124,21 @@ class ListedData(ScheduledData[Alike]):
         """See `TrainingData.train_dataloader`: with peers the same batches, of bytes that they fetch together."""
         if self._peers is None:
             return super().train_dataloader()
-        batches = self.by_number()
-        return self._open().fetched_with(
-            self._peers,
-            batches,
-            first=self._first_batch,
-            num_workers=self.num_workers,
-            faults=self.faults,
-            max_ahead_bytes=int(self.max_ahead_gb * 1e9),
-        )
+        from nemo_vfm.data.loader.fetch_exchange import Exchange
+        from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
+
+        opened, batches = self._open(), self.by_number()
+        held = opened.samples
+        if not isinstance(held, HeldSamples):
+            raise UserError(f"{held.folder} cannot be fetched in parts; ranks that share their data need shards")
+
+        def entries(index: int) -> "list[Entry]":
+            return opened.reader.entries(batches.schedule.samples(index, batches.rank, batches.num_ranks).ids)
+
+        return UniqueBatches(
+            batches, entries, held, Exchange(held.inner, self._peers, self.traffic), first=self._first_batch,
+            num_workers=self.num_workers, faults=self.faults, max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+        )  # fmt: skip
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`; the same on every rank, the last batch of a group may be smaller."""

@@ -9,17 +9,16 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.data.batching.batch_source import ScheduledBatches, Traffic
+from nemo_vfm.data.batching.batch_source import Traffic
 from nemo_vfm.data.batching.bucket import Buckets
-from nemo_vfm.data.batching.faults import Fault, Faults
+from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.batching.sample_order import Alike, Group
 from nemo_vfm.data.loader.collate import collate
-from nemo_vfm.data.loader.fetch_exchange import Exchange, Spanned
-from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
+from nemo_vfm.data.loader.fetch_exchange import Spanned
+from nemo_vfm.data.loader.shared_fetch import HeldSamples
 from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import is_held_out, warn_that_none_is_held_out
-from nemo_vfm.parallel.ranks.gather import Gather
 
 _MAX_WEIGHT = 1000  # more is a damaged index
 
@@ -59,7 +58,6 @@ class OpenedSamples:
         traffic: Traffic,
     ) -> None:  # fmt: skip
         self.samples = HeldSamples(samples, traffic) if isinstance(samples, Spanned) else samples
-        self._traffic = traffic
         how = loading(self.samples, buckets, decoder)
         self.reader = EntryReader(how, samples.entries)
         places, left_out = _grouped(samples.entries, how)
@@ -98,26 +96,6 @@ class OpenedSamples:
         info(f"{trained:,} samples to train on, {len(held_out):,} held out, shapes: {len(places)}")
         if val_fraction and not held_out:
             warn_that_none_is_held_out()
-
-    def fetched_with(
-        self, peers: Gather, batches: ScheduledBatches[Alike], *, first: int, num_workers: int, faults: Faults,
-        max_ahead_bytes: int,
-    ) -> UniqueBatches:  # fmt: skip
-        """The batches, of bytes that this rank and its peers fetch together."""
-        if not isinstance(self.samples, HeldSamples):
-            raise UserError(
-                f"{self.samples.folder} cannot be fetched in parts; ranks that share their data need shards"
-            )
-        return UniqueBatches(
-            batches,
-            lambda index: self.reader.entries(batches.schedule.samples(index, batches.rank, batches.num_ranks).ids),
-            self.samples,
-            Exchange(self.samples.inner, peers, self._traffic),
-            first=first,
-            num_workers=num_workers,
-            faults=faults,
-            max_ahead_bytes=max_ahead_bytes,
-        )
 
 
 def _times(entry: Entry) -> int:

@@ -14,15 +14,48 @@ from nemo_vfm.data.batching.batch_source import BatchSchedule, SampleReader, Sch
 from nemo_vfm.data.batching.faults import Faults
 
 
-class PositionedData:
-    """Training data whose first batch may follow any position of its parts: what `ResumableData` says of the recipe."""
+class ScheduledData(ABC, Generic[Which]):
+    """Training data that resumes at the exact sample, after any position of its parts: see `ResumableData`.
+
+    Each kind takes its own settings, and says in `open` which samples are in a batch and how they are read.
+
+    Args:
+        num_workers: how many read ahead on each rank; 0 reads when asked.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: see `Batches`.
+    """
 
     size_name: ClassVar[str] = "batch_size"  #: the argument that says how large a global batch is
+    timeout_s: ClassVar[float | None] = 600.0  #: a worker silent for longer than this stops the run
 
-    def __init__(self) -> None:
-        self._begins, self._places = 0, dict[str, int]()
-        self._first_batch = 0
-        self._started: object | None = None
+    def __init__(
+        self, *, num_workers: int, max_bad_in_a_row: int, max_ahead_gb: float = 4.0,
+        max_memory_share: float | None = None,
+    ) -> None:  # fmt: skip
+        if max_memory_share is not None and not 0 < max_memory_share <= 1:
+            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
+        self._begins, self._places, self._first_batch = 0, dict[str, int](), 0
+        self._started: ScheduledBatches[Which] | None = None
+        self.num_workers, self.max_bad_in_a_row = num_workers, max_bad_in_a_row
+        self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share
+        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
+
+    @abstractmethod
+    def open(self, seed: int) -> tuple[BatchSchedule[Which], SampleReader[Which]]:
+        """The schedule from its very beginning, and a reader of its samples."""
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`; here nothing is held out."""
+        return ()
+
+    def read_in_order(self, reader: SampleReader[Which], slices: Iterable[Which]) -> Iterator[Batch]:
+        """Held-out batches one by one; their bad samples are counted apart from those of training."""
+        faults = Faults(max_in_a_row=self.max_bad_in_a_row)
+        for index, samples in enumerate(slices):
+            batch, found = reader.read(index, samples)
+            faults.count(found)
+            yield batch
 
     def require_divisible(self, num_ranks: int) -> None:
         """UserError where a global batch cannot be divided among so many data ranks."""
@@ -53,48 +86,6 @@ class PositionedData:
         setattr(found, self.size_name, batching[self.size_name])
         return found
 
-
-class ScheduledData(PositionedData, ABC, Generic[Which]):
-    """Training data that resumes at the exact sample: see `ResumableData`.
-
-    Each kind takes its own settings, and says in `open` which samples are in a batch and how they are read.
-
-    Args:
-        num_workers: how many read ahead on each rank; 0 reads when asked.
-        max_bad_in_a_row: this many unreadable samples in a row stop the run.
-        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
-        max_memory_share: see `Batches`.
-    """
-
-    _started: ScheduledBatches[Which] | None
-
-    def __init__(
-        self, *, num_workers: int, max_bad_in_a_row: int, max_ahead_gb: float = 4.0,
-        max_memory_share: float | None = None,
-    ) -> None:  # fmt: skip
-        if max_memory_share is not None and not 0 < max_memory_share <= 1:
-            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
-        super().__init__()
-        self.num_workers, self.max_bad_in_a_row = num_workers, max_bad_in_a_row
-        self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share
-        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
-
-    @abstractmethod
-    def open(self, seed: int) -> tuple[BatchSchedule[Which], SampleReader[Which]]:
-        """The schedule from its very beginning, and a reader of its samples."""
-
-    @abstractmethod
-    def val_dataloader(self) -> Iterable[Batch]:
-        """See `TrainingData.val_dataloader`."""
-
-    def read_in_order(self, reader: SampleReader[Which], slices: Iterable[Which]) -> Iterator[Batch]:
-        """Held-out batches one by one; their bad samples are counted apart from those of training."""
-        faults = Faults(max_in_a_row=self.max_bad_in_a_row)
-        for index, samples in enumerate(slices):
-            batch, found = reader.read(index, samples)
-            faults.count(found)
-            yield batch
-
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
 
@@ -119,13 +110,10 @@ class ScheduledData(PositionedData, ABC, Generic[Which]):
         from nemo_vfm.data.loader.batch_loader import Batches
 
         return Batches(
-            self.by_number(),
-            first=self._first_batch,
-            num_workers=self.num_workers,
-            faults=self.faults,
+            self.by_number(), first=self._first_batch, num_workers=self.num_workers, faults=self.faults,
             max_ahead_bytes=int(self.max_ahead_gb * 1e9),
-            max_memory_share=self.max_memory_share,
-        )
+            timeout_s=self.timeout_s, max_memory_share=self.max_memory_share,
+        )  # fmt: skip
 
     def batches_per_epoch(self) -> float:
         """See `TrainingData.batches_per_epoch`."""

@@ -134,16 +134,10 @@ def by_processes(
     timeout_s: float,
     max_growth_bytes: int | None,
 ) -> Iterator[Loaded]:
-    """Batches `first`, `first` + 1, ... without end.
+    """Batches `first`, `first` + 1, ... without end, of which each process reads so many ahead.
 
-    Args:
-        dataset: gives a batch by its number.
-        first: number of the first one.
-        num_workers: processes, at least 1.
-        ahead: batches that each reads ahead.
-        timeout_s: none of them may be silent for longer.
-        max_growth_bytes: once one has grown by more they finish what they have begun, and others take their places;
-            None lets them grow.
+    None may be silent for longer than `timeout_s`. Once one has grown by more than `max_growth_bytes`, if that is not
+    None, they finish what they have begun, and others take their places.
     """
     numbers, was_reported = _From(first), False
     while True:

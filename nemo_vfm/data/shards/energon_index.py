@@ -53,17 +53,11 @@ class _Tar:
 
 
 def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | None = None) -> dict[str, int]:
-    """Make a finished folder of our shards readable by megatron-energon, in place.
+    """Make a finished folder of our shards readable by megatron-energon, in place; how many samples each part has.
 
     Energon divides whole tars. A tar whose samples are all of one part is given to that part; a mixed one is trained
-    on without those samples, and the other parts find theirs through `energon.yaml`.
-
-    Args:
-        folder: with `shards.json`.
-        splits: part, such as `val` -> keys of its samples; what is in none is trained on.
-
-    Returns:
-        How many samples each part has.
+    on without those samples, and the other parts find theirs through `energon.yaml`. `splits` says which keys each
+    part, such as `val`, has; what is in none is trained on.
 
     Raises:
         UserError: the folder is not finished, a key is unknown or in two parts, or a part has an odd name.

@@ -79,15 +79,7 @@ def unread_among(members: Collection[str]) -> list[str]:
 
 
 def caption_in(name: str, data: bytes) -> str:
-    """The caption that a text holds; empty where it holds none.
-
-    Args:
-        name: of the file or member; by its last suffix it is JSON or text.
-        data: its bytes.
-
-    Raises:
-        ValueError, RecursionError: it is neither UTF-8 nor, where it should be, JSON.
-    """
+    """The caption in a file, JSON or text by its last suffix, else empty. ValueError or RecursionError if damaged."""
     text = data.decode("utf-8-sig")
     if _last(name) != "json":
         return text.strip()

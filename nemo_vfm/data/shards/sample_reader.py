@@ -105,7 +105,7 @@ class CachedLatents:
         self._with_text = _have_text(shards)
         self._names = (LATENTS, TEXT) if self._with_text else (LATENTS,)
         self._in_place = ReaderInPlace(shards, self._names) if isinstance(shards, ReadsInPlace) else None
-        self._dtypes = self._probe()
+        self._dtypes = _first_layout(shards, latents=True, text=self._with_text)
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
         """The group's name, or None and the reason why the entry cannot be trained on: by bucket and latent shape."""
@@ -159,21 +159,6 @@ class CachedLatents:
             return tuple(known)
         return _latents(stored_tensors(self._shards.read(entry, LATENTS))).shape
 
-    def _probe(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Dtypes and the text's shape, of the first sample that can be read; all others must agree."""
-        reason = "there are no samples"
-        for entry in self._shards.entries[:100]:
-            try:
-                tensors = dict(stored_tensors(self._shards.read(entry, LATENTS)))
-                latents = _latents(tensors)
-                if self._with_text:
-                    tensors |= stored_tensors(self._shards.read(entry, TEXT))
-                names = ("text", "mask") if self._with_text else ()
-                return {"latents": (latents.dtype, ())} | {n: (tensors[n].dtype, tensors[n].shape) for n in names}
-            except (DataError, KeyError) as error:
-                reason = str(error)
-        raise DataError(f"no latents can be read from {self._shards.folder}: {reason}; run the encode step again")
-
 
 class Media:
     """Video and image files, decoded and cut to their bucket on the way; and their text embeddings, if any."""
@@ -182,7 +167,7 @@ class Media:
 
     def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
         self._shards, self._buckets, self._decoder = shards, buckets, decoder
-        self._text = _text_layout(shards) if _have_text(shards) else {}
+        self._text = _first_layout(shards, latents=False, text=_have_text(shards))
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
         """By bucket."""
@@ -243,11 +228,7 @@ Loading = CachedLatents | Media
 
 
 def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:
-    """The loading that fits a folder: cached latents where there are any, else media.
-
-    Raises:
-        UserError: the folder holds media and no buckets were given, or it is empty.
-    """
+    """The loading that fits a folder: cached latents where there are any, else media. UserError if there is neither."""
     if not shards.entries:
         raise UserError(f"{shards.folder} holds no samples; see what the previous step dropped, and why")
     if any(LATENTS in entry.members for entry in shards.entries):
@@ -265,16 +246,22 @@ def _have_text(shards: Samples) -> bool:
     return True in found
 
 
-def _text_layout(shards: Samples) -> Layout:
-    """Dtypes and shapes of the first text embedding that can be read; all others must agree."""
+def _first_layout(shards: Samples, *, latents: bool, text: bool) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Dtypes, and the text's shape, of the first sample that can be read; all others must agree."""
     reason = "there are no samples"
     for entry in shards.entries[:100]:
         try:
-            tensors = stored_tensors(shards.read(entry, TEXT))
-            return {name: (tensors[name].dtype, tensors[name].shape) for name in ("text", "mask")}
+            found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+            if latents:
+                found["latents"] = (_latents(stored_tensors(shards.read(entry, LATENTS))).dtype, ())
+            if text:
+                tensors = stored_tensors(shards.read(entry, TEXT))
+                found |= {name: (tensors[name].dtype, tensors[name].shape) for name in ("text", "mask")}
+            return found
         except (DataError, KeyError) as error:
             reason = str(error)
-    raise DataError(f"no {TEXT} can be read from {shards.folder}: {reason}; embed the captions again")
+    what, remedy = ("latents", "run the encode step again") if latents else (TEXT, "embed the captions again")
+    raise DataError(f"no {what} can be read from {shards.folder}: {reason}; {remedy}")
 
 
 def caption_of(shards: Samples, entry: Entry) -> str:
@@ -293,11 +280,7 @@ def caption_of(shards: Samples, entry: Entry) -> str:
 
 
 def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
-    """Width, height, num_frames and fps: from the index, else from the .json member, else by opening the media.
-
-    Raises:
-        DataError: none of the three says.
-    """
+    """Width, height, num_frames and fps: of the index, else of the .json, else of the media. DataError without any."""
     if "fps" in entry.index:
         return entry.index
     if (name := json_among(entry.members)) is not None:

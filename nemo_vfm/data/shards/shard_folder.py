@@ -155,11 +155,7 @@ ShardFolder = LocalFolder | StoredFolder
 
 
 def folder_at(place: Place, cache: ShardCache | None) -> ShardFolder:
-    """The folder at a place.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The folder at a place. UserError if there is none."""
     return StoredFolder(place, cache) if isinstance(place, Address) else LocalFolder(place)
 
 
@@ -245,11 +241,7 @@ def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]
 
 
 def read_shards_json(place: Place, folder: ShardFolder | None = None) -> list[ShardRecord]:
-    """The records of a folder's shards.
-
-    Raises:
-        DataError: the file is damaged or of another schema.
-    """
+    """The records of a folder's shards. DataError if the file is damaged or of another schema."""
     path = place / "shards.json"
     content = _parsed(path, _bytes(path, folder or folder_at(place, None), "shards.json"))
     if not isinstance(content, dict) or content.get("schema") != SHARDS_SCHEMA:

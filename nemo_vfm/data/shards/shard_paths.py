@@ -47,14 +47,7 @@ def _parts(inside: str) -> list[str]:
 
 
 def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: bool = False) -> Samples:
-    """Open what the places name; the order is theirs, and that of the shards within each.
-
-
-    Raises:
-        UserError: a folder or a shard is missing.
-        DataError: an index is damaged, or a sample is in two of them.
-        ValueError: braces that mean nothing.
-    """
+    """Open what the places name; the order is theirs, and that of the shards within each."""
     wanted = folders_of(places)
     sets = [ShardSet(folder, cache, only=only, verify=verify) for folder, only in wanted.items()]
     return sets[0] if len(sets) == 1 else Joined(sets)

@@ -43,11 +43,15 @@ class Unreadable(DataError):
     """These bytes are no tar, or one that is made to do harm."""
 
 
-class Stream(Protocol):
-    """Bytes from front to back."""
+class OpenTar(Protocol):
+    """A tar, open from front to back."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many; fewer or none at the end."""
+        """At most so many bytes; none at the end."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
         ...
 
 
@@ -98,7 +102,7 @@ class TarMembers:
     """
 
     def __init__(
-        self, source: Stream, name: str, *, max_member_bytes: int, skip: Callable[[int], object] | None = None
+        self, source: OpenTar, name: str, *, max_member_bytes: int, skip: Callable[[int], object] | None = None
     ) -> None:
         self._source, self._name, self._max_member_bytes, self._skip = source, name, max_member_bytes, skip
         self.skipped: Counter[str] = Counter()  #: reason -> how many members were left out for it

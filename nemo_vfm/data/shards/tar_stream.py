@@ -4,28 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.data.shards.shard_folder import Entry
-from nemo_vfm.data.shards.tar_members import TarMembers, Unreadable, neighbours
+from nemo_vfm.data.shards.tar_members import OpenTar, TarMembers, Unreadable, neighbours
 
 _CHUNK = 8 << 20
-
-
-class OpenTar(Protocol):
-    """A tar, open from front to back."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import BatchSchedule, Loaded, SampleReader
 from nemo_vfm.data.batching.weighted_turns import WeightedTurns, shares
+from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
-from nemo_vfm.parallel.ranks.gather import GatherGroup
 
 #: The place of a source, and which samples of it, in its own words.
 Part = tuple[int, Any]
@@ -132,7 +132,7 @@ class Blend(ScheduledData[Part]):
             raise ValueError(
                 f"source {busy[0]} sets num_workers; set it on the blend instead, since the blend reads ahead"
             )
-        if any(isinstance(source.data, GatherGroup) and source.data.fetches_together for source in sources.values()):
+        if any(isinstance(source.data, ListedData) and source.data.fetches_together for source in sources.values()):
             raise ValueError("sources of a blend cannot set fetch_together: each would exchange data in its own order")
         # The number as it was written: 0.1 is a tenth here, not the nearest float.
         weights = [Fraction(str(one.weight)) if isfinite(one.weight) else Fraction(0) for one in sources.values()]
@@ -146,11 +146,7 @@ class Blend(ScheduledData[Part]):
         self.sources = dict(sources)
 
     def open(self, seed: int) -> tuple[BlendSchedule, BlendReader]:
-        """See `ScheduledData.open`.
-
-        Raises:
-            UserError, DataError: a source cannot be started; see there.
-        """
+        """See `ScheduledData.open`; a source that cannot be started raises as it does alone."""
         for name, source in self.sources.items():
             source.data.start(seed=derive(seed, "source", name), first_batch=0)
         started = {name: source.data.by_number() for name, source in self.sources.items()}

@@ -170,11 +170,7 @@ class PackedLatents(ScheduledData[Packs]):
             raise UserError(f"packs {self.packs} of a global batch cannot be divided among {num_ranks} data ranks")
 
     def open(self, seed: int) -> tuple[PackSchedule, PackReader]:
-        """See `ScheduledData.open`.
-
-        Raises:
-            UserError: a sample is longer than the budget, or the data holds no latents.
-        """
+        """See `ScheduledData.open`. UserError if a sample is longer than the budget, or the data holds no latents."""
         reader = self.data.open(seed)[1]
         plan = self._planned(reader, self.data.train_groups(), seed)
         # Another seed leaves these as they are, so that its losses can be compared.

@@ -8,7 +8,8 @@ from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.shards.tar_stream import OpenTar, Tar
+from nemo_vfm.data.shards.tar_members import OpenTar
+from nemo_vfm.data.shards.tar_stream import Tar
 from nemo_vfm.data.sources.streamed import StreamedTars
 
 

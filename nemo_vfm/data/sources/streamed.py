@@ -5,35 +5,168 @@ samples. Every rank reads all bytes. A resume reads up to its position, except f
 """
 
 import itertools
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
 from pathlib import Path
+from typing import NamedTuple, Self
 
-from nemo_vfm.core.errors import UserError
+import torch
+
+from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, local, place, places
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
-from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.loader.batch_loader import within
-from nemo_vfm.data.loader.collate import RawReader
-from nemo_vfm.data.loader.scheduled_data import PositionedData
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.loader.collate import collate
+from nemo_vfm.data.loader.scheduled_data import ScheduledData
+from nemo_vfm.data.shards.read_in_place import Rows
+from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Media, Sample
 from nemo_vfm.data.shards.shard_paths import expanded
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, placed_tar, samples_of
 
+_ON_THE_WAY = 256  # batches that are read to get at a later one; for one further on the stream begins anew
+
+
+class Slice(NamedTuple):
+    """A rank's part of the samples that a batch takes out of the stream."""
+
+    first: int  #: number of the batch's first sample
+    rank: int
+    num_ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TarSchedule:
+    """Batches of equal size, one after another out of a stream; see `BatchSchedule`."""
+
+    order: TarOrder
+    batch_size: int  #: samples of a global batch
+    first: int = 0  #: number of the first global batch
+    before: int = 0  #: samples that come before it
+
+    @property
+    def batches_per_epoch(self) -> Fraction:
+        """See `BatchSchedule`. UserError if some tar was never read to its end, so nobody knows."""
+        total = self.order.known_total()
+        if total is None:
+            raise UserError(
+                "the number of samples is unknown until the tars have been read once; give the duration in steps, "
+                "or give `counts` from a run that has read them all"
+            )
+        return Fraction(total, self.batch_size)
+
+    @property
+    def mean_batch_size(self) -> Fraction:
+        """See `BatchSchedule`."""
+        return Fraction(self.batch_size)
+
+    def samples(self, index: int, rank: int, num_ranks: int) -> Slice:
+        """See `BatchSchedule.samples`."""
+        return Slice(self.before + (index - self.first) * self.batch_size, rank, num_ranks)
+
+    def largest(self, num_ranks: int) -> list[Slice]:
+        """See `BatchSchedule.largest`; all are alike."""
+        return [Slice(0, 0, num_ranks)]
+
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData.position`; it is of one part."""
+        read = self.samples(index, 0, 1).first
+        return {"tars": ReadPosition(read, self.order.known_total() or 0, self.order.digest())}
+
+    def at(self, first: int, places: Mapping[str, int]) -> Self:
+        """See `BatchSchedule.at`."""
+        return replace(self, first=first, before=places.get("tars", 0))
+
+
+class TarReader:
+    """Reads slices of a stream; threads that ask for one batch after another share one pass over the tars.
+
+    Args:
+        order: of the stream.
+        batch_size: samples of a global batch.
+        bucket: what videos and pictures are cut to; None takes the shape of the first latents.
+        first: some samples; the first good one says what all look like.
+        decoder: who reads videos.
+    """
+
+    is_light = True
+
+    def __init__(
+        self, order: TarOrder, batch_size: int, bucket: Bucket | None, first: Iterable[Raw], decoder: Decoder
+    ) -> None:
+        self._order, self._batch_size, self._decoder = order, batch_size, decoder
+        self._buckets = None if bucket is None else Buckets(buckets={"only": bucket})
+        video = None if bucket is None else (3, bucket.num_frames, bucket.height, bucket.width)
+        self._layout: Layout = _latent_layout(first) if video is None else {"video": (torch.uint8, video)}
+        self._lock, self._stream = threading.Lock(), iter(list[Raw]())
+        self._next: int | None = None  # number of the sample that the stream gives next; None without one
+        self._passed: dict[int, list[Raw]] = {}  # batches that a thread has read on the way to its own, by first sample
+
+    def read(self, index: int, samples: Slice) -> Loaded:
+        """See `SampleReader.read`."""
+        whole, share = self._whole(samples.first), self._batch_size // samples.num_ranks
+        # A key's noise is its own: those of one key from several tars become TAR/KEY.
+        tars = defaultdict[str, set[str]](set)
+        for raw in whole:
+            tars[raw.key].add(raw.tar)
+        own = [
+            replace(raw, key=f"{raw.tar.rpartition('/')[2]}/{raw.key}") if len(tars[raw.key]) > 1 else raw
+            for raw in whole[samples.rank * share : (samples.rank + 1) * share]
+        ]
+        entries = [raw.entry for raw in own]
+        return collate(index, entries, lambda _, rows: [self._sample(raw, rows) for raw in own], self._layout)
+
+    def num_bytes(self, samples: Slice) -> int:
+        """See `SampleReader.num_bytes`."""
+        each = sum(dtype.itemsize * prod(shape) for dtype, shape in self._layout.values())
+        return self._batch_size // samples.num_ranks * each
+
+    def _whole(self, first: int) -> list[Raw]:
+        """The samples of a batch, not decoded."""
+        size = self._batch_size
+        with self._lock:
+            batches_on = -1 if self._next is None else (first - self._next) / size
+            if first not in self._passed and batches_on not in range(_ON_THE_WAY):
+                self._stream, self._next, self._passed = self._order.samples(first), first, {}
+            while first not in self._passed:
+                assert self._next is not None
+                now, self._next = self._next, None  # should the stream fail, it begins anew
+                self._passed[now] = list(itertools.islice(self._stream, size))
+                self._next = now + size
+            return self._passed.pop(first)
+
+    def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
+        try:
+            loading = CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets, self._decoder)
+            return loading.load([raw.entry], rows)[0]
+        except NemoVfmError as error:
+            return Fault(raw.key, raw.tar, str(error))
+
+
+def _latent_layout(first: Iterable[Raw]) -> Layout:
+    reason = "they hold no sample"
+    for raw in first:
+        try:
+            return CachedLatents(raw, None).layout(raw.entry)
+        except NemoVfmError as error:
+            reason = str(error)
+    raise DataError(f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images")
+
 
 @needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
-class StreamedTars(PositionedData):
+class StreamedTars(ScheduledData[Slice]):
     """Batches of one shape from tars that are streamed: the way for tars of others in an object store.
 
     The samples of global batch g are a function of the tars, the seed and g, as with `ShardData`; workers are threads.
@@ -53,7 +186,7 @@ class StreamedTars(PositionedData):
         decoder: reads videos: PyAV, decord or torchcodec; `auto` is PyAV, which also reads what another cannot.
     """
 
-    _started: tuple[TarOrder, RawReader] | None
+    timeout_s = None  # a resume reads up to its position, however long that takes
 
     def __init__(
         self,
@@ -82,117 +215,26 @@ class StreamedTars(PositionedData):
         if any(str(where).startswith("pipe:") for where in alone):
             raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
         self.tars, self.decoder = places(alone), decoder
-        self.batch_size, self.bucket, self.num_workers = batch_size, bucket, num_workers
-        self.shuffle_buffer, self.max_ahead_gb, self.max_member_mb = shuffle_buffer, max_ahead_gb, max_member_mb
+        self.batch_size, self.bucket = batch_size, bucket
+        self.shuffle_buffer, self.max_member_mb = shuffle_buffer, max_member_mb
         self.counts = None if counts is None else local(counts, "the file of counts")
-        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
-        super().__init__()
-        self._rank, self._num_ranks = 0, 1
+        super().__init__(num_workers=num_workers, max_bad_in_a_row=max_bad_in_a_row, max_ahead_gb=max_ahead_gb)
 
-    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
-        """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
-
-        Raises:
-            UserError: a tar is missing, or batch_size is not divisible by the number of ranks.
-        """
-        self.require_divisible(num_ranks)
-        tars = self._listed()
-        limit = int(self.max_member_mb * 1e6)
+    def open(self, seed: int) -> tuple[TarSchedule, TarReader]:
+        """See `ScheduledData.open`. UserError if a tar is missing."""
+        tars, limit = self._listed(), int(self.max_member_mb * 1e6)
         order = TarOrder(tars, TarCounts(self.counts), self.shuffle_buffer, seed=seed, max_member_bytes=limit)
         first = (sample for tar in tars for sample in samples_of(tar, max_member_bytes=limit))
-        self._started = order, RawReader(self.bucket, itertools.islice(first, 100), self.decoder)
-        self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
+        reader = TarReader(order, self.batch_size, self.bucket, itertools.islice(first, 100), self.decoder)
         warn(
             f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} samples are "
             f"shuffled, every rank reads all bytes, and a resume reads everything up to its position; write "
             f"shards to avoid this"
         )
-
-    def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `ResumableData`; it is of one part."""
-        order = self._open()[0]
-        return {"tars": ReadPosition(self._place(index), order.known_total() or 0, order.digest())}
-
-    def train_dataloader(self) -> Iterator[Batch]:
-        """See `TrainingData.train_dataloader`."""
-        order, reader = self._open()
-        slices = self._slices(order)
-        one_by_one = (reader.read(*one) for one in slices)
-        for batch, found in self._read_ahead(reader, slices) if self.num_workers else one_by_one:
-            self.faults.count(found)
-            yield batch
-
-    def val_dataloader(self) -> Iterable[Batch]:
-        """Nothing is held out."""
-        return ()
-
-    def batches_per_epoch(self) -> float:
-        """See `TrainingData.batches_per_epoch`."""
-        return self.num_train_samples() / self.batch_size
-
-    def num_train_samples(self) -> int:
-        """See `TrainingData.num_train_samples`.
-
-        Raises:
-            UserError: some tar was never read to its end, so nobody knows.
-        """
-        total = self._open()[0].known_total()
-        if total is None:
-            raise UserError(
-                "the number of samples is unknown until the tars have been read once; give the duration in steps, "
-                "or give `counts` from a run that has read them all"
-            )
-        return total
+        return TarSchedule(order, self.batch_size), reader
 
     def _listed(self) -> list[Tar]:
         return [placed_tar(tar) for where in self.tars for tar in _tars_at(where)]
-
-    def _place(self, index: int) -> int:
-        """Samples before global batch `index`."""
-        return self._places.get("tars", 0) + (index - self._begins) * self.batch_size
-
-    def _open(self) -> tuple[TarOrder, RawReader]:
-        if self._started is None:
-            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
-        return self._started
-
-    def _slices(self, order: TarOrder) -> Iterator[tuple[int, list[Raw]]]:
-        """This rank's samples of batches first_batch, first_batch + 1, ..., not decoded."""
-        share, samples = self.batch_size // self._num_ranks, order.samples(self._place(self._first_batch))
-        for index in itertools.count(self._first_batch):
-            whole = list(itertools.islice(samples, self.batch_size))
-            # A key's noise is its own: those of one key from several tars become TAR/KEY.
-            tars = defaultdict[str, set[str]](set)
-            for raw in whole:
-                tars[raw.key].add(raw.tar)
-            yield (
-                index,
-                [
-                    replace(raw, key=f"{raw.tar.rpartition('/')[2]}/{raw.key}") if len(tars[raw.key]) > 1 else raw
-                    for raw in whole[self._rank * share : (self._rank + 1) * share]
-                ],
-            )
-
-    def _read_ahead(self, reader: RawReader, slices: Iterator[tuple[int, list[Raw]]]) -> Iterator[Loaded]:
-        """One thread reads, others decode, within a number of bytes; batches come in their order."""
-        slice_bytes = self.batch_size // self._num_ranks * reader.sample_bytes
-        count, ahead = within(int(self.max_ahead_gb * 1e9), slice_bytes, self.num_workers)
-        line = ThreadPoolExecutor(1, thread_name_prefix="stream")
-        workers = ThreadPoolExecutor(count, thread_name_prefix="decode")
-
-        def submit() -> Future[Loaded]:
-            raw = line.submit(next, slices)
-            return workers.submit(lambda: reader.read(*raw.result()))
-
-        try:
-            waiting = deque(submit() for _ in range(count * ahead))
-            while True:
-                loaded = waiting.popleft().result()
-                waiting.append(submit())
-                yield loaded
-        finally:
-            line.shutdown(wait=False, cancel_futures=True)
-            workers.shutdown(wait=False, cancel_futures=True)
 
 
 def _tars_at(where: Place) -> list[Place]:

@@ -23,11 +23,7 @@ class Row:
     values: Mapping[str, Json]  #: by column
 
     def text(self, column: str) -> str:
-        """A text, empty where there is none.
-
-        Raises:
-            DataError: it is a number, a list or an object, or too long.
-        """
+        """A text, empty where there is none. DataError if it is a number, a list or an object, or too long."""
         value = self.values[column]
         if value is not None and not isinstance(value, str):
             raise DataError(f"{self.place} has {_in_words(value)} under {column!r} where text is expected: "
@@ -39,11 +35,7 @@ class Row:
         return encoded.decode()
 
     def path(self, column: str, root: Path) -> Path:
-        """The file it names, with links followed; `root` is what relative paths begin at, itself resolved.
-
-        Raises:
-            DataError: it names none, or what is no path.
-        """
+        """The file it names, links followed; relative ones begin at `root`, itself resolved. DataError if none."""
         text = self.values[column]
         if not isinstance(text, str) or not text or "\x00" in text:
             raise DataError(f"{self.place} has no file under {column!r}, but {text!r}")
@@ -62,12 +54,7 @@ def check_suffix(path: Path) -> None:
 
 
 def rows_of(path: Path, columns: Sequence[str], more: Sequence[str] | None = ()) -> Iterator[Row]:
-    """The rows, one by one.
-
-    Args:
-        path: the table; its ending says of which kind it is.
-        columns: what every row has.
-        more: columns that are read where there are such; None reads all.
+    """The rows of a table, one by one; of `more`, columns that are there are read, and all where it is None.
 
     Raises:
         UserError: there is no such file or column.

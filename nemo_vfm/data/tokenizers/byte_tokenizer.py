@@ -13,13 +13,7 @@ class ByteTokenizer:
         return [list(text.encode(errors="replace")) for text in texts]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """See `Tokenizer`. Bytes that are no UTF-8, such as half a letter, become U+FFFD.
-
-        Tokens above 256, which a model with more rows than that may draw, say nothing.
-
-        Raises:
-            ValueError: a token below 0.
-        """
+        """See `Tokenizer`. Bytes that are no UTF-8 become U+FFFD, tokens above 256 say nothing; ValueError below 0."""
         if any(token < 0 for token in tokens):
             raise ValueError(f"{min(tokens)} is not a token: tokens begin at 0")
         return bytes(token for token in tokens if token < _END).decode(errors="replace")

@@ -74,11 +74,7 @@ class FolderTokenizer:
         return self._loaded().end(self.end_token)
 
     def placed_tokens(self) -> tokenizers_library.HuggingFace:
-        """The tokenizer as a chat format needs it, which knows places and control tokens.
-
-        Raises:
-            UserError: the folder has no tokenizer.json.
-        """
+        """The tokenizer for a chat format, with places and control tokens. UserError if there is no tokenizer.json."""
         loaded = self._loaded()
         if not isinstance(loaded, tokenizers_library.HuggingFace):
             raise UserError(f"{self.folder} has no {tokenizers_library.FILE}, and a chat format needs one: load and "
@@ -95,11 +91,7 @@ class FolderTokenizer:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that decide about tokens, the tokenizer itself first.
-
-    Raises:
-        UserError: there is no such folder, or no tokenizer in it.
-    """
+    """The files that decide about tokens, the tokenizer itself first. UserError if there is none."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; download the tokenizer first; nothing is downloaded automatically")
     found = next((folder / name for name in MODELS if (folder / name).is_file()), None)

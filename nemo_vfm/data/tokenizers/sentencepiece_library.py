@@ -63,13 +63,7 @@ class SentencePiece:
 
 
 def load(folder: Path) -> SentencePiece:
-    """The tokenizer of a folder.
-
-    Raises:
-        MissingPackage: the library is not installed.
-        DataError: the file is damaged.
-        UserError: files beside it add tokens that it does not have.
-    """
+    """The tokenizer of a folder. DataError if it is damaged, UserError if files beside it add tokens that it lacks."""
     library = require("sentencepiece", purpose="Reading tokenizer.model")
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:

@@ -33,11 +33,7 @@ class Special:
 
 
 def read(folder: Path) -> Special:
-    """Of a folder; files that are absent say nothing.
-
-    Raises:
-        DataError: one of them is damaged.
-    """
+    """Of a folder; files that are absent say nothing. DataError if one of them is damaged."""
     config, older, numbers = (_mapping(folder / name) for name in CONFIG_FILES)
     if "added_tokens_decoder" in config:  # as transformers: this list is newer than both other files, and ends them
         older, numbers = {}, {}

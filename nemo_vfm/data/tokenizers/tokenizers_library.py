@@ -40,12 +40,7 @@ class HuggingFace:
             return [list(found.ids) for found in self._made.encode_batch_fast(whole, add_special_tokens=False)]
 
     def placed(self, text: str, *, names: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        """Tokens and the letters [first, last) of each.
-
-        Args:
-            text: to encode.
-            names: whether the name of a special token becomes that token.
-        """
+        """Tokens and the letters [first, last) of each; with `names`, that of a special token becomes the token."""
         made = self._made if names else self._nameless
         with _panics_told(self._name):
             found = made.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
@@ -117,12 +112,7 @@ def _panics_told(name: str) -> Iterator[None]:
 
 
 def load(folder: Path) -> HuggingFace:
-    """The tokenizer of a folder.
-
-    Raises:
-        MissingPackage: the library is not installed.
-        DataError: the file is damaged.
-    """
+    """The tokenizer of a folder. DataError if the file is damaged."""
     library = require("tokenizers", purpose="Reading tokenizer.json")
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:

@@ -25,13 +25,7 @@ class FilledRow:
 
 
 def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
-    """Every token of every document in exactly one row.
-
-    Args:
-        lengths: of the documents, at least 1 each; together at most `num_rows` times `size`.
-        num_rows: how many there are.
-        size: tokens of a row.
-    """
+    """Every token of every document in exactly one of `num_rows` rows, each of `size` tokens."""
     assert int(lengths.sum()) <= num_rows * size, "more tokens than fit into the rows"
     # Documents longer than a row as rows and a rest: which document, where it begins, how many tokens.
     counts = -(-lengths // size)

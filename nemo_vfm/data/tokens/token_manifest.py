@@ -91,11 +91,7 @@ class Manifest:
 
 
 def dtype_for(vocab_size: int) -> np.dtype[np.unsignedinteger]:
-    """The smallest that holds every token, little-endian.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The smallest that holds every token, little-endian. ValueError if there is none."""
     if not 1 <= vocab_size <= _LARGEST_VOCABULARY:
         raise ValueError(f"vocab_size is {vocab_size:,}, expected 1 to {_LARGEST_VOCABULARY:,}")
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")

@@ -5,6 +5,7 @@ stream of a billion documents takes little memory. Positions are found by bisect
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class TokenStream:
         self.num_tokens, self.num_documents = int(self._before[-1]), sum(count for _, _, count in runs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _stream, (self.folder, *self._side)
+        return partial(TokenStream, self.folder, val_fraction=self._side[0], held_out=self._side[1]), ()
 
     def read(self, start: int, out: NDArray[np.int64]) -> None:
         """Fill `out` from a position on; after the last token comes the first again."""
@@ -71,12 +72,7 @@ class TokenStream:
             self.folder.need(shard, begin, count)
 
     def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
-        """Fill `out` with parts of the stream, one after another.
-
-        Args:
-            starts: positions of their first tokens, below `num_tokens`.
-            lengths: tokens of each; together as many as `out` has room for.
-        """
+        """Fill `out` with parts of the stream, one after another, which have as many tokens as it has room for."""
         shards, begins, counts = self._located(starts, lengths)
         at, tokens, columns = 0, self.folder.tokens, (starts, lengths, shards, begins, counts)
         for start, length, shard, begin, count in zip(*(column.tolist() for column in columns), strict=True):
@@ -88,11 +84,7 @@ class TokenStream:
         self._require_known(out)
 
     def gather_with_next(self, starts: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> None:
-        """Rows of tokens, and the token after each of them.
-
-        Args:
-            starts: positions of the rows' first tokens.
-        """
+        """Rows of tokens from these positions on, and the token after each of them."""
         size = tokens_BS.shape[1] + 1
         shards, begins, counts = self._located(starts, np.full(len(starts), size))
         columns = list(zip(starts.tolist(), shards.tolist(), begins.tolist(), counts.tolist(), strict=True))
@@ -142,10 +134,6 @@ class TokenStream:
 
     def _run(self, position: int) -> int:
         return int(np.searchsorted(self._before, position, side="right")) - 1
-
-
-def _stream(folder: TokenFolder, val_fraction: float, held_out: bool) -> TokenStream:
-    return TokenStream(folder, val_fraction=val_fraction, held_out=held_out)
 
 
 def _runs(folder: TokenFolder, number: int, val_fraction: float, held_out: bool) -> tuple[Numbers, Numbers, int]:

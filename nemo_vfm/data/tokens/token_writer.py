@@ -55,11 +55,7 @@ class ShardFiles:
         self._stack.__exit__(kind, error, trace)
 
     def write(self, document: Sequence[int]) -> None:
-        """One document without its end token, which is added.
-
-        Raises:
-            UserError: a token is not in the vocabulary.
-        """
+        """One document without its end token, which is added. UserError if a token is not in the vocabulary."""
         numbers = np.asarray(document, np.int64)
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < self._vocab_size:
             raise UserError(

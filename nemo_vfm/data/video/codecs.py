@@ -116,11 +116,7 @@ def open_encoder(stream: av.VideoStream) -> None:
 
 
 def usable(name: EncoderName) -> Encoder:
-    """The encoder, if it works here.
-
-    Raises:
-        UserError: it does not; the text names those that do.
-    """
+    """The encoder, if it works here. UserError if it does not; the text names those that do."""
     reason = why_not(name)
     if reason is None:
         return ENCODERS[name]
@@ -129,11 +125,7 @@ def usable(name: EncoderName) -> Encoder:
 
 
 def check_decoding(where: Decoding) -> None:
-    """Refuse what does not work here.
-
-    Raises:
-        UserError: nvdec is asked for, and no frame can be decoded with it.
-    """
+    """Refuse what does not work here. UserError if nvdec is asked for, and no frame can be decoded with it."""
     if where == "nvdec" and (reason := nvdec_why_not()) is not None:
         raise UserError(f"NVDEC does not work here: {reason}. Set decode to cpu: {COSTS['nvdec']}")
 

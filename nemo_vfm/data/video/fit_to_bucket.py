@@ -84,11 +84,7 @@ def image_to_bucket(data: bytes, bucket: Bucket) -> tuple[Frames, float]:
 
 
 def decode_image(data: bytes) -> Frames:
-    """(H, W, 3) RGB of a PNG or JPEG, turned upright by its Exif tag, HDR tone-mapped.
-
-    Raises:
-        DataError: see `image_to_bucket`.
-    """
+    """(H, W, 3) RGB of a PNG or JPEG, turned upright by its Exif tag, HDR tone-mapped."""
     check_size(*image_size(data), "a picture")
     try:
         picture = rgb_pixels(data)

@@ -43,11 +43,7 @@ class Drawn(Protocol):
 
 
 def declared(model: nn.Module) -> Declared:
-    """What the model says of itself.
-
-    Raises:
-        UserError: it says nothing.
-    """
+    """What the model says of itself. UserError if it says nothing."""
     if isinstance(model, Divisible):
         return model.plan()
     raise UserError(
@@ -57,11 +53,7 @@ def declared(model: nn.Module) -> Declared:
 
 
 def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
-    """Refuse a plan that the model's sizes do not allow.
-
-    Raises:
-        UserError: with the number, the degree and what would do.
-    """
+    """Refuse a plan that the model's sizes do not allow."""
     if plan.world > 1 and isinstance(model, Divisible) and model.plan().one_device:
         raise UserError(f"a mixture of experts (model.experts) runs on one device, but this plan is for {plan.world} "
                         f"({plan}); leave every degree of parallel at 1.")  # fmt: skip
@@ -206,18 +198,11 @@ def shard(
     model: nn.Module, mesh: Mesh, dtype: torch.dtype, blocks: Iterable[nn.Module] | None = None, *,
     apart: Collection[nn.Parameter] = (), gather_once: bool = False,
 ) -> None:  # fmt: skip
-    """Share weights, gradients and optimizer state; each block is gathered when its turn comes.
+    """Share weights, gradients and optimizer state of a model or a stage; each block is gathered when its turn comes.
 
-    Weights travel in the dtype of the arithmetic; gradients are summed in fp32.
-
-    Args:
-        model: all of it, or a stage of a pipeline.
-        mesh: this rank among the others.
-        dtype: of the arithmetic.
-        blocks: what is gathered by itself; None takes the model's.
-        apart: parameters that each rank keeps whole.
-        gather_once: keep what is gathered for the rest of the step, as a pipeline must, which comes back to each block
-            with every microbatch.
+    Weights travel in the dtype of the arithmetic; gradients are summed in fp32. Each of `blocks` is gathered by itself,
+    None being the model's; each rank keeps the parameters `apart` whole. With `gather_once` what is gathered stays for
+    the rest of the step, as in a pipeline, which comes back to each block with every microbatch.
     """
     if mesh.sharding is None:
         return

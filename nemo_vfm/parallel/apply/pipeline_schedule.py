@@ -98,19 +98,11 @@ class Pipeline:
         return x
 
     def backward(self, prepared: Sequence[ModelInputs], losses: Losses, under: Around) -> float:
-        """Forward and backward of all microbatches, by the plan's schedule.
-
-        Args:
-            prepared: each microbatch, alike in shape.
-            losses: of each sample.
-            under: the context that forwards run in.
+        """Forward, in the context `under`, and backward of all microbatches, alike in shape, by the plan's schedule.
 
         Returns:
             The sum of losses by their weights, once on each rank of the last stage for every rank of its pipeline;
             0 on the others.
-
-        Raises:
-            UserError: microbatches differ in shape.
         """
         for one in prepared:
             if _named(one.tensors()) != _named(prepared[0].tensors()):
@@ -155,11 +147,7 @@ class Pipeline:
 
 
 def require_even(samples: int, microbatches: int) -> None:
-    """Refuse samples of one shape that cannot be cut into equal parts.
-
-    Raises:
-        UserError: with the numbers.
-    """
+    """Refuse samples of one shape that cannot be cut into equal parts."""
     if samples % microbatches:
         raise UserError(
             f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided by "
@@ -168,11 +156,7 @@ def require_even(samples: int, microbatches: int) -> None:
 
 
 def require_same(stage: int, output: Tensor, between: Tensor) -> None:
-    """Refuse what a stage sends if the next one expects another shape or type.
-
-    Raises:
-        ValueError: with both.
-    """
+    """Refuse what a stage sends if the next one expects another shape or type."""
     if (output.shape, output.dtype) != (between.shape, between.dtype):
         raise ValueError(
             f"stage {stage} outputs {tuple(output.shape)} {output.dtype}, but others output "

@@ -87,11 +87,7 @@ def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
 
 
 def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
-    """Take out of the model what other ranks of the pipeline hold; returns which blocks each stage has.
-
-    Raises:
-        UserError: the model does not say enough of itself.
-    """
+    """Take out of the model what other ranks of the pipeline hold; returns which blocks each stage has."""
     how = _declared(model)
     parts = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
     for path, other in _instead(model, how, parts, range(at.pipeline, plan.stages, plan.pipeline)).items():

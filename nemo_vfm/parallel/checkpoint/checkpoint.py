@@ -14,8 +14,9 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.checkpoint_names import Keep
+from nemo_vfm.core.storage.files import read_json, sha256_file
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file
+from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
@@ -63,20 +64,12 @@ def save(
 
 
 def load(path: Path, ranks: Gather = ALONE) -> Checkpoint:
-    """A whole checkpoint, its tensors not read yet; every rank must call it.
-
-    Raises:
-        CorruptCheckpoint: it does not match its manifest.
-    """
+    """A whole checkpoint, its tensors not read yet; every rank must call it. CorruptCheckpoint if it is damaged."""
     return _opened(path, verify(path, ranks))
 
 
 def newest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
-    """What `latest` finds, opened: every byte is hashed once. Every rank must call it.
-
-    Raises:
-        CorruptCheckpoint, UserError: see `latest`.
-    """
+    """What `latest` finds, opened: every byte is hashed once. Every rank must call it."""
     path = latest(folder, ranks)
     return None if path is None else _opened(path, manifests.read(path))
 
@@ -116,8 +109,14 @@ def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
     if kind == "checkpoint":
         return load(path, ranks)
     if kind == "one file":
-        one = checkpoint_one_file.read(Path(places[0]), ranks)
-        return Checkpoint(one.step, {one.group: one.tensors}, {}, one.run, path, {one.group: one.sha256})
+        file = Path(places[0])
+        sha256 = str(together(ranks, lambda: _hashed(file) if ranks.rank() == 0 else None)[0])
+        about = tensor_file.read_header(file).about
+        step, group = about.get("step", ""), about.get("group", "model")
+        tensors = SavedTensors(file.parent, checkpoint_index.of_one_file(file))
+        return Checkpoint(
+            int(step) if step.isdecimal() else 0, {group: tensors}, {}, about.get("run", ""), path, {group: sha256}
+        )
     chosen = next((found for place in places if (found := newest(Path(place), ranks)) is not None), None)
     if chosen is None:
         raise _none(path)
@@ -127,9 +126,26 @@ def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
 def _seen(path: Path) -> Json:
     if _is_one(path):
         return ["checkpoint", []]
-    if (file := checkpoint_one_file.there(path)) is not None:
+    if path.suffix == checkpoint_index.SUFFIX and path.is_file():
+        return ["one file", [str(path)]]
+    file, about = path / checkpoint_one_file.NAME, path / checkpoint_one_file.ABOUT
+    if file.is_file() and about.is_file() and not (path / manifests.NAME).exists():  # `nemo-vfm convert` made it
         return ["one file", [str(file)]]
     return ["folder", [str(place) for place in _places(path)]]
+
+
+def _hashed(file: Path) -> str:
+    about = file.with_name(checkpoint_one_file.ABOUT)
+    try:
+        found = sha256_file(file)
+        metadata = read_json(about) if about.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise CorruptCheckpoint(f"{file} or {about.name} beside it cannot be read ({error}).") from error
+    is_ours = isinstance(metadata, dict) and file.name == checkpoint_one_file.NAME
+    expected = metadata.get("model_sha256", found) if is_ours else found
+    if expected != found:
+        raise CorruptCheckpoint(f"{file} is damaged; its bytes do not match the hash in {about.name}.")
+    return found
 
 
 def _is_one(path: Path) -> bool:
@@ -171,21 +187,13 @@ def _none(path: Path) -> UserError:
 
 
 def load_weights(path: Path, group: str) -> dict[str, Tensor]:
-    """The weights of `group` ("model" or "ema") of the checkpoint that `path` means, see `find`, all of them read.
-
-    Raises:
-        UserError: there is no checkpoint there, or it has no such group.
-    """
+    """The weights of `group` ("model" or "ema") of the checkpoint that `path` means, see `find`, all of them read."""
     weights = weights_of(found(path), group)
     return {name: weights[name] for name in weights}
 
 
 def weights_of(saved: Checkpoint, group: str) -> Mapping[str, Tensor]:
-    """One group of a checkpoint.
-
-    Raises:
-        UserError: it has no such group.
-    """
+    """One group of a checkpoint. UserError if it has no such group."""
     if group not in saved.groups:
         raise UserError(f"{saved.path} holds no {group} weights; it has {', '.join(sorted(saved.groups))}.")
     return saved.groups[group]

@@ -75,11 +75,7 @@ def to_json(index: Index) -> Pieces:
 
 
 def merge(parts: Iterable[Pieces]) -> Index:
-    """One index of those of all ranks.
-
-    Raises:
-        ValueError: they do not speak of the same tensors, or leave gaps.
-    """
+    """One index of those of all ranks. ValueError if they do not speak of the same tensors, or leave gaps."""
     groups: dict[str, dict[str, tuple[str, Ints, list[tuple[str, Box]]]]] = {}
     for part in parts:
         for group, name, entry in _entries(part):

@@ -74,26 +74,21 @@ def read(folder: Path) -> Manifest:
         version = int(match[1]), int(match[2] or 0)
         if "seal" in manifest or version >= (1, 1):
             _require(manifest.get("seal") == seal(manifest), "its seal does not match")
-        if version[0] not in _OURS:
-            raise _Unknown(version)
-        _judge(manifest, folder)
-    except _Unknown as unknown:
-        raise UserError(
-            f"{folder} was written as version {unknown.args[0][0]} of our checkpoints; this nemo_vfm reads "
-            f"versions {' and '.join(map(str, _OURS))}. Use the version of nemo_vfm that wrote it, or a newer one."
-        ) from None
+        if version[0] in _OURS:
+            _judge(manifest, folder)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptCheckpoint(f"{folder}: manifest.json is damaged ({error}).") from error
+    if version[0] not in _OURS:
+        raise UserError(
+            f"{folder} was written as version {version[0]} of our checkpoints; this nemo_vfm reads "
+            f"versions {' and '.join(map(str, _OURS))}. Use the version of nemo_vfm that wrote it, or a newer one."
+        )
     if version[1] > _OURS[version[0]]:
         log.warn_once(
             f"{folder} has the newer version {version[0]}.{version[1]}; this nemo_vfm reads only the fields that it "
             "knows"
         )
     return cast("Manifest", manifest)
-
-
-class _Unknown(Exception):
-    """Another major version."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -50,11 +50,7 @@ def whole(shape: Sequence[int]) -> Box:
 
 
 def held(name: str, tensor: Tensor) -> Box | None:
-    """The box of a tensor that this rank holds; None where it holds nothing of it.
-
-    Raises:
-        ValueError: it is a sum that was not added up, or lies in a way that is not one box.
-    """
+    """The box of a tensor that this rank holds, None where it holds nothing; ValueError if it is a sum, or no box."""
     found = spread(tensor)
     if found is None:
         return whole(tensor.shape)

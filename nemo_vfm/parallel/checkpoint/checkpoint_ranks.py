@@ -11,7 +11,7 @@ from datetime import timedelta
 from nemo_vfm.core import errors
 from nemo_vfm.core.errors import LostRank, NemoVfmError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.ranks.gather import Gather, GroupGather
+from nemo_vfm.parallel.ranks.gather import Gather
 
 #: A rank that died is noticed at once, by its closed connection. This is for one that hangs, and must be longer than
 #: the slowest disk takes for a rank's part, or a store for a whole checkpoint.
@@ -19,7 +19,7 @@ TIMEOUT = timedelta(hours=2)
 _JOINED: dict[str, object] = {}
 
 
-ALONE = GroupGather()  #: one process: nobody to wait for
+ALONE = Gather()  #: one process: nobody to wait for
 
 
 def joined() -> Gather:
@@ -34,18 +34,14 @@ def joined() -> Gather:
     world = distributed.group.WORLD
     if _JOINED.get("world") is not world:
         group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
-        _JOINED.update(world=world, gather=GroupGather(group))
+        _JOINED.update(world=world, gather=Gather(group))
     found = _JOINED["gather"]
-    assert isinstance(found, GroupGather)
+    assert isinstance(found, Gather)
     return found
 
 
 def exchange(ranks: Gather, message: Json) -> list[Json]:
-    """What every rank says, by rank.
-
-    Raises:
-        LostRank: one died or hangs.
-    """
+    """What every rank says, by rank. LostRank if one died or hangs."""
     try:
         heard = ranks.all_gather(json.dumps(message, separators=(",", ":")).encode())
     except LostRank as error:

@@ -70,11 +70,7 @@ class SavedTensors(Mapping[str, Tensor]):
         return sum(math.prod(self.shape(name)) * self.dtype(name).itemsize for name in self._entries)
 
     def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """A part of a tensor, put together from the files that hold something of it.
-
-        Raises:
-            CorruptCheckpoint: a file is not what the index says.
-        """
+        """A part of a tensor, put together from files. CorruptCheckpoint if one is not what the index says."""
         box = Box(tuple(offsets), tuple(shape))
         out = torch.empty(box.shape, dtype=self.dtype(name))
         for file, held in self._entries[name].pieces:
@@ -155,13 +151,9 @@ def everywhere(own: Mapping[str, Tensor], ranks: Gather) -> dict[str, Ints]:
 
 
 def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-    """Put saved weights into a model's own, each rank its part; every rank must call it.
+    """Put saved weights into a model's `state_dict`, each rank its part; every rank must call it.
 
-    Args:
-        own: a model's `state_dict`; under pipeline parallelism that of this rank's part.
-
-    Raises:
-        CorruptCheckpoint: names or shapes differ, on any rank, with the differences as text. Nothing was filled then.
+    CorruptCheckpoint if names or shapes differ, on any rank, with the differences as text; then nothing was filled.
     """
     require_same_weights(everywhere(own, ranks), shapes_of(saved))
     put(own, saved, ranks)
@@ -182,11 +174,7 @@ def require_same_weights(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> 
 
 
 def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-    """`fill` without asking whether all fits.
-
-    Raises:
-        CorruptCheckpoint: a file is not what the index says; on every rank.
-    """
+    """`fill` without asking whether all fits. CorruptCheckpoint if a file is not what the index says; on every rank."""
 
     def put_own() -> None:
         with torch.no_grad():
@@ -208,13 +196,8 @@ def restored(
 ) -> State:
     """The state of this rank's parameters, by name and key, as plain tensors on the CPU; every rank must call it.
 
-    Args:
-        parameters: by name, as the model has them; under pipeline parallelism those of this rank.
-        rows: of parameters, the first and the one after the last row that are read of what the rank holds; all of the
-            others are.
-
-    Raises:
-        CorruptCheckpoint: there is state for a parameter that no rank has.
+    Of a parameter in `rows`, what the rank holds is read from the first row to the one before the second.
+    CorruptCheckpoint if there is state for a parameter that no rank has.
     """
     known = {name for names in exchange(ranks, list(parameters)) for name in names}
     if unknown := sorted({name.rpartition("/")[0] for name in saved} - known):

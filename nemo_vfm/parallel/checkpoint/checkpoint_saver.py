@@ -36,13 +36,9 @@ class Saver:
         self, step: int, groups: Groups, state: Json, keep: Keep, about: CheckpointInfo,
         then: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        """Take a copy and return. The tensors may change at once.
+        """Take a copy and return: the tensors may change at once. Rank 0 calls `then` once the checkpoint is there.
 
-        Args:
-            then: called on rank 0 once the checkpoint is there, where it is written.
-
-        Raises:
-            UserError: this one, or the one before it, could not be written; see `write`.
+        UserError if this one, or the one before it, could not be written; see `write`.
         """
         self.finish()
         taken = snapshot(self.folder, step, groups, about.run, self._ranks, self._buffers, self._owners)
@@ -69,20 +65,12 @@ class Saver:
             work()
 
     def check(self) -> None:
-        """Raise what a save that has ended met. Several ranks would learn of it at different steps, so they wait.
-
-        Raises:
-            UserError: see `write`.
-        """
+        """Raise what a save that has ended met. Several ranks would learn of it at different steps, so they wait."""
         if self._ranks.num_ranks() == 1 and self._thread is not None and not self._thread.is_alive():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until all is written.
-
-        Raises:
-            UserError: the last one could not be; see `write`.
-        """
+        """Wait until all is written. UserError if the last one could not be; see `write`."""
         if self._thread is not None:
             self._thread.join()
         self._thread, error, self._error = None, self._error, None

@@ -81,14 +81,9 @@ def snapshot(
     folder: Path, step: int, groups: Groups, run: str, ranks: Gather = ALONE,
     buffers: Buffers | None = None, owners: Owners | None = None,
 ) -> Snapshot:  # fmt: skip
-    """A copy of what this rank writes of a checkpoint; every rank must call it.
+    """A copy of what this rank writes of a checkpoint to `folder`; every rank must call it.
 
-    Args:
-        folder: where it is to go, to see that there is room.
-        run: names the run.
-
-    Raises:
-        UserError: the disk clearly cannot take it, or a tensor cannot be saved.
+    UserError if the disk there clearly cannot take it, or a tensor cannot be saved.
     """
     lease_registry.stop_if_lost()
     boxes: dict[tuple[str, str], Box] = {}
@@ -139,11 +134,7 @@ def _taken(
 
 
 def require_room(folder: Path, num_bytes: int) -> None:
-    """Refuse before anything is written where the disk clearly cannot take so many bytes.
-
-    Raises:
-        UserError: it cannot, or does not say.
-    """
+    """UserError where the disk clearly cannot take so many bytes, or does not say, before anything is written."""
     try:
         there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
         free = shutil.disk_usage(there).free

@@ -45,13 +45,8 @@ class Opened:
 def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
     """Before a run: see that its copies belong here, and fetch the newest where the run has no checkpoint of its own.
 
-    Args:
-        target: where copies go.
-        folder: the run's own folder of checkpoints.
-        settings: the run's composed recipe.
-
     Raises:
-        UserError: another run's checkpoints lie there.
+        UserError: checkpoints of another run, with other settings, lie there.
         StoreError: the store does not answer, or refuses us; better now than after the first thousand steps.
     """
     steps, known = _steps(target), object_store.read(target / _RECIPE, max_bytes=1 << 24)

@@ -142,12 +142,8 @@ def _close(temporary: Path, final: Path, step: int, parts: list[_Part], state: J
         "step": step, "run": about.run, "files": files, "metrics": dict(about.metrics or {}),
         "permanent": about.permanent, "state": state,
     })  # fmt: skip
-    _put(temporary, final)
-
-
-def _put(temporary: Path, final: Path) -> None:
-    """Give a whole folder its name. What is there under it already is a damaged one, or a link that a user made."""
     sync(temporary)
+    # What is there under its name already is a damaged one, or a link that a user made.
     if final.is_symlink():
         final.unlink()  # the link alone: what it points to is not ours
     elif final.exists():

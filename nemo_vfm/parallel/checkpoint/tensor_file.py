@@ -77,11 +77,7 @@ class Packed:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """What safetensors calls it.
-
-    Raises:
-        ValueError: it has no name for it.
-    """
+    """What safetensors calls it. ValueError if it has no name for it."""
     if dtype not in _NAMES:
         raise ValueError(f"safetensors cannot hold {dtype}; it holds {', '.join(map(str, _NAMES))}")
     return _NAMES[dtype]
@@ -135,11 +131,7 @@ def pack(
 
 
 def write(path: Path, packed: Packed) -> FileDigest:
-    """Write a file and flush it to disk; its hash and size are those of the bytes that were given to the disk.
-
-    Raises:
-        OSError: the disk is full, or fails.
-    """
+    """Write a file and flush it to disk; its hash and size are those of the bytes that were given to the disk."""
     body = memoryview(packed.body.numpy())  # type: ignore[arg-type]
     return write_blocks(path, (packed.header, *(body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))))
 
@@ -167,11 +159,7 @@ def write_blocks(path: Path, blocks: Iterable[bytes | memoryview], *, beside: bo
 
 
 def write_unhashed(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-    """`write_blocks` where nobody asks for the hash, which takes as long as the writing.
-
-    Raises:
-        OSError: the disk is full, or fails.
-    """
+    """`write_blocks` where nobody asks for the hash, which takes as long as the writing."""
     with path.open("wb") as file:
         for block in blocks:
             _put(file, block)
@@ -186,11 +174,7 @@ def _put(file: IO[bytes], block: bytes | memoryview) -> None:
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file.
-
-    Raises:
-        CorruptCheckpoint: it is not a whole and honest safetensors file.
-    """
+    """All tensors of a file. CorruptCheckpoint if it is not a whole and honest safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -202,11 +186,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def read_header(path: Path) -> Header:
-    """The header alone, every claim in it compared with the size of the file.
-
-    Raises:
-        CorruptCheckpoint: a claim is not true.
-    """
+    """The header alone, every claim in it compared with the file's size. CorruptCheckpoint if one is not true."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

@@ -10,22 +10,12 @@ from nemo_vfm.parallel.context.tiles import Spans, held
 
 
 def shard(x: Tensor, dim: int, *, rank: int, ranks: int, causal: bool = False) -> Tensor:
-    """A rank's share of the tokens along `dim`, in the order in which `attend` expects them.
-
-    Args:
-        rank: place in the context group.
-        ranks: size of the context group.
-        causal: what `attend` will be told: it decides between one run of tokens and an early and a late chunk.
-    """
+    """A rank's share of the tokens along `dim`, in the order that `attend`, told the same of `causal`, expects."""
     return taken(x, own_spans(x.shape[dim], rank=rank, ranks=ranks, causal=causal), dim)
 
 
 def own_spans(tokens: int, *, rank: int, ranks: int, causal: bool = False) -> Spans:
-    """The places of a rank's share of so many tokens; see `shard`.
-
-    Raises:
-        UserError: they cannot be shared evenly.
-    """
+    """The places of a rank's share of so many tokens; see `shard`. UserError if they cannot be shared evenly."""
     if tokens % ranks:
         raise UserError(
             f"a sequence of {tokens} tokens is not divisible by {ranks} context ranks. "

@@ -18,13 +18,7 @@ _HEADS, _TOKENS = 1, 2  # of (B, H, S, D)
 
 
 def to_heads(team: Team, spans: tuple[Spans, ...], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Each (B, H, S, D) as (B, H / n, n S, D), with the tokens in the order of their positions.
-
-    Args:
-        team: n ranks; its first gets the first heads.
-        spans: the positions that each of them holds.
-        tensors: all travel in one message to each rank; their numbers of heads may differ.
-    """
+    """Each (B, H, S, D) as (B, H / n, n S, D) by one message to each rank, tokens in the order of their positions."""
     return tuple(_ToHeads.apply(team, spans, *tensors))  # type: ignore[no-untyped-call]
 
 

@@ -35,13 +35,8 @@ class Engine(Protocol):
         """What this engine would do with so many GPUs; asked before `start`, on any machine."""
         ...
 
-
-@runtime_checkable
-class ObjectsToPlans(Protocol):
-    """An engine that cannot carry out every plan."""
-
     def objection(self, plan: ParallelPlan, precision: Precision) -> str:
-        """Why it cannot, asked before anything is imported; empty where it can."""
+        """Why it cannot carry a plan out, asked before anything is imported; empty where it can."""
         ...
 
 

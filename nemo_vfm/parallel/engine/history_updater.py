@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nemo_vfm.core import log
@@ -38,7 +37,9 @@ class HistoryUpdater(Updater):
         if not found:
             return
         seen = torch.stack([history.amax[:, 0] for history in found])
-        for group in () if self._mesh is None else _alike(self._mesh):
+        mesh = self._mesh  # the groups of ranks that have this rank's blocks
+        groups = [] if mesh is None or mesh.sharding is None else mesh.sharding.get_all_groups()
+        for group in [*groups, None if mesh is None else mesh.tensor]:
             seen = largest(seen, group)
         for history, amax in zip(found, seen, strict=True):
             history.amax[:, 0] = amax
@@ -70,9 +71,3 @@ class HistoryUpdater(Updater):
             for name, history in histories(self._model).items()
             for kind, tensor in (("factor", history.factor), ("amax", history.amax))
         }
-
-
-def _alike(mesh: Mesh) -> list[dist.ProcessGroup]:
-    """The groups of ranks that have this rank's blocks."""
-    sharing = [] if mesh.sharding is None else mesh.sharding.get_all_groups()
-    return [*sharing, *([] if mesh.tensor is None else [mesh.tensor])]

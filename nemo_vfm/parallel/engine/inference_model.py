@@ -70,11 +70,7 @@ class SamplingRanks:
 
 
 def join_sampling(plan: SamplingPlan) -> SamplingRanks:
-    """Join the process groups of a plan.
-
-    Raises:
-        UserError: the number of ranks is not the plan's, or no launcher started this process.
-    """
+    """Join the process groups of a plan. UserError if it is for another number of ranks than were started."""
     if plan.world == 1:
         return SamplingRanks(plan)
     mesh = join(plan.layout(), device())
@@ -94,16 +90,9 @@ def build_for_inference(
 ) -> nn.Module:  # fmt: skip
     """Build a model on this rank, in evaluation mode without gradients; every rank must call it.
 
-    Args:
-        factory: builds the model.
-        seed: determines the initial weights.
-        ranks: the ranks that share it. A single process gets the model on the CPU.
-        attach: called before the split to add modules that are split with the model, such as adapters.
-        init_weights: whether to initialise the weights; if not, a model on several ranks has uninitialised memory.
-        fp8: how the large linears and attention compute in FP8; None is not.
-
-    Raises:
-        UserError: the plan does not fit the model.
+    A single process gets the model on the CPU. `attach` adds modules that are split with the model, such as adapters.
+    Without `init_weights` a model on several ranks has uninitialised memory. With `fp8` its large linears and attention
+    compute so. UserError if the plan does not fit the model.
     """
     if ranks.mesh is None:
         model = build_model(factory, seed)

@@ -29,14 +29,8 @@ class NonFinite:
     def may_update(self, loss: float, grad_norm: float, microbatches: Sequence[Batch]) -> bool:
         """Whether to step although the loss of all samples or the norm is not finite; then every rank must ask.
 
-        Args:
-            loss: of this rank's own samples.
-            grad_norm: before clipping.
-            microbatches: what this rank computed them from.
-
-        Raises:
-            UserError: that stops the run; on every rank, with the same words.
-            LostRank: another rank died or does not answer.
+        `loss` is of this rank's own samples, those of `microbatches`. UserError if that stops the run; on every rank,
+        with the same words.
         """
         from nemo_vfm.parallel.ranks.process_group import everyone_says
 

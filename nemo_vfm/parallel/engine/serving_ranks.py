@@ -54,11 +54,7 @@ class ServingRanks:
 
 
 def split_for_serving(model: nn.Module, tensor: int) -> ServingRanks:
-    """Keep this rank's share of the weights, by the model's own plan.
-
-    Raises:
-        UserError: heads or other sizes are not divided by so many ranks, or these are not the ranks that were started.
-    """
+    """Keep this rank's share of the weights, by the model's own plan. UserError if these ranks cannot share it."""
     plan = ParallelPlan(tensor=tensor)
     require_whole_heads(model, tensor)
     apply_parallelism.require_divisible(model, plan)

@@ -167,13 +167,9 @@ class StepRunner:
             one.set_lr(lr_factor)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
-        """One optimizer step over a global batch.
+        """One optimizer step over a global batch, of which these are this rank's; `parallel.microbatches` cuts each.
 
-        Args:
-            microbatches: this rank's samples; `parallel.microbatches` cuts each of them again.
-
-        Raises:
-            UserError: the loss is not finite, on any rank, and that stops the run.
+        UserError if the loss is not finite, on any rank, and that stops the run.
         """
         shapes: list[Shapes] = []
         for one in self._updaters:

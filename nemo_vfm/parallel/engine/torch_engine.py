@@ -63,7 +63,7 @@ class TorchEngine:
         return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
 
     def objection(self, plan: ParallelPlan, precision: Precision) -> str:
-        """See `ObjectsToPlans`."""
+        """See `Engine`."""
         zero_bubble = plan.schedule == "zero_bubble" and plan.pipeline > 1
         if self.compile and zero_bubble:
             return ("The zero_bubble schedule splits the backward pass of each linear layer, but engine.compile "

@@ -34,14 +34,7 @@ class Fp8Products(nn.Module):
     def product(
         self, x: Tensor, weight_NK: Tensor, inputs: dist.ProcessGroup | None, outputs: dist.ProcessGroup | None
     ) -> Tensor:
-        """X W^T, in the dtype of autocast where it is on, else in that of x.
-
-        Args:
-            x: (..., K), this rank's part.
-            weight_NK: this rank's part.
-            inputs: the ranks that split K.
-            outputs: those that split N.
-        """
+        """X W^T of parts (..., K) and (N, K), in autocast's dtype, else that of x; `inputs` split K, `outputs` N."""
         context = active().context
         split = OperandSplit(None if self.whole_input else context, inputs, outputs)
         stats = self.stats if self.training else None
@@ -61,11 +54,7 @@ class Fp8Linear(Fp8Products, nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """X W^T + b, in the dtype of autocast where it is on, else in that of x.
-
-        Args:
-            x: (..., K); rows are padded to what the recipe needs.
-        """
+        """X W^T + b of (..., K), in the dtype of autocast where it is on, else in that of x."""
         if not self.is_on:
             return super().forward(x)
         weight: Any = spread(self.weight)
@@ -113,13 +102,7 @@ def _in_fp8(kind: type[nn.Linear]) -> type[nn.Linear]:
 
 
 def require_divisible(spec: Fp8, name: str, **sizes: int) -> None:
-    """Raise ValueError where a size is not what the recipe's products need.
-
-    Args:
-        spec: with the recipe.
-        name: of the linear.
-        sizes: features in and out, on each rank.
-    """
+    """ValueError where features in or out, on each rank, are not a multiple of what the recipe's products need."""
     for side, size in sizes.items():
         if size % DIVISOR[spec.recipe]:
             other = "take recipe=current" if size % DIVISOR["current"] == 0 else "stay in bf16"
@@ -130,13 +113,7 @@ def require_divisible(spec: Fp8, name: str, **sizes: int) -> None:
 
 
 def products(x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
-    """X W^T in FP8, in the dtype of x.
-
-    Args:
-        x: (..., K). Rows of zeros pad it: they change no scale and no sum.
-        weight: (N, K), in the dtype of x.
-        operands: how.
-    """
+    """X W^T of (..., K) and (N, K) in FP8, in the dtype of x. Rows of zeros pad x: they change no scale and no sum."""
     if not torch.is_grad_enabled():  # a parameter says that it needs a gradient even then
         x, weight = x.detach(), weight.detach()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)

@@ -53,14 +53,7 @@ def opaque(name: str, like: Callable[..., Any]) -> Callable[[Callable[P, R]], Ca
 
 
 def product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A B^T by the hardware where it can, else emulated.
-
-    Args:
-        a: (M, K).
-        b: (N, K).
-        fast: see `native_product`.
-        dtype: of the result.
-    """
+    """A B^T of (M, K) and (N, K), by the hardware where it can, else emulated; for `fast` see `native_product`."""
     if _has_hardware(a.elements.device, _kind(a), _kind(b)):
         return native_product(a, b, fast=fast, dtype=dtype)
     return emulated_product(a, b, torch.promote_types(dtype, torch.float32)).to(dtype)

@@ -30,16 +30,10 @@ class OperandSplit:
         return any(getattr(self, dim) is not None for dim in _DIMS[role])
 
     def whole_amax(self, amax: Tensor, role: str, granularity: Granularity, *, turned: bool = False) -> Tensor:
-        """The amax of the whole operand, from that of this rank's part.
+        """The amax of the whole operand, from that of this rank's part; `turned` for a product that sums over rows.
 
         One scale for a tensor is shared by the ranks of both dimensions, one for a row by those of the columns; a block
         lies on one rank.
-
-        Args:
-            amax: of this rank's part.
-            role: input, weight or gradient.
-            granularity: what shares a scale.
-            turned: the operand is transposed, for a product that sums over its rows.
         """
         if granularity not in ("tensor", "row"):
             return amax
@@ -82,14 +76,7 @@ class Operands:
     def copies(
         self, x: Tensor, role: str, *, by_row: bool = True, turned: bool = False
     ) -> tuple[Quantised | None, Quantised | None]:
-        """An operand for the product that sums over its last dimension, and its transpose for that over the first.
-
-        Args:
-            x: a matrix.
-            role: input, weight or gradient.
-            by_row: make the first.
-            turned: make the second.
-        """
+        """A matrix for the product that sums over its last dimension, and its transpose for that over the first."""
         make = self._fused if fuses(x) and self.spec.recipe != "mxfp8" else self._apart
         found = make(x, role, by_row, turned)
         if self.stats is not None and found[0] is not None:

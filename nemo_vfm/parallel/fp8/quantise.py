@@ -71,24 +71,12 @@ def quantise(
 
 
 def quantise_by(x: Tensor, factor: Tensor, dtype: torch.dtype = E4M3) -> Quantised:
-    """Quantise by a factor that was fixed before, as delayed scaling does; larger numbers saturate.
-
-    Args:
-        x: of any shape.
-        factor: (), float32; an element is the number times it.
-        dtype: of the elements.
-    """
+    """Quantise by a factor, (), that was fixed before, as delayed scaling does; larger numbers saturate."""
     return Quantised(_cast(x.detach().float() * factor, dtype), factor.reciprocal())
 
 
 def factor_of(amax: Tensor, dtype: torch.dtype, *, pow2: bool = False) -> Tensor:
-    """max / amax in float32, with the corners of this module's text.
-
-    Args:
-        amax: magnitudes, of any shape.
-        dtype: of the elements.
-        pow2: round it down to a power of two.
-    """
+    """max / amax in float32, with the corners of this module's text; with `pow2` rounded down to a power of two."""
     amax = amax.float()
     # A tensor over a tensor: torch multiplies a number by the reciprocal instead, which rounds twice.
     factor = torch.full_like(amax, torch.finfo(dtype).max) / amax

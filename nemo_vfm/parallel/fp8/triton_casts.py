@@ -32,12 +32,7 @@ def amax_of_tensor(x_MK: Tensor) -> Tensor:
     return found.view(torch.float32)
 
 
-def _room_for_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = (x_MK.new_empty((size, 1), dtype=torch.float32) for size in x_MK.shape)
-    return first, second
-
-
-@opaque("fp8_amax_of_rows", _room_for_rows)
+@opaque("fp8_amax_of_rows", lambda x_MK: tuple(x_MK.new_empty((size, 1), dtype=torch.float32) for size in x_MK.shape))
 def amax_of_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
     """The largest magnitudes of rows, (M, 1), and of columns, (K, 1)."""
     rows = torch.zeros(x_MK.shape[0], 1, dtype=torch.int32, device=x_MK.device)

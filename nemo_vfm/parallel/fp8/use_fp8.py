@@ -15,16 +15,7 @@ from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 
 
 def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
-    """Let the linears of `large_linears` compute in FP8, and name them.
-
-    Args:
-        model: whole, before it is split.
-        spec: how.
-        tensor: how many ranks will split each linear.
-
-    Raises:
-        UserError: see `large_linears`. Nothing was changed then.
-    """
+    """Let the linears of `large_linears`, which `tensor` ranks will split, compute in FP8, and name them."""
     found = large_linears(model, spec, tensor)
     assert isinstance(model, Divisible)
     texts = matching(model.plan().whole_input, found)

@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
 from nemo_vfm.parallel.layers.linear import emulated_dtype
-from nemo_vfm.parallel.layers.token_layout import SharedHead, active, all_parts
+from nemo_vfm.parallel.layers.token_layout import GatherTokens, SharedHead, active
 from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
 #: From queries, keys, values and a mask, as `attention`.
@@ -139,11 +138,7 @@ def in_window(queries: Tensor, keys: Tensor, window: int) -> Tensor:
 
 
 def split_causal(x: Tensor, dim: int) -> Tensor:
-    """This context rank's early and late chunk of the tokens along `dim`.
-
-    Raises:
-        UserError: the tokens cannot be divided.
-    """
+    """This context rank's early and late chunk of the tokens along `dim`. UserError if the tokens cannot be divided."""
     group = active().context
     if group is None:
         return x
@@ -157,21 +152,8 @@ def gather_causal(x: Tensor, dim: int) -> Tensor:
     group = active().context
     if group is None:
         return x
-    gathered: Tensor = _GatherCausal.apply(x, dim, group)  # type: ignore[no-untyped-call]
+    gathered: Tensor = GatherTokens.apply(x, dim, group, True)  # type: ignore[no-untyped-call]
     return gathered
-
-
-class _GatherCausal(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
-        from nemo_vfm.parallel.context.token_order import unshard
-
-        ctx.dim = dim
-        return unshard(all_parts(x, group), dim, causal=True)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return split_causal(grads[0], ctx.dim), None, None
 
 
 def own_queries(q_BSGQE: Tensor) -> Tensor:

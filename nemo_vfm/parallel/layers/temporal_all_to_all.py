@@ -27,14 +27,7 @@ from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
 
 def to_lines(x_BSD: Tensor, *, frames: int) -> Tensor:
-    """(N, T, D), or a part of each line's frames where tensor ranks split tokens.
-
-    Args:
-        frames: of the whole video, T.
-
-    Raises:
-        UserError: ranks that do not divide frames or places.
-    """
+    """(N, T, D) of a video of T frames, or a part of each line's frames where tensor ranks split tokens."""
     if active().tokens is None:
         return to_temporal(x_BSD, frames=frames, group=None)
     there: Tensor = _there(x_BSD, frames)
@@ -83,11 +76,7 @@ def _ranks(frames: int) -> tuple[int, int]:
 
 
 def require_frames(frames: int, context: int, tensor: int) -> None:
-    """Refuse frames that context ranks, and tensor ranks that split tokens, cannot share.
-
-    Raises:
-        UserError: with the numbers and what would do.
-    """
+    """Refuse frames that context ranks, and tensor ranks that split tokens, cannot share."""
     if frames % (context * tensor):
         raise UserError(
             f"{frames} latent frames cannot be divided among {context} context x {tensor} tensor ranks (the latter "
@@ -133,11 +122,7 @@ def _runs(group: ProcessGroup, frames: int) -> tuple[Spans, ...]:
 
 
 def places_of(tokens: int, frames: int, ranks: int) -> int:
-    """Places of one frame, where each of so many ranks has so many tokens, after refusing what does not divide.
-
-    Raises:
-        UserError: with the numbers and what would do.
-    """
+    """Places of one frame, where each of so many ranks has so many tokens, after refusing what does not divide."""
     if frames < 1 or frames % ranks:
         raise UserError(
             f"{frames} frames are not divisible by {ranks} context ranks, so no rank would hold whole frames. Choose "

@@ -83,11 +83,7 @@ def call_within(model: nn.Module, *contexts: Callable[[], AbstractContextManager
 
 
 def split_tokens(x: Tensor, dim: int) -> Tensor:
-    """This rank's part of the tokens along `dim`.
-
-    Raises:
-        ValueError: the tokens cannot be divided.
-    """
+    """This rank's part of the tokens along `dim`. ValueError if the tokens cannot be divided."""
     return _part(x, dim, active().tokens)
 
 
@@ -116,7 +112,7 @@ def gather_tokens(x: Tensor, dim: int) -> Tensor:
     group = active().tokens
     if group is None:
         return x
-    gathered: Tensor = _Gather.apply(x, dim, group)  # type: ignore[no-untyped-call]
+    gathered: Tensor = GatherTokens.apply(x, dim, group, False)  # type: ignore[no-untyped-call]
     return gathered
 
 
@@ -146,11 +142,7 @@ def all_parts(x: Tensor, group: ProcessGroup) -> list[Tensor]:
 
 
 def require_divided(size: int, count: int) -> None:
-    """Refuse a number of tokens that so many ranks cannot share.
-
-    Raises:
-        ValueError: with the numbers, and the nearest that would do.
-    """
+    """Refuse a number of tokens that so many ranks cannot share."""
     if size % count:
         raise ValueError(
             f"{size} tokens cannot be divided among {count} ranks (parallel.context, times parallel.tensor where "
@@ -167,14 +159,21 @@ def _part(x: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
     return x.narrow(dim, group.rank() * (size // count), size // count)
 
 
-class _Gather(torch.autograd.Function):
-    """All parts in the group's order; backward keeps the own part."""
+class GatherTokens(torch.autograd.Function):
+    """All ranks' tokens in their order, causal ones from an early and a late chunk; backward keeps the own part."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return torch.cat(all_parts(x, group), dim)
+    def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup, causal: bool) -> Tensor:
+        """Of this rank's part along `dim`."""
+        from nemo_vfm.parallel.context.token_order import unshard
+
+        ctx.how = dim, group, causal
+        return unshard(all_parts(x, group), dim, causal=causal)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _part(grads[0], ctx.dim, ctx.group), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        """Every rank computes the same loss on all tokens, so nothing is summed."""
+        from nemo_vfm.parallel.context.token_order import shard
+
+        dim, group, causal = ctx.how
+        return shard(grads[0], dim, rank=group.rank(), ranks=group.size(), causal=causal), None, None, None

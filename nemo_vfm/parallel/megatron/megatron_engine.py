@@ -77,7 +77,7 @@ class MegatronEngine:
         return DevicePlan(min(plan.world, num_gpus), count, {**whole, "optimizer": shared["optimizer"]}, tuple(notes))
 
     def objection(self, plan: ParallelPlan, precision: Precision) -> str:
-        """See `ObjectsToPlans`."""
+        """See `Engine`."""
         if plan.schedule == "zero_bubble":
             return "Megatron-Core has no zero-bubble schedule. Use parallel.schedule: interleaved, or engine=torch."
         return ""

@@ -149,17 +149,7 @@ def _tokens_first(forward: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: 
 
 
 def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: TransformerConfig) -> None:
-    """Put this rank's part of every linear that the model names in its place.
-
-    Args:
-        model: built, with numbers or without memory.
-        mesh: this rank among the others.
-        group: the tensor ranks.
-        config: Megatron-Core's, with `sequence_parallel` as the plan says.
-
-    Raises:
-        UserError: the linears have adapters.
-    """
+    """Put this rank's part of every linear that the model names in its place, over the tensor ranks of `group`."""
     if mesh.plan.tensor == 1:
         return
     how, names = declared(model), dict(model.named_modules())

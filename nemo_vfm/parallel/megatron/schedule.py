@@ -69,14 +69,7 @@ class _Settings(nn.Module):
 def run_alone(
     forwards: Forwards, count: int, config: TransformerConfig, groups: ProcessGroupCollection
 ) -> tuple[float, float]:  # fmt: skip
-    """(sum of losses by their weights, sum of the weights), after forward and backward of each microbatch.
-
-    Args:
-        forwards: computes one microbatch each time it is asked.
-        count: of microbatches.
-        config: see `config_of`.
-        groups: of processes.
-    """
+    """(sum of losses by their weights, sum of the weights), after forward and backward of `count` microbatches."""
     losses: list[Tensor] = []
     weights: list[float] = []
 

@@ -58,13 +58,7 @@ class Layout:
 
 
 def all_layouts(ranks: int, *, samples: int, stages: int) -> list[Layout]:
-    """Every layout of so many ranks.
-
-    Args:
-        ranks: exactly so many are used.
-        samples: of a global batch, which data ranks and microbatches must divide.
-        stages: parts that a pipeline can cut the model into at most.
-    """
+    """Every layout of exactly so many ranks that can divide the samples, with a pipeline of at most so many stages."""
     found = []
     for sizes in itertools.product([one for one in range(1, ranks + 1) if ranks % one == 0], repeat=len(AXES)):
         if math.prod(sizes) == ranks:

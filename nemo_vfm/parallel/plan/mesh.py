@@ -49,11 +49,7 @@ class Mesh:
 
 
 def join(plan: ParallelPlan, device: torch.device) -> Mesh:
-    """Meet the other ranks.
-
-    Raises:
-        UserError: their number is not the plan's, or this process was not started as one of several.
-    """
+    """Meet the other ranks. UserError if their number is not the plan's, or this process was started alone."""
     if not dist.is_initialized():
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:

@@ -131,11 +131,7 @@ class ParallelPlan:
         return self.pipeline * self.virtual
 
     def coordinate(self, rank: int) -> Coordinate:
-        """Where a rank stands.
-
-        Raises:
-            ValueError: there is no such rank.
-        """
+        """Where a rank stands. ValueError if there is no such rank."""
         if not 0 <= rank < self.world:
             raise ValueError(f"there is no rank {rank} among {self.world} ({self})")
         places = []
@@ -150,11 +146,7 @@ class ParallelPlan:
         return at.replicate * self.shard + at.shard
 
     def require(self, num_devices: int) -> None:
-        """Refuse another number of devices than the plan's.
-
-        Raises:
-            ValueError: with the product, its factors, and what would fit.
-        """
+        """Refuse another number of devices than the plan's."""
         require_world(num_devices, self.world, self.replicate, str(self))
 
     def __str__(self) -> str:

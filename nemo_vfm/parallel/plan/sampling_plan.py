@@ -100,11 +100,7 @@ class SamplingPlan:
         return rank % (self.guidance * self.context * self.tensor) == 0
 
     def require(self, num_devices: int) -> None:
-        """Check the number of devices.
-
-        Raises:
-            ValueError: it is not the plan's; the message names the factors and a replicate that fits.
-        """
+        """Refuse another number of devices than the plan's, by a ValueError that names a replicate that fits."""
         require_world(num_devices, self.world, self.replicate, str(self))
 
     def __str__(self) -> str:

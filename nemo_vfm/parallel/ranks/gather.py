@@ -1,7 +1,6 @@
 """Gathers bytes from every rank of a group: the one collective that data loading needs."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,36 +11,10 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-class Gather(Protocol):
-    """Ranks that exchange bytes. Every rank must call in the same order, so one thread of each does all calls."""
+class Gather:
+    """Ranks that exchange bytes over a process group on the CPU (gloo); a process without one is alone.
 
-    def rank(self) -> int:
-        """This rank's place in the group."""
-        ...
-
-    def num_ranks(self) -> int:
-        """How many there are."""
-        ...
-
-    def all_gather(self, data: bytes) -> Sequence[memoryview]:
-        """Every rank's bytes, by rank; they may differ in length. LostRank where a rank does not answer."""
-        ...
-
-
-@runtime_checkable
-class GatherGroup(Protocol):
-    """Training data that ranks with the same slice may fetch together."""
-
-    #: Whether they shall, where there are several.
-    fetches_together: bool
-
-    def share_with(self, peers: Gather) -> None:
-        """From the next start on, fetch a part of each batch and get the rest from `peers`."""
-        ...
-
-
-class GroupGather:
-    """Exchanges bytes over a process group that lies on the CPU (gloo); a process without one is alone.
+    Every rank must call in the same order, so one thread of each does all calls.
 
     The group should be its own: a collective of another thread on the same group would come between. A rank that dies
     or hangs is noticed by the group's timeout, which is given where the group is made; it should be longer than the
@@ -55,15 +28,15 @@ class GroupGather:
         self._group = group
 
     def rank(self) -> int:
-        """See `Gather.rank`."""
+        """This rank's place in the group."""
         return 0 if self._group is None else self._group.rank()
 
     def num_ranks(self) -> int:
-        """See `Gather.num_ranks`."""
+        """How many there are."""
         return 1 if self._group is None else self._group.size()
 
     def all_gather(self, data: bytes) -> list[memoryview]:
-        """See `Gather.all_gather`: the lengths first, then the bytes, filled up to the longest.
+        """Every rank's bytes, by rank: the lengths are sent first, then the bytes, filled up to the longest.
 
         Raises:
             LostRank: another rank died, hangs, or is not in the same call.

@@ -21,7 +21,7 @@ from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.parallel.ranks.gather import GroupGather
+from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Pulse, Watch
 from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect
 
@@ -56,11 +56,7 @@ class World:
                 time.sleep(_POLL_S)
 
     def hear(self) -> Run | None:
-        """What rank 0 tells next; None at the end. It may take hours: rank 0 may have work that is its own alone.
-
-        Raises:
-            LostRank: rank 0 is gone.
-        """
+        """What rank 0 tells next, None at the end; it may take hours, since rank 0 may have work of its own."""
         try:
             pause_s = _POLL_S
             while not self._store.check([self._order()]):
@@ -200,11 +196,7 @@ _OF_A_COLLECTIVE = re.compile(r"gloo|NCCL|Connection closed by peer|Connection r
 
 
 def greatest(*numbers: float) -> tuple[float, ...]:
-    """The greatest of each number over all ranks: one all-reduce of a few bytes on the CPU.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """The greatest of each number over all ranks: one all-reduce of a few bytes. LostRank if a rank does not answer."""
     if not _several():
         return numbers
     found = torch.tensor(numbers, dtype=torch.float64)
@@ -216,34 +208,22 @@ def greatest(*numbers: float) -> tuple[float, ...]:
 
 
 def first_says(text: str) -> str:
-    """Rank 0's text, on every rank.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """Rank 0's text, on every rank. LostRank if another rank died or does not answer."""
     return everyone_says(text)[0]
 
 
 def everyone_says(text: str) -> list[str]:
-    """Every rank's text, by rank.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """Every rank's text, by rank. LostRank if another rank died or does not answer."""
     return [bytes(row).decode() for row in everyone_sends(text.encode())]
 
 
 def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
-    """Every rank's bytes, by rank.
-
-    Raises:
-        LostRank: another rank died or does not answer.
-    """
+    """Every rank's bytes, by rank. LostRank if another rank died or does not answer."""
     if not _several():
         return [data]
     world = dist.group.WORLD
     assert world is not None
-    return GroupGather(world).all_gather(data)
+    return Gather(world).all_gather(data)
 
 
 def lost(error: BaseException) -> LostRank:

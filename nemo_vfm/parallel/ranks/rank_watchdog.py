@@ -102,9 +102,14 @@ class Watch:
                 beats[rank] = float(reads), float(pulse)
         slowest, (longest, _) = max(sorted(beats.items()), key=lambda one: one[1][0])
         elsewhere: dict[str, Json] = {str(rank): doing for rank, doing in self.elsewhere().items()}
+        found: dict[str, Json] = {"ranks": self._num_ranks, "elsewhere": elsewhere,
+                                  "reads_longest": {"rank": slowest, "seconds": round(longest, 6)}}  # fmt: skip
         pulses = {rank: pulse for rank, (_, pulse) in beats.items() if pulse}
-        return {"ranks": self._num_ranks, "reads_longest": {"rank": slowest, "seconds": round(longest, 6)},
-                "elsewhere": elsewhere, **_slowest(pulses)}  # fmt: skip
+        if len(pulses) > 1:  # whose device takes longest, and how many times as long as that of the others
+            rank = max(pulses, key=lambda one: pulses[one])
+            times = pulses[rank] / median(seconds for other, seconds in pulses.items() if other != rank)
+            found["computes_slowest"] = {"rank": rank, "seconds": pulses[rank], "times": round(times, 3)}
+        return found
 
     def _run(self) -> None:
         number = 0
@@ -126,30 +131,17 @@ class Watch:
         if self._rank and self._store.check([_LOST]):
             return self._store.get(_LOST).decode()
         for rank in range(1, self._num_ranks) if self._rank == 0 else (0,):
-            if (doing := self._silent(rank)) is not None:
+            beat = self._store.get(_beat(rank)) if self._store.check([_beat(rank)]) else b""
+            before, since = self._seen.get(rank, (None, time.monotonic()))
+            if beat != before or beat == b"end":
+                self._seen[rank] = beat, time.monotonic()
+            elif time.monotonic() - since > self._silence_s:
+                doing = beat.decode().partition(" ")[2] or "starts"
                 sentence = (f"rank {rank} of {self._num_ranks} has sent no heartbeat for {self._silence_s:.0f} s "
                             f"(the last: it {doing}); it hangs, was stopped, or its machine is down")  # fmt: skip
                 self._store.set(_LOST, sentence)
                 return sentence
         return None
-
-    def _silent(self, rank: int) -> str | None:
-        """What a rank did when it was last heard of, if that is too long ago."""
-        beat = self._store.get(_beat(rank)) if self._store.check([_beat(rank)]) else b""
-        before, since = self._seen.get(rank, (None, time.monotonic()))
-        if beat != before or beat == b"end":
-            self._seen[rank] = beat, time.monotonic()
-            return None
-        return beat.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
-
-
-def _slowest(pulses: dict[int, float]) -> dict[str, Json]:
-    """Whose device takes longest, and how many times as long as that of the others; nothing before two have said it."""
-    if len(pulses) < 2:
-        return {}
-    rank = max(pulses, key=lambda one: pulses[one])
-    others = median(seconds for other, seconds in pulses.items() if other != rank)
-    return {"computes_slowest": {"rank": rank, "seconds": pulses[rank], "times": round(pulses[rank] / others, 3)}}
 
 
 def _beat(rank: int) -> str:

@@ -49,11 +49,7 @@ def connect(timeout_s: float, *, is_second: bool = False) -> Store:
 
 
 def address() -> str:
-    """Where the ranks meet, host:port.
-
-    Raises:
-        UserError: the environment does not say it.
-    """
+    """Where the ranks meet, host:port. UserError if the environment does not say it."""
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise UserError(f"this process is rank {ranks.rank()} of {ranks.count()}, but {missing[0]} is not set; start "

@@ -127,12 +127,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def grown_tables(model: nn.Module, here: Shapes, there: Shapes) -> dict[str, int]:
-    """The weights of tables that have more rows here, by name, and how many rows they have there.
-
-    Args:
-        here: shapes of the model's weights.
-        there: of the checkpoint's.
-    """
+    """The weights of tables with more rows here than in a checkpoint, by name, and how many rows they have there."""
     names = [f"{module}.{table}.weight" for module, one in tables_of(model).items() for table in one.tables]
     known = [(name, here[name], there[name]) for name in names if name in here and name in there]
     found = {name: old[0] for name, new, old in known if old[0] < new[0] and old[1:] == new[1:]}
@@ -142,11 +137,7 @@ def grown_tables(model: nn.Module, here: Shapes, there: Shapes) -> dict[str, int
 
 
 def take_table_state(model: nn.Module, saved: Mapping[str, Tensor], ranks: Gather) -> None:
-    """Load what tables' optimizers know of the rows that are there; every rank must call it.
-
-    Args:
-        saved: of a checkpoint; nothing where it was of a model without tables.
-    """
+    """Load what tables' optimizers know of the rows that are there, of none where none are; every rank must call it."""
     there = shapes_of(saved)
     for module, tables in tables_of(model).items():
         own = {f"{module}.{name}": tensor for name, tensor in tables.optimizer_state().items()}

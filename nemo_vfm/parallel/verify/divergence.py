@@ -51,12 +51,9 @@ class DivergenceReport:
 
 
 def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: float) -> DivergenceReport:
-    """Hold two sides against each other, up to the end of the step in which they part.
+    """Hold two sides against each other, up to the end of the step in which they part by more than `tolerance`.
 
-    Args:
-        alone: what one device saw, which tells shapes, order, and who is right.
-        heads: attention heads.
-        tolerance: relative.
+    What one device saw, `alone`, tells shapes, order, and who is right.
     """
     largest: dict[tuple[int, Phase], Difference] = {}
     compared: dict[tuple[int, Phase], int] = {}

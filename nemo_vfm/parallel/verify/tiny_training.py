@@ -54,11 +54,7 @@ class TinyTraining:
     name: str = field(default_factory=lambda: uuid4().hex)  #: tells it from others
 
     def started(self, plan: ParallelPlan) -> StepRunner:
-        """The training on this rank, its model awake, its gradients never clipped.
-
-        Raises:
-            UserError: the model or the engine does not allow the plan.
-        """
+        """The training on this rank, its model awake, gradients never clipped. UserError if the plan is not allowed."""
         parts = EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan)
         runner = self.engine.start(parts)
         runner.clip_norm = None
@@ -155,11 +151,7 @@ def rehearsal_of(
     model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
     engine: Engine = TorchEngine(), fp8: Fp8 | None = None,
 ) -> tuple[TinyTraining, nn.Module]:  # fmt: skip
-    """The parts made ready, and the model without memory, to ask it.
-
-    Raises:
-        UserError: nobody knows what the model takes.
-    """
+    """The parts made ready, and the model without memory, to ask it. UserError if nobody knows what the model takes."""
     with torch.device("meta"):
         built = model()
     features = FeatureSizes.of(built, tuple(getattr(task, "labels", ())))

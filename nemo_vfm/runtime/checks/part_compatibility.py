@@ -210,7 +210,6 @@ def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[st
 def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
     """Degrees that the model's sizes do not allow. Ranks say so as well, but of a later phase only when it begins."""
     from nemo_vfm.parallel.apply.apply_parallelism import no_blocks, require_divisible
-    from nemo_vfm.parallel.engine.engine import ObjectsToPlans
     from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
     if getattr(job.engine, "recompute", "none") != "none" and not isinstance(model, Divisible):
@@ -219,7 +218,7 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
         (("loop", "phases", one.name, "parallel"), one.plan) for one in job.phases
     ]
     for address, plan in phases or [(("parallel",), job.parallel)]:
-        if isinstance(job.engine, ObjectsToPlans) and (why := job.engine.objection(plan, job.precision)):
+        if why := job.engine.objection(plan, job.precision):
             yield ("engine",), why
             continue
         try:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.core import log, ranks
+from nemo_vfm.core import log
 from nemo_vfm.core.errors import StoreError
 from nemo_vfm.core.metric_names import VALIDATION_LOSSES, Mode, natural_mode, validation_loss
 from nemo_vfm.core.storage.checkpoint_names import Keep
@@ -61,12 +61,8 @@ class SaveCheckpoints:
 
             checkpoint_store.begin(self.copy_to, folder, settings)
 
-    def copy(self, fit: "TrainState") -> None:
-        """Bring the store up to the folder; rank 0 does it."""
-        if ranks.is_first():
-            self._copy(fit.checkpoints, must=fit.finished)
-
-    def _copy(self, folder: Path, *, must: bool) -> None:
+    def copy(self, folder: Path, *, must: bool) -> None:
+        """Bring the store up to the folder; rank 0 does it. StoreError only where it `must` succeed."""
         if self.copy_to is None:
             return
         from nemo_vfm.parallel.checkpoint import checkpoint_store
@@ -103,7 +99,7 @@ class SaveCheckpoints:
             )
         about = CheckpointInfo(fit.origin, metrics, permanent)
         saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,
-                   then=partial(self._copy, fit.checkpoints, must=fit.finished or fit.ended_early))  # fmt: skip
+                   then=partial(self.copy, fit.checkpoints, must=fit.finished or fit.ended_early))  # fmt: skip
         if fit.ends:
             saver.finish()
 

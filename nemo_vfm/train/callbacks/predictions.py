@@ -1,10 +1,6 @@
 """Writes what a trained model predicts for each held-out sample to predictions.parquet."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import UserError
@@ -13,10 +9,6 @@ from nemo_vfm.core.types.task import ScoresSamples
 from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.state.validation_batches import evaluated, speaks_for_slice
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 _PART = ".predictions-{}.parquet"
 
@@ -30,11 +22,7 @@ class WritePredictions:
     """
 
     def on_start(self, fit: TrainState) -> None:
-        """Refuse what could only fail at the end.
-
-        Raises:
-            UserError: the task scores no samples.
-        """
+        """Refuse what could only fail at the end. UserError if the task scores no samples."""
         if not isinstance(fit.task, ScoresSamples):
             raise UserError(
                 f"{type(fit.task).__name__} scores no samples, so there are no predictions to write; remove this "
@@ -45,6 +33,7 @@ class WritePredictions:
         """At the end: each slice writes its batches to a file of its own, and the first rank joins them."""
         if not (fit.finished or fit.ended_early):
             return
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         assert isinstance(fit.task, ScoresSamples)
@@ -56,7 +45,8 @@ class WritePredictions:
         try:
             for _, _, prepared in evaluated(fit):
                 if speaks:
-                    table = _table(fit.task.columns(prepared), prepared.weight_B > 0)
+                    columns, counted_B = fit.task.columns(prepared), prepared.weight_B > 0
+                    table = pa.table({name: column[counted_B].cpu().numpy() for name, column in columns.items()})
                     writer = writer or pq.ParquetWriter(path, table.schema)
                     writer.write_table(table, row_group_size=max(1, len(table)))
         finally:
@@ -65,12 +55,6 @@ class WritePredictions:
         everyone_says("wrote its part")
         if ranks.is_first():
             _join(fit.run.folder, fit.plan.data)
-
-
-def _table(columns: dict[str, Tensor], counted_B: Tensor) -> "pa.Table":
-    import pyarrow as pa
-
-    return pa.table({name: column[counted_B].cpu().numpy() for name, column in columns.items()})
 
 
 def _join(folder: Path, num_slices: int) -> None:
@@ -86,13 +70,7 @@ def _join(folder: Path, num_slices: int) -> None:
         atomic_path(folder / "predictions.parquet") as temporary,
         pq.ParquetWriter(temporary, files[0].schema_arrow) as writer,
     ):
-        for table in _in_order(files):
-            writer.write_table(table)
+        for number in range(sum(file.num_row_groups for file in files)):  # batch n is the next one of file n modulo all
+            writer.write_table(files[number % len(files)].read_row_group(number // len(files)))
     for path in folder.glob(_PART.format("*")):
         path.unlink()
-
-
-def _in_order(files: "list[pq.ParquetFile]") -> "Iterator[pa.Table]":
-    """Batch n is the next one of file n modulo their number."""
-    for number in range(sum(file.num_row_groups for file in files)):
-        yield files[number % len(files)].read_row_group(number // len(files))

@@ -80,7 +80,8 @@ class Preview:
         """Draw where due."""
         if not fit.due(self.every_steps):
             return
-        prompts = self._texts()
+        source = self.prompts
+        prompts = [one.text for one in source.prompts()] if isinstance(source, PromptSource) else list(source)
         fit.model.eval()
         with fit.ema.applied(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
@@ -92,11 +93,6 @@ class Preview:
             return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
         write_json(fit.run.folder / "samples" / "prompts.json", prompts)
-
-    def _texts(self) -> list[str]:
-        if isinstance(self.prompts, PromptSource):
-            return [prompt.text for prompt in self.prompts.prompts()]
-        return list(self.prompts)
 
     def _given(self, num_prompts: int) -> list[Tensor]:
         """The first frames of each sample; empty where nothing is given."""

@@ -29,11 +29,7 @@ class StreamMetrics:
         self._begun = 0
 
     def on_start(self, fit: TrainState) -> None:
-        """Ask for scores.
-
-        Raises:
-            UserError: the task gives none.
-        """
+        """Ask for scores. UserError if the task gives none."""
         task = fit.task
         if not isinstance(task, HasValidationMetrics):
             raise UserError(

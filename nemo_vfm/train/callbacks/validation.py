@@ -42,11 +42,7 @@ class Validate:
         self.group, self.top_k = group, tuple(top_k)
 
     def require(self, data: TrainingData, task: Task) -> None:
-        """Refuse data without the windows, and a task without the groups, that are to be measured.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """Refuse data without the windows, and a task without the groups, that are to be measured, by a ValueError."""
         if self.group and not isinstance(task, RanksGroups):
             raise ValueError(f"loop.validation.group={self.group} ranks samples, but {type(task).__name__} scores none")
         if self.window and not (isinstance(data, HasTimeWindows) and data.has_time_windows()):

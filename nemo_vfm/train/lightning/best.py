@@ -91,15 +91,7 @@ def existing(folder: Path) -> list[Path]:
 
 
 def found(folder: Path, which: str) -> Path:
-    """The checkpoint of a run folder that a word means.
-
-    Args:
-        folder: of the run.
-        which: `best`, or `last`, which is `FINAL` where that is there.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The checkpoint of a run folder that `best` or `last`, or `FINAL` after it, means. UserError if there is none."""
     best = folder / "checkpoints" / BEST
     final = best.with_name(FINAL)
     path = best if which == "best" else final if final.exists() else ([Path(), *existing(folder)])[-1]

@@ -65,26 +65,18 @@ class _Array:
         self.value = np.ndarray(shape, dtype.made, bytearray(data), order="F" if is_fortran else "C")
 
 
-def _empty_array(*_: Any) -> _Array:
-    return _Array()
-
-
 def _scalar(dtype: _Dtype, data: bytes) -> Any:
     return np.frombuffer(data, dtype.made)[0] if dtype.made.itemsize else dtype.made.type()
 
 
 _OF_NUMPY: dict[str, Callable[..., Any]] = {
-    "numpy.dtype": _Dtype, "numpy.ndarray": _Array, f"{_MULTIARRAY}._reconstruct": _empty_array,
+    "numpy.dtype": _Dtype, "numpy.ndarray": _Array, f"{_MULTIARRAY}._reconstruct": lambda *_: _Array(),
     f"{_MULTIARRAY}.scalar": _scalar,
 }  # fmt: skip
 
 
 def read(file: Path | BytesIO) -> Any:
-    """The values of a checkpoint, on the CPU; of an enum that is imported already, its members.
-
-    Raises:
-        UnpicklingError: it holds objects of other classes.
-    """
+    """The values of a checkpoint, on the CPU; of imported enums, members. UnpicklingError if it holds other objects."""
     enums = _enums(get_unsafe_globals_in_checkpoint(file))
     if isinstance(file, BytesIO):
         file.seek(0)
@@ -124,16 +116,12 @@ def foreign_classes(file: Path) -> list[str]:
 def _enums(names: Iterable[str]) -> dict[str, Callable[[Any], Enum]]:
     """Those names that are enums of modules which are imported already: nothing is imported for a checkpoint.
 
-    A file gets a function that gives a member, not the class: torch would let it change what it can make.
+    A file gets a partial that gives a member, not the class: torch would let it change what it can make.
     """
     places = {name: name.rpartition(".") for name in names}
     found = {name: getattr(sys.modules.get(module), last, None) for name, (module, _, last) in places.items()}
     kinds = {name: one for name, one in found.items() if isinstance(one, type) and issubclass(one, Enum)}
-    return {name: partial(_member, one) for name, one in kinds.items() if one.__members__}
-
-
-def _member(kind: type[Enum], value: Any) -> Enum:
-    return kind(value)
+    return {name: partial(one) for name, one in kinds.items() if one.__members__}
 
 
 def can_be_read_back(value: object) -> bool:

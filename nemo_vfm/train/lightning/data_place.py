@@ -20,7 +20,6 @@ from lightning.pytorch.utilities.combined_loader import _shutdown_workers_and_re
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from nemo_vfm.core import log
-from nemo_vfm.train.lightning.around import around
 
 _PARTS = ("sampler", "batch_sampler", "dataset", "datasets")
 
@@ -54,6 +53,12 @@ class DataPlace:
         now = self._now()
         in_epoch = fit.epoch_progress.current.ready > fit.epoch_progress.current.completed
         is_stateful = None not in now["loaders"]
+        reloaded: tuple[float, float] = (
+            0,
+            0,
+        )  # the epochs for which training and validation loaders were made, where that matters
+        if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
+            reloaded = fit._last_train_dl_reload_epoch, fit.epoch_loop.val_loop._last_val_dl_reload_epoch
         if in_epoch:
             now["generators"] = self._at_start["generators"]
             now["loaders"] = self._at_start["loaders"] if not is_stateful else self._unread if ahead else now["loaders"]
@@ -61,7 +66,7 @@ class DataPlace:
             "in_epoch": in_epoch, "epoch": self.trainer.current_epoch, "is_stateful": is_stateful,
             "reads": fetcher.fetched - ahead if in_epoch else 0,
             "iterator": {name: value for name, value in vars(mode).items() if name in ("_consumed", "_idx")},
-            "reloaded": self._reloaded(), "validation": [_generator_states(one) for one in self._val_loaders()],
+            "reloaded": reloaded, "validation": [_generator_states(one) for one in self._val_loaders()],
         }  # fmt: skip
 
     def begin_epoch(self) -> None:
@@ -122,13 +127,6 @@ class DataPlace:
             if state is not None:
                 one.load_state_dict(deepcopy(state))
 
-    def _reloaded(self) -> tuple[float, float]:
-        """The epochs for which training and validation loaders were made, where that matters."""
-        fit = self.trainer.fit_loop
-        if not self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
-            return 0, 0
-        return fit._last_train_dl_reload_epoch, fit.epoch_loop.val_loop._last_val_dl_reload_epoch
-
     def _now(self) -> dict[str, list[Any]]:
         loaders = self._loaders()
         return {"loaders": [deepcopy(_state(one)) for one in loaders],
@@ -183,15 +181,17 @@ def _state(loader: Any) -> Any:
 
 
 def _generator_states(loader: Any) -> list[Any]:
-    return [_generator_state(one) for one in _generators(loader)]
-
-
-def _generator_state(one: Any) -> Any:
-    if isinstance(one, torch.Generator):
-        return one.get_state()
-    if isinstance(one, random.Random):
-        return one.getstate()
-    return _without_arrays(one.bit_generator.state if isinstance(one, np.random.Generator) else one.get_state(False))
+    """As plain values and tensors, since a checkpoint takes no arrays."""
+    states = list[Any]()
+    for one in _generators(loader):
+        if isinstance(one, torch.Generator):
+            states.append(one.get_state())
+        elif isinstance(one, random.Random):
+            states.append(one.getstate())
+        else:
+            is_new = isinstance(one, np.random.Generator)
+            states.append(_without_arrays(one.bit_generator.state if is_new else one.get_state(False)))
+    return states
 
 
 def _set_generator_states(loader: Any, states: Sequence[Any]) -> None:
@@ -220,7 +220,23 @@ def _generators(loader: Any) -> list[Any]:
 
 
 def _without_arrays(state: Any) -> Any:
-    """A checkpoint takes plain values alone."""
     if isinstance(state, dict):
         return {name: _without_arrays(value) for name, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+def around(
+    owner: object, method: str, *, first: Callable[[], None] | None = None, then: Callable[[], None] | None = None
+) -> None:
+    """Let an object's method call one function before its own work, and one after it: Lightning has no hook there."""
+    original = getattr(owner, method)
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        if first is not None:
+            first()
+        result = original(*args, **kwargs)
+        if then is not None:
+            then()
+        return result
+
+    setattr(owner, method, both)

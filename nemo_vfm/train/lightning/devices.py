@@ -60,23 +60,8 @@ class Placement:
         """Processes on all machines."""
         return self.per_node() * self.num_nodes
 
-    def needs(self) -> Needs:
-        """See `HasNeeds`."""
-        whole = self.num_nodes if self.takes_all and self.accelerator != "cpu" else 0
-        return Needs(ranks=self.num_ranks(), whole_nodes=whole)
-
-    def require(self, num_ranks: int) -> None:
-        """See `MultiRankJob`."""
-        if num_ranks != self.num_ranks():
-            raise ValueError(f"devices ({self.per_node()}) x num_nodes ({self.num_nodes}) is {self.num_ranks()}, but "
-                             f"{num_ranks} processes were started")  # fmt: skip
-
     def for_trainer(self) -> tuple[Literal["cpu", "gpu"], int | list[int]]:
-        """`accelerator` and `devices` of the Trainer.
-
-        Raises:
-            UserError: there is no GPU, or not the one that is asked for.
-        """
+        """`accelerator` and `devices` of the Trainer. UserError if there is no GPU, or not the one asked for."""
         has_gpu = device().type == "cuda"
         if self.accelerator == "gpu" and not has_gpu:
             raise UserError("accelerator is gpu, but there is no GPU here; set accelerator=cpu")
@@ -99,11 +84,16 @@ class PlacedJob:
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
-        return self.placement.needs()
+        placed = self.placement
+        whole = placed.num_nodes if placed.takes_all and placed.accelerator != "cpu" else 0
+        return Needs(ranks=placed.num_ranks(), whole_nodes=whole)
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
-        self.placement.require(num_ranks)
+        per_node, nodes = self.placement.per_node(), self.placement.num_nodes
+        if num_ranks != per_node * nodes:
+            raise ValueError(f"devices ({per_node}) x num_nodes ({nodes}) is {per_node * nodes}, but {num_ranks} "
+                             f"processes were started")  # fmt: skip
 
 
 @contextmanager

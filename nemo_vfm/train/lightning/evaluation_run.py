@@ -53,27 +53,21 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
         logger=[_Pictures(run.folder)], default_root_dir=run.folder, enable_checkpointing=False,
         plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(folder)],
     )  # fmt: skip
-    figures = _figures(job, trainer, module, data, path)
-    figures = {"rows": float(files.rows)} if job.kind == "predict" else figures
-    weights = str(path or job.ckpt or "the module's own weights")
-    if rank == 0:
-        write_json(run.folder / FILE, {"kind": job.kind, "weights": weights, "figures": conceal_names(figures)})
-    return Outcome(f"{_DONE[job.kind]} with {weights}", figures)
-
-
-def _figures(
-    job: Evaluation, trainer: Trainer, module: LightningModule, data: LightningDataModule | None, path: Path | None
-) -> dict[str, float]:
     ckpt = None if path is None else str(path)
     try:
         if job.kind == "predict":
             trainer.predict(module, datamodule=data, ckpt_path=ckpt, return_predictions=False)
-            return {}
-        run = trainer.test if job.kind == "test" else trainer.validate
-        found = run(module, datamodule=data, ckpt_path=ckpt, verbose=False)
+            figures = {"rows": float(files.rows)}
+        else:
+            measure = trainer.test if job.kind == "test" else trainer.validate
+            measured = measure(module, datamodule=data, ckpt_path=ckpt, verbose=False)
+            figures = {name: value for one in measured for name, value in numbers(one).items()}
     except MisconfigurationException as error:
         raise UserError(str(error)) from error
-    return {name: value for one in found for name, value in numbers(one).items()}
+    weights = str(path or job.ckpt or "the module's own weights")
+    if rank == 0:
+        write_json(run.folder / FILE, {"kind": job.kind, "weights": weights, "figures": conceal_names(figures)})
+    return Outcome(f"{_DONE[job.kind]} with {weights}", figures)
 
 
 class _Pictures(RunMetrics):

@@ -1,16 +1,16 @@
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from inspect import signature
-from pathlib import Path
 from types import MethodType
 from typing import Any, TypeVar
 
 import lightning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -25,10 +25,8 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.train.lightning import steps
-from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.best import FINAL
 from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
-from nemo_vfm.train.lightning.ended_by import RememberingTrainer
 from nemo_vfm.train.lightning.fit_settings import Fit, LightningStrategy, TrainerOptions
 from nemo_vfm.train.lightning.metrics import FILE, OtherRanksLogger, RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.not_finite import StopAtNaN
@@ -36,9 +34,62 @@ from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, qui
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.loggers.guard import logger_of
-from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 T = TypeVar("T")
+
+
+class LightningBar(Callback):
+    """A bar over the optimizer steps."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the bar up."""
+        self._shown = steps.done(trainer)
+        total = steps.total(trainer, self._shown)
+        self._bar = self._stack.enter_context(log.bar("training", total, completed=self._shown, unit="steps"))
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+        """Move it on."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else None
+        reached = steps.reached(trainer)
+        self._bar.advance(reached - self._shown, "" if loss is None else f"loss {float(loss):.4f}")
+        self._shown = reached
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take it down."""
+        self._stack.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Take it down before the error is shown."""
+        self._stack.close()
+
+
+class RememberingTrainer(Trainer):
+    """Lightning's; it remembers who wished for the end, by looking at who sets `should_stop`."""
+
+    _ended_by: object = None
+    _stops = False
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the training is to end after this step."""
+        return self._stops
+
+    @should_stop.setter
+    def should_stop(self, stops: bool) -> None:
+        who = sys._getframe(1).f_locals.get("self") if stops and not self._stops else self._ended_by
+        self._stops, self._ended_by = bool(stops), who if stops else None
+
+    def ending(self, callbacks: Mapping[str, Callback]) -> str:
+        """Who ended the training before its length; empty where nobody did."""
+        steps, epochs = self.max_steps, -1 if self.max_epochs is None else self.max_epochs
+        if not self._stops or 0 <= steps <= self.global_step or 0 <= epochs <= self.current_epoch:
+            return ""
+        kind = type(self._ended_by).__name__
+        names = [f"callbacks.{name}, {kind}" for name, one in callbacks.items() if one is self._ended_by]
+        return f" (ended early by {(names or [kind])[0]})" if self._ended_by is not None else " (ended early)"
 
 
 def train(job: Fit, run: Run) -> Outcome:
@@ -108,11 +159,16 @@ def _trainer(job: Fit, run: Run, callbacks: list[Callback], *, resumes: bool) ->
         SaveAndStop(run.folder, job.every_steps, job.keep_last, exact, job.keep_best),
         *([] if has_bar or job.trainer.enable_progress_bar is False else [LightningBar()]),
     ]  # fmt: skip
+    # Loggers are in the same places on every rank, but only the first rank opens those of the recipe.
+    theirs = [logger_of(name, one, run.folder) for name, one in job.loggers.items()] if ranks.is_first() else []
+    folders = json.loads(first_says(json.dumps([getattr(one, "log_dir", None) or one.save_dir for one in theirs],
+                                               default=str)))  # fmt: skip
+    others = [] if ranks.is_first() else [OtherRanksLogger(one) for one in folders]
     accelerator, devices = job.placement.for_trainer()
     return RememberingTrainer(
         **options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
         num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy), callbacks=all_callbacks,
-        logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
+        logger=[*theirs, *others, RunMetrics(run.folder)], default_root_dir=run.folder,
         plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(run.folder)],
     )  # fmt: skip
 
@@ -129,12 +185,3 @@ def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
 def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strategy:
     """What the Trainer takes."""
     return strategy if isinstance(strategy, str) else _made("strategy", strategy(), Strategy)  # type: ignore[type-abstract]
-
-
-def _loggers(sources: Mapping[str, LoggerSource | LightningLogger], folder: Path) -> list[Logger]:
-    """Those of the recipe and ours, in the same places on every rank; only the first rank opens those of the recipe."""
-    theirs = [logger_of(name, one, folder) for name, one in sources.items()] if ranks.is_first() else []
-    folders = [getattr(one, "log_dir", None) or one.save_dir for one in theirs]
-    folders = json.loads(first_says(json.dumps(folders, default=str)))
-    others = [] if ranks.is_first() else [OtherRanksLogger(one) for one in folders]
-    return [*theirs, *others, RunMetrics(folder)]

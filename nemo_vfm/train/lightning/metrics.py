@@ -83,10 +83,7 @@ class RunMetrics(Logger):
         """The run folder; it is `trainer.log_dir`, too."""
         return str(self._folder)
 
-    @property
-    def log_dir(self) -> str:
-        """The same, as modules ask TensorBoard's logger for it."""
-        return self.save_dir
+    log_dir = save_dir  # as modules ask TensorBoard's logger for it
 
     @property
     def version(self) -> None:
@@ -129,10 +126,7 @@ class OtherRanksLogger(DummyLogger):
         """A module may make a path of it."""
         return self._log_dir
 
-    @property
-    def save_dir(self) -> str | None:
-        """The same."""
-        return self._log_dir
+    save_dir = log_dir
 
 
 class RecordLoss(Callback):
@@ -160,14 +154,12 @@ class RecordLoss(Callback):
         for one in _of_run(trainer) if steps.done(trainer) == 0 else ():
             one.begin()
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """What is logged from here on comes behind the checkpoint."""
         for one in _of_run(trainer):
             one.begin_step(steps.done(trainer) + 1)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """The same."""
-        self.on_train_epoch_start(trainer, pl_module)
+    on_train_batch_start = on_train_epoch_start  # type: ignore[assignment]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

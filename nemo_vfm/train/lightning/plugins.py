@@ -1,12 +1,11 @@
 """Tells Lightning which process this is, and reads its checkpoints without running what is in them."""
 
 import logging
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from nemo_vfm.core import ranks
@@ -26,7 +25,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # its own, under torch 2.13
 
 
-class RunEnvironment(ClusterEnvironment):
+class RunEnvironment(LightningEnvironment):
     """The ranks that our command, torchrun or srun have started; Lightning starts none.
 
     Args:
@@ -42,34 +41,13 @@ class RunEnvironment(ClusterEnvironment):
         """They are there."""
         return True
 
-    @property
-    def main_address(self) -> str:
-        """Where they have met."""
-        return os.environ.get("MASTER_ADDR", "127.0.0.1")
-
-    @property
-    def main_port(self) -> int:
-        """Where they have met; nobody asks it again."""
-        return int(os.environ.get("MASTER_PORT", "0"))
-
-    @staticmethod
-    def detect() -> bool:
-        """It is never chosen by looking around."""
-        return False
-
     def world_size(self) -> int:
         """See `ranks.count`."""
         return ranks.count()
 
-    def set_world_size(self, size: int) -> None:
-        """It is known."""
-
     def global_rank(self) -> int:
         """See `ranks.rank`."""
         return ranks.rank()
-
-    def set_global_rank(self, rank: int) -> None:
-        """It is known."""
 
     def local_rank(self) -> int:
         """See `ranks.local_rank`."""
@@ -78,6 +56,9 @@ class RunEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """The machine's number."""
         return ranks.rank() // self.devices
+
+    def teardown(self) -> None:
+        """Leave the environment as it is."""
 
 
 class OwnCheckpoints(TorchCheckpointIO):
@@ -114,11 +95,7 @@ class OwnCheckpoints(TorchCheckpointIO):
             ) from error
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read one.
-
-        Raises:
-            UserError: it lies elsewhere, or holds objects of other classes.
-        """
+        """Read one. UserError if it lies elsewhere, or holds objects of other classes."""
         if not Path(path).resolve().is_relative_to(self.folder.resolve()):
             raise UserError(f"{path} is outside of {self.folder}: only checkpoints of the run's own folder are read")
         try:

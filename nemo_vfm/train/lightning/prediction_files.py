@@ -60,7 +60,14 @@ class PredictionFiles(Callback):
         if outputs is None:
             return
         table = _table(outputs, f"batch {batch_idx}")
-        self._require_a_row_a_sample(trainer, table.num_rows, batch_idx, dataloader_idx)
+        loaders = trainer.predict_loop._combined_loader
+        if self.num_ranks > 1 and loaders is not None:  # where nothing else tells where a row belongs
+            sampler = getattr(loaders.flattened[dataloader_idx], "batch_sampler", None)
+            seen = getattr(sampler, "seen_batch_indices", None)
+            if seen and len(seen) > batch_idx and len(seen[batch_idx]) != table.num_rows:
+                raise UserError(f"predict_step returned {table.num_rows} rows for the {len(seen[batch_idx])} samples "
+                                f"of batch {batch_idx}; several ranks keep the order only of one row a sample: set "
+                                f"devices=1")  # fmt: skip
         if dataloader_idx not in self._parts:
             self._parts[dataloader_idx] = _Part(self._path(dataloader_idx, self.rank), table.schema)
         self._parts[dataloader_idx].add(table, f"batch {batch_idx}")
@@ -74,7 +81,11 @@ class PredictionFiles(Callback):
             loaders = len(trainer.num_predict_batches)
             for loader in range(loaders):
                 name = "predictions.parquet" if loaders == 1 else f"predictions-{loader}.parquet"
-                self.rows += self._finish(loader, self.folder / name)
+                parts = [self._path(loader, rank) for rank in range(self.num_ranks)]
+                if there := [part for part in parts if part.exists()]:
+                    whole = there[0] if len(there) == 1 else _merged(there, self._path(loader, self.num_ranks))
+                    self.rows += pq.read_metadata(whole).num_rows
+                    whole.rename(self.folder / name)
             shutil.rmtree(self.folder / _UNFINISHED)
         self._wait()
 
@@ -83,33 +94,12 @@ class PredictionFiles(Callback):
         for part in self._parts.values():
             part.close()
 
-    def _finish(self, loader: int, path: Path) -> int:
-        """The number of rows."""
-        parts = [self._path(loader, rank) for rank in range(self.num_ranks)]
-        if not (there := [part for part in parts if part.exists()]):
-            return 0
-        whole = there[0] if len(there) == 1 else _merged(there, self._path(loader, self.num_ranks))
-        rows: int = pq.read_metadata(whole).num_rows
-        whole.rename(path)
-        return rows
-
     def _path(self, loader: int, rank: int) -> Path:
         return self.folder / _UNFINISHED / f"{loader}-{rank:05d}.parquet"
 
     def _wait(self) -> None:
         if self.num_ranks > 1:
             greatest(0.0)
-
-    def _require_a_row_a_sample(self, trainer: Trainer, rows: int, batch_idx: int, loader: int) -> None:
-        """On several ranks nothing else tells where a row belongs."""
-        loaders = trainer.predict_loop._combined_loader
-        if self.num_ranks == 1 or loaders is None:
-            return
-        seen = getattr(getattr(loaders.flattened[loader], "batch_sampler", None), "seen_batch_indices", None)
-        if seen and len(seen) > batch_idx and len(seen[batch_idx]) != rows:
-            raise UserError(f"predict_step returned {rows} rows for the {len(seen[batch_idx])} samples of batch "
-                            f"{batch_idx}; several ranks keep the order only of one row a sample: set devices=1"
-                            )  # fmt: skip
 
 
 class _Part:

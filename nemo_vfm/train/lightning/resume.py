@@ -8,7 +8,7 @@ a step is done: its validation, its lines, its schedulers.
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRateFinder
 from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities.parsing import lightning_getattr, lightning_hasattr, lightning_setattr
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -29,10 +30,8 @@ from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.process_group import first_says, greatest
 from nemo_vfm.train.lightning import steps
-from nemo_vfm.train.lightning.around import around
 from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, existing
-from nemo_vfm.train.lightning.data_place import DataPlace
-from nemo_vfm.train.lightning.finders import finders, found, is_search, set_found
+from nemo_vfm.train.lightning.data_place import DataPlace, around
 from nemo_vfm.train.lightning.running_state import (
     Seen,
     of_all_ranks,
@@ -85,14 +84,18 @@ class ExactResume(Callback):
         if self.resumes and type(pl_module).on_load_checkpoint is not LightningModule.on_load_checkpoint:
             load = partial(self._load, trainer.strategy.load_checkpoint)
             trainer.strategy.load_checkpoint = load  # type: ignore[method-assign]
-        for finder in finders(trainer):
+        for finder in _finders(trainer):
             search = partial(self._find, trainer, pl_module, finder.on_fit_start)
             finder.on_fit_start = search  # type: ignore[method-assign]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Take what Lightning does not know; those that its finders read for themselves have none of it."""
-        if checkpoint.get(KEPT):
-            self.place.kept = self._kept = _of_this_rank(checkpoint[KEPT])
+        if kept := checkpoint.get(KEPT):
+            if len(kept) != ranks.count():
+                log.warn(f"the checkpoint is of {len(kept)} processes and this run has {ranks.count()}: this epoch's "
+                         f"means, its metrics and the position in the data are inexact until the next epoch"
+                         )  # fmt: skip
+            self.place.kept = self._kept = kept[min(ranks.rank(), len(kept) - 1)]
             loops = checkpoint["loops"]["fit_loop"]
             loops["state_dict"].pop("combined_loader", None)
             for counts in map(loops["epoch_loop.batch_progress"].get, ("total", "current")):
@@ -113,7 +116,7 @@ class ExactResume(Callback):
     def state(self, trainer: Trainer) -> dict[str, Any]:
         """What `_go_on` needs of this rank."""
         running = running_state(trainer, trainer.lightning_module, self._unsaved)
-        return running | self.place.state() | {"found": found(trainer)}
+        return running | self.place.state() | {"found": _found(trainer)}
 
     def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """A module takes its own from a checkpoint once more where an epoch is started again, and may take it out."""
@@ -130,12 +133,12 @@ class ExactResume(Callback):
         if not self.resumes:
             search(trainer, module)
         elif self._kept is not None:
-            set_found(trainer, self._kept["found"])
+            _set_found(trainer, self._kept["found"])
             trainer.fit_loop._combined_loader = None  # `configure_optimizers` may have asked for smaller batches
 
     def _go_on(self, trainer: Trainer, module: LightningModule) -> None:
         """The training starts: modules have reset in `on_train_start` what they like."""
-        if is_search(trainer, self):
+        if _is_search(trainer, self):
             return
         self._unsaved = self._unsaved or unsaved_buffers(module)
         if self._kept is None:
@@ -144,7 +147,7 @@ class ExactResume(Callback):
                                 f"cannot be resumed exactly; start it in a new run folder")  # fmt: skip
             _forget_restart(trainer)
             return
-        set_found(trainer, self._kept["found"])
+        _set_found(trainer, self._kept["found"])
         self.place.find_loaders()
         if self._kept["in_epoch"]:
             again = partial(self._start_epoch_again, trainer, module, trainer.fit_loop.on_advance_start)
@@ -173,11 +176,11 @@ class ExactResume(Callback):
     def _begin_epoch(self, trainer: Trainer) -> None:
         """Lightning reads the first epoch of a process from where it was set up."""
         is_first = trainer.current_epoch == 0 or (self._kept is not None and self._kept["in_epoch"])
-        if not is_first and not is_search(trainer, self):
+        if not is_first and not _is_search(trainer, self):
             self.place.begin_epoch()
 
     def _go_on_in_epoch(self, trainer: Trainer, module: LightningModule) -> None:
-        if self._kept is None or is_search(trainer, self):
+        if self._kept is None or _is_search(trainer, self):
             return
         if self._kept["in_epoch"]:
             set_running_state(trainer, module, self._kept)
@@ -190,18 +193,36 @@ class ExactResume(Callback):
         seed_all(derive(self.seed, *names, ranks.rank() if own else 0))
 
 
-def _of_this_rank(kept: list[dict[str, Any]]) -> dict[str, Any]:
-    if len(kept) != ranks.count():
-        log.warn(f"the checkpoint is of {len(kept)} processes and this run has {ranks.count()}: this epoch's means, "
-                 f"its metrics and the position in the data are inexact until the next epoch")  # fmt: skip
-    return kept[min(ranks.rank(), len(kept) - 1)]
-
-
 def _forget_restart(trainer: Trainer) -> None:
     """Checkpoints lie between steps. Lightning, which has others, would now leave out validations and schedulers."""
     loop = trainer.fit_loop
     for one in (loop, loop.epoch_loop, loop.epoch_loop.val_loop):
         one._restarting = one._resuming_from_checkpoint = False
+
+
+def _is_search(trainer: Trainer, callback: Callback) -> bool:
+    """Whether a finder tries the loops: then it has put callbacks of its own in the place of the run's."""
+    return callback not in trainer.callbacks  # type: ignore[attr-defined]
+
+
+def _finders(trainer: Trainer) -> list[Callback]:
+    return [one for one in trainer.callbacks if isinstance(one, LearningRateFinder | BatchSizeFinder)]  # type: ignore[attr-defined]
+
+
+def _found(trainer: Trainer) -> dict[str, Any]:
+    """The attributes of the module or its data that they set, by name."""
+    module, values = trainer.lightning_module, {}
+    for one in _finders(trainer):
+        own = one._batch_arg_name if isinstance(one, BatchSizeFinder) else one._attr_name  # type: ignore[attr-defined]
+        for name in [own] if own else ["lr", "learning_rate"]:
+            if lightning_hasattr(module, name):
+                values[name] = lightning_getattr(module, name)
+    return values
+
+
+def _set_found(trainer: Trainer, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        lightning_setattr(trainer.lightning_module, name, value)
 
 
 class SaveAndStop(Checkpoint):
@@ -268,7 +289,7 @@ class SaveAndStop(Checkpoint):
 
     def _after_step(self, trainer: Trainer) -> None:
         """Save where due, and stop where asked; a step that ends its epoch is saved behind the epoch's end."""
-        if is_search(trainer, self):
+        if _is_search(trainer, self):
             return
         (self._urgency,) = greatest(max(self._urgency, preemption.urgency()))
         loop, validated = trainer.fit_loop.epoch_loop, self._validated
@@ -292,7 +313,7 @@ class SaveAndStop(Checkpoint):
         self._validated = trainer.state.fn == "fit" and not trainer.sanity_checking
 
     def _after_epoch(self, trainer: Trainer) -> None:
-        if is_search(trainer, self):
+        if _is_search(trainer, self):
             return
         if self.best.improves(trainer.callback_metrics, steps.done(trainer)) or steps.done(trainer) > self._saved:
             self._save(trainer)
@@ -311,7 +332,7 @@ class SaveAndStop(Checkpoint):
 
     def _after_end(self, trainer: Trainer) -> None:
         """Keep what hooks have put into the weights at the end, such as an average."""
-        if is_search(trainer, self):
+        if _is_search(trainer, self):
             return
         (has_changed,) = greatest(float(_sums(trainer.lightning_module) != self._sums))
         if has_changed:
@@ -354,7 +375,11 @@ class SaveAndStop(Checkpoint):
                 _remove(unfinished)
             raise
         if ranks.is_first():
-            _replace(unfinished, path)
+            _remove(path)
+            if unfinished.is_file():  # a sharded checkpoint is a folder
+                sync(unfinished)
+            unfinished.rename(path)
+            sync(path.parent)
 
 
 def _sums(module: LightningModule) -> list[str]:
@@ -362,15 +387,6 @@ def _sums(module: LightningModule) -> list[str]:
     tensors = [one.detach() for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()]
     parts = [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
     return [str(float(one.sum(dtype=torch.float32))) for one in parts]
-
-
-def _replace(unfinished: Path, path: Path) -> None:
-    """A sharded checkpoint is a folder."""
-    _remove(path)
-    if unfinished.is_file():
-        sync(unfinished)
-    unfinished.rename(path)
-    sync(path.parent)
 
 
 def _remove(path: Path) -> None:

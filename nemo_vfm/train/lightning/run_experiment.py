@@ -65,7 +65,7 @@ class RunExperiment:
     ) -> None:
         """A figure of matplotlib, or several side by side, which are closed as SummaryWriter closes them."""
         figures = list(figure) if isinstance(figure, Sequence) else [figure]
-        self._save(tag, _side_by_side([_drawn(one) for one in figures]), global_step)
+        self._save(tag, _side_by_side(figures), global_step)
         if close and (pyplot := sys.modules.get("matplotlib.pyplot")):  # without it no figure is open
             for one in figures:
                 pyplot.close(one)
@@ -138,14 +138,12 @@ def _pixels(tag: str, values: Any, dataformats: str) -> np.ndarray:
     return grid.reshape(rows * height, columns * width, channels)
 
 
-def _drawn(figure: Any) -> Image.Image:
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png")
-    buffer.seek(0)
-    return Image.open(buffer).convert("RGB")
-
-
-def _side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
+def _side_by_side(figures: Sequence[Any]) -> Image.Image:
+    pictures = list[Image.Image]()
+    for figure in figures:
+        buffer = BytesIO()
+        figure.savefig(buffer, format="png")
+        pictures.append(Image.open(buffer).convert("RGB"))
     whole = Image.new("RGB", (sum(one.width for one in pictures), max(one.height for one in pictures)), "white")
     left = 0
     for one in pictures:

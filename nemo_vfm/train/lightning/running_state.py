@@ -34,13 +34,7 @@ Seen = dict[str, tuple[Tensor, int]]
 
 
 def running_state(trainer: Trainer, module: LightningModule, unsaved: Seen) -> dict[str, Any]:
-    """Of this rank, as plain values and tensors.
-
-    Args:
-        trainer: of the run.
-        module: that is trained.
-        unsaved: its `unsaved_buffers` when the training began; what has changed since is kept.
-    """
+    """Of this rank, as plain values and tensors; of its unsaved buffers those that have changed since `unsaved`."""
     connector, results = trainer._logger_connector, trainer.fit_loop.epoch_loop._results
     for one in module.modules():
         if isinstance(one, MetricCollection):
@@ -64,7 +58,16 @@ def running_state(trainer: Trainer, module: LightningModule, unsaved: Seen) -> d
 def set_running_state(trainer: Trainer, module: LightningModule, kept: Mapping[str, Any]) -> None:
     """Go on from there."""
     connector, results = trainer._logger_connector, trainer.fit_loop.epoch_loop._results
-    _set_metrics(module, kept)
+    for name, length in kept["trackers"].items():
+        tracker = module.get_submodule(name)
+        while len(tracker) < length:  # type: ignore[arg-type]
+            tracker.increment()  # type: ignore[operator]
+    metrics = {name: one for name, one in module.named_modules() if isinstance(one, Metric)}
+    if missing := kept["metrics"].keys() - metrics.keys():
+        log.warn(f"the checkpoint has the state of {' and '.join(sorted(missing))}, which the module no longer has")
+    for name, state in kept["metrics"].items():
+        for attribute, value in _moved(state, module.device).items() if name in metrics else ():
+            setattr(metrics[name], attribute, value)
     results.clear()
     results.update({key: _restored(one, trainer, module) for key, one in kept["results"].items()})
     for name in _LOGGED:
@@ -152,19 +155,6 @@ def _restored(kept: Mapping[str, Any], trainer: Trainer, module: LightningModule
     if not one.is_tensor:
         one.value = module.get_submodule(meta.metric_attribute or "")
     return one
-
-
-def _set_metrics(module: LightningModule, kept: Mapping[str, Any]) -> None:
-    for name, length in kept["trackers"].items():
-        tracker = module.get_submodule(name)
-        while len(tracker) < length:  # type: ignore[arg-type]
-            tracker.increment()  # type: ignore[operator]
-    metrics = {name: one for name, one in module.named_modules() if isinstance(one, Metric)}
-    if missing := kept["metrics"].keys() - metrics.keys():
-        log.warn(f"the checkpoint has the state of {' and '.join(sorted(missing))}, which the module no longer has")
-    for name, state in kept["metrics"].items():
-        for attribute, value in _moved(state, module.device).items() if name in metrics else ():
-            setattr(metrics[name], attribute, value)
 
 
 def _moved(value: Any, device: torch.device) -> Any:

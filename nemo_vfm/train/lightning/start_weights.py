@@ -17,17 +17,10 @@ from nemo_vfm.train.lightning.fit_settings import StartWeights
 
 
 def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_from") -> None:
-    """Put the weights in.
-
-    Args:
-        start: which.
-        module: whose.
-        slot: the recipe's word for them, for messages.
-
-    Raises:
-        UserError: there are none, or they do not fit; the text says which.
-    """
-    path = _file(start.path)
+    """Put the weights in; `slot` is the recipe's word for them. UserError says which are missing or do not fit."""
+    path = start.path
+    if path.is_dir():  # of a run: the best checkpoint, where there is one, else the last
+        path = found(path, "best" if (path / "checkpoints" / BEST).exists() else "last")
     module.configure_model()  # the layers that a module makes in this hook have weights, too; it may be called twice
     own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}  # no extra state
     given = _read(path, start.key, slot)
@@ -44,13 +37,6 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
     log.info(f"begins with {len(taken)} weights of {path}")
     if new:
         log.warn(f"not loaded from there: {_counts(new, here, there)} ({some(new, 6)})")
-
-
-def _file(path: Path) -> Path:
-    """Of a run folder the best checkpoint, where there is one, else the last."""
-    if not path.is_dir():
-        return path
-    return found(path, "best" if (path / "checkpoints" / BEST).exists() else "last")
 
 
 def _read(path: Path, key: str | None, slot: str) -> dict[str, Tensor]:

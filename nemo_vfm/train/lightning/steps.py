@@ -19,11 +19,7 @@ def reached(trainer: Trainer) -> int:
 
 
 def total(trainer: Trainer, reached: int) -> int | None:
-    """Of the whole run; None if unknown. `max_steps` is of `global_step`, which may count several in a step.
-
-    Args:
-        reached: steps that `global_step` has counted.
-    """
+    """Of the whole run, of which `reached` are done; None if unknown. `global_step` may count several in a step."""
     batches, epochs, ends = trainer.num_training_batches, trainer.max_epochs, list[int]()
     if epochs is not None and epochs >= 0 and math.isfinite(batches):
         ends.append(math.ceil(batches / trainer.accumulate_grad_batches) * epochs)

@@ -109,12 +109,8 @@ def open_all(
 ) -> list[Guarded]:
     """Open every logger and tell it the run's settings.
 
-    Args:
-        settings: the composed recipe, or the step's part of it.
-        goes_on: the run has steps behind it: then a logger that cannot be opened is left out rather than fatal.
-
-    Raises:
-        UserError: a logger cannot be opened at the start, when nothing is lost and somebody may still be looking.
+    One that cannot be opened is a UserError at the start, when nothing is lost and somebody may still be looking; a run
+    that goes on leaves it out.
     """
     opened: list[Guarded] = []
     for name, source in sources.items():
@@ -135,11 +131,7 @@ def open_all(
 
 
 def logger_of(name: str, source: LoggerSource | LightningLogger, folder: Path) -> Logger:
-    """The logger itself.
-
-    Raises:
-        UserError: it is of another package.
-    """
+    """The logger itself. UserError if it is of another package."""
     opened: object = source.open(folder) if isinstance(source, LoggerSource) else source
     if not isinstance(opened, Logger):
         raise UserError(f"loggers.{name}: {type(opened).__name__} is not a lightning.pytorch.loggers.Logger "

@@ -9,11 +9,7 @@ from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 
 
 def find(file: Path, *owner: str | None) -> str | None:
-    """The number that was kept for an owner, such as a server and a project; or None.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """The number that was kept for an owner, such as a server and a project; or None. UserError if it is damaged."""
     if not file.is_file():
         return None
     try:

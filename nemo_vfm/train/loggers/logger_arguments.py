@@ -10,15 +10,7 @@ _QUERY = re.compile(r"[?&#;][\w-]*(?:key|token|secret|password|passwd|credential
 
 
 def refuse_keys(variable: str, **texts: str | None) -> None:
-    """Look at every text argument of a logger.
-
-    Args:
-        variable: where the key belongs, such as WANDB_API_KEY.
-        texts: the arguments by name.
-
-    Raises:
-        ValueError: one looks like a key; the value is not repeated.
-    """
+    """ValueError where a logger's argument looks like a key, which belongs in `variable`; the value is not repeated."""
     for name, text in texts.items():
         if text and (_USER.search(text) or _QUERY.search(text) or looks_like_a_key(text)):
             register(text)  # the complaint shows the line that it stands on

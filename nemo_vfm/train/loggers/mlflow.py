@@ -14,7 +14,7 @@ from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.logger_arguments import refuse_keys
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger, MLFlowLogger
+    from lightning.pytorch.loggers import Logger
 
 SERVER = "MLFLOW_TRACKING_URI"
 _KEYS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
@@ -71,9 +71,6 @@ class MLflow:
         if server is None:  # MLflow refuses new stores of plain files since 3.10; a database needs these
             require("sqlalchemy", purpose="The MLflow logger's database")
             require("alembic", purpose="The MLflow logger's database")
-        return self._logger(folder, home, server)
-
-    def _logger(self, folder: Path, home: Path, server: str | None) -> "Logger":
         from lightning.pytorch.loggers import MLFlowLogger
 
         place = (home / "id.json", server, self.experiment)
@@ -85,7 +82,8 @@ class MLflow:
             artifact_location=None if server else str(home / "artifacts"),
         )  # fmt: skip
         if earlier is None:
-            identity.keep(*place, number=_number(logger))
+            assert logger.run_id is not None, "MLflow gives every run a number"
+            identity.keep(*place, number=logger.run_id)
         else:  # it ended as failed or finished before; now it runs
             logger.experiment.update_run(earlier, status="RUNNING")
         return logger
@@ -101,8 +99,3 @@ def _server() -> str:
     except ValueError as error:
         raise UserError(str(error)) from error
     return server
-
-
-def _number(logger: "MLFlowLogger") -> str:
-    assert logger.run_id is not None, "MLflow gives every run a number"
-    return logger.run_id

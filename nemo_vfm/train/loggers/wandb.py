@@ -77,19 +77,17 @@ class WeightsAndBiases:
         if self.mode == "online":
             _refuse_other_servers(home)
         wandb = require("wandb", purpose="The Weights & Biases logger")
+        # Without the timeout a run that lost its server would wait for it after the last step, for ever.
+        where = {"base_url": _server()} if self.mode == "online" else {}
+        settings = wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **where, **_UNASKED)
         return _logger(wandb.init(
             project=conceal(self.project), name=conceal(self.name or folder.name), entity=self.entity,
             tags=[conceal(tag) for tag in self.tags] or None,
             group=self.group and conceal(self.group), job_type=self.job_type and conceal(self.job_type),
             dir=str(folder.absolute()), id=identity.find_or_make(home / "id.json", self.entity, self.project),
             # Offline there is no server to ask, and asking for a resumption is a warning.
-            resume="allow" if self.mode == "online" else None, reinit="create_new", settings=self._settings(wandb),
+            resume="allow" if self.mode == "online" else None, reinit="create_new", settings=settings,
         ))  # fmt: skip
-
-    def _settings(self, wandb: Any) -> Any:
-        # Without the timeout a run that lost its server would wait for it after the last step, for ever.
-        where = {"base_url": _server()} if self.mode == "online" else {}
-        return wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **where, **_UNASKED)
 
 
 def _server() -> str:

@@ -6,9 +6,7 @@ Shape letters: B batch, C channels, T frames, H height, W width.
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core import log, ranks
@@ -27,15 +25,7 @@ from nemo_vfm.train.state.train_state import TrainState
 def reconstructed(
     fit: TrainState, batches: Iterable[Batch], *, average: bool = True
 ) -> Iterator[tuple[ModelInputs, Tensor]]:
-    """Each batch and what the model makes of it, without noise.
-
-    Args:
-        fit: a training of an autoencoder.
-        average: whether the averaged weights are used, if there are any.
-
-    Raises:
-        UserError: this is no training of an autoencoder.
-    """
+    """Each batch and what an autoencoder makes of it, without noise; by the averaged weights where asked, if any."""
     if not isinstance(fit.task, Reconstruct) or not isinstance(fit.model, CausalAutoencoder):
         raise UserError(f"reconstructions can be measured only for an autoencoder trained with Reconstruct; this is "
                         f"{type(fit.model).__name__} by {type(fit.task).__name__}")  # fmt: skip
@@ -71,7 +61,9 @@ class CompareReconstructions:
         weights, shown = [], None
         for prepared, output in reconstructed(fit, fit.data.val_dataloader()):
             made, video = split(output, prepared.targets["video"])[0], prepared.targets["video"]
-            for name, value in {**_alike(made, video), **_terms(fit, output, prepared)}.items():
+            assert isinstance(fit.task, Reconstruct)
+            terms = {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}
+            for name, value in {**_alike(made, video), **terms}.items():
                 found.setdefault(name, []).append(value.cpu())
             weights.append(prepared.weight_B.cpu())
             shown = torch.cat([video, made], dim=4)[: self.num_shown] if shown is None else shown
@@ -80,7 +72,8 @@ class CompareReconstructions:
             return
         fit.metrics |= {name: _mean(torch.cat(values), torch.cat(weights)) for name, values in found.items()}
         if ranks.is_first():
-            write_grid(fit.run.folder / "reconstructions" / f"step-{fit.step:08d}", _pictures(shown), self.fps)
+            bytes_BTHWC = ((shown.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).contiguous().cpu()
+            write_grid(fit.run.folder / "reconstructions" / f"step-{fit.step:08d}", bytes_BTHWC.numpy(), self.fps)
 
 
 def _alike(made: Tensor, video: Tensor) -> dict[str, Tensor]:
@@ -88,15 +81,5 @@ def _alike(made: Tensor, video: Tensor) -> dict[str, Tensor]:
     return measures if min(video.shape[3:]) < 11 else measures | {"val_ssim": ssim(made, video)}
 
 
-def _terms(fit: TrainState, output: Tensor, prepared: ModelInputs) -> dict[str, Tensor]:
-    assert isinstance(fit.task, Reconstruct)
-    return {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}
-
-
 def _mean(values_B: Tensor, weights_B: Tensor) -> float:
     return float((values_B * weights_B).sum() / weights_B.sum().clamp_min(1e-12))
-
-
-def _pictures(video_BCTHW: Tensor) -> NDArray[np.uint8]:
-    bytes_BTHWC = ((video_BCTHW.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1)
-    return bytes_BTHWC.contiguous().cpu().numpy()

@@ -33,10 +33,6 @@ class Stretch:
     batching: Json
     seed: int
 
-    def json(self) -> Json:
-        """For a checkpoint."""
-        return {"first": self.first, "read": _json(self.read), "batching": self.batching, "seed": self.seed}
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -60,11 +56,7 @@ class Reading:
 
     @classmethod
     def parsed(cls, saved: Json) -> "Reading":
-        """The inverse of `json`.
-
-        Raises:
-            CorruptCheckpoint: it holds something else.
-        """
+        """The inverse of `json`. CorruptCheckpoint if it holds something else."""
         try:
             stretches = tuple(
                 Stretch(int(one["first"]), _position(one["read"]), one["batching"], int(one["seed"]))
@@ -76,7 +68,10 @@ class Reading:
 
     def json(self, data: ResumableData, step: int) -> Json:
         """For the checkpoint of a step, read by this data."""
-        stretches = [one.json() for one in self.stretches]
+        stretches = [
+            {"first": one.first, "read": _json(one.read), "batching": one.batching, "seed": one.seed}
+            for one in self.stretches
+        ]
         return {"stretches": stretches, "read": _json(data.position(step)), "left": _json(self.left)}
 
 
@@ -91,12 +86,7 @@ def resumed(
 ) -> tuple[ResumableData, Reading]:
     """The data that gives batch `step` next, and what is known of it from there on.
 
-    Args:
-        data: as the recipe has it; started.
-        before: from the checkpoint of this step.
-        step: steps done.
-        seed: of the order.
-        quiet: says nothing.
+    `data` is the recipe's, started; `before` comes from the checkpoint of this step.
     """
     if before is None:
         return data, Reading.begun(data, seed)
@@ -136,15 +126,8 @@ def carried(before: Reading, now: Position) -> dict[str, ReadPosition]:
 def data_at(data: ResumableData, before: Reading | None, step: int, index: int, seed: int) -> tuple[ResumableData, int]:
     """The data that gave, or will give, batch `index`, and the seed of its stretch.
 
-    Args:
-        data: as the recipe has it; started.
-        before: from the checkpoint of `step`.
-        step: steps done there.
-        index: number of the batch.
-        seed: the recipe's.
-
-    Raises:
-        UserError: that batch was made of samples that the recipe no longer names.
+    `data`, started, and `seed` are the recipe's; `before` comes from the checkpoint of `step`. UserError if that batch
+    was made of samples that the recipe no longer names.
     """
     if before is None or data.begins() > step:
         return data, seed  # of a phase that no step was taken in
@@ -170,11 +153,7 @@ def _others(index: int, why: str) -> UserError:
 
 
 def steps_until(data: ResumableData, length: Duration) -> int:
-    """The number of steps of a training that is resumed, for a duration in samples, tokens or epochs.
-
-    Raises:
-        UserError: the length of an epoch is unknown.
-    """
+    """Steps of a resumed training whose length is in samples, tokens or epochs. UserError if an epoch's is unknown."""
     data.num_train_samples()
     first, per_sample = data.begins(), data.tokens_per_sample() if isinstance(data, ResumablePhases) else 1
 

@@ -41,8 +41,8 @@ class Skip:
         """What a checkpoint remembers of it."""
         return {"samples": sorted(self.samples), "steps": sorted(self.steps)}
 
-    def differs_from(self, before: Json, step: int) -> str | None:
-        """How a checkpoint's `skip` differs from this one up to step `step`; None if the weights would be the same.
+    def say_what_differs(self, step: int, before: Json) -> None:
+        """Warn where a resumed run leaves out other samples or steps than its `step` steps before.
 
         Samples that were or are left out may have come in any step before.
         """
@@ -51,14 +51,10 @@ class Skip:
         samples = sorted(set(before.get("samples", ())) ^ set(self.samples))
         found = [f"step {', '.join(map(str, steps[:4]))}"] if steps else []
         found += [f"sample {', '.join(samples[:4])}"] if samples and step else []
-        return " and ".join(found) or None
-
-    def say_what_differs(self, step: int, before: Json) -> None:
-        """Warn where a resumed run leaves out other samples or steps than its `step` steps before."""
-        if difference := self.differs_from(before, step):
+        if found:
             log.warn(
-                f"skip differs from what this run began with ({difference}), and {step} steps are done: a run with "
-                f"this skip from the start would have different weights"
+                f"skip differs from what this run began with ({' and '.join(found)}), and {step} steps are done: a run "
+                f"with this skip from the start would have different weights"
             )
 
 

@@ -188,8 +188,15 @@ class TrainState:
             more["adapters"] = self.adapters
         if self.reading is not None and isinstance(self.data, ResumableData):
             more["data"] = self.reading.json(self.data, self.step)
-        if states := {name: state for name, one in self.stateful.items() if (state := _state_of(name, one))}:
-            more["callbacks"] = states
+        for name, one in self.stateful.items():
+            try:
+                state = one.state_dict()
+                json.dumps(state)
+            except (TypeError, ValueError):
+                log.warn_once(f"callbacks.{name} has a state that is not JSON, so resuming will reset it")
+                continue
+            if state:
+                more.setdefault("callbacks", {})[name] = state
         return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
 
     def load(self, saved: Checkpoint) -> None:
@@ -216,14 +223,3 @@ class TrainState:
     def due(self, every_steps: int) -> bool:
         """Whether something that happens every N steps, and at the end, is due now."""
         return self.step % every_steps == 0 or self.finished or self.ended_early
-
-
-def _state_of(name: str, callback: Stateful) -> Json:
-    """A callback's state; nothing where it cannot be written as JSON."""
-    state = callback.state_dict()
-    try:
-        json.dumps(state)
-    except (TypeError, ValueError):
-        log.warn_once(f"callbacks.{name} has a state that is not JSON, so resuming will reset it")
-        return None
-    return state

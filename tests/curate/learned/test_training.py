@@ -21,6 +21,7 @@ from nemo_vfm.models.scorer import Scorer
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.run_training import start
 from tests.support.encoders import labelled_clips, tiny_clip
 from tests.support.films import pan
 from tests.support.slots import slots
@@ -100,7 +101,7 @@ def test_lightning_predicts_what_the_stage_does(clip: Path, shards: Path, traine
     from nemo_vfm.train.module import TrainModule
 
     job = train(clip, shards, 60)
-    fit = job.training().start(Run(trained, seed=1, resume=True))
+    fit = start(job, Run(trained, seed=1, resume=True))
     batch = first_batch(shards)
     lightning = Trainer(accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
@@ -115,7 +116,7 @@ def test_a_task_that_only_trains_says_so(clip: Path, shards: Path, tmp_path: Pat
     from nemo_vfm.train.module import TrainModule
 
     assert not isinstance(ToyTask(), Predicts)
-    fit = train(clip, shards, 1, task=ToyTask()).training().start(Run(tmp_path))
+    fit = start(train(clip, shards, 1, task=ToyTask()), Run(tmp_path))
     with pytest.raises(UserError, match="ToyTask has no predict"):
         TrainModule(fit).predict_step(first_batch(shards), 0)
 
