@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import logging
 import os
 import random
 import re
@@ -9,9 +10,11 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+from _pytest.logging import caplog_handler_key
 from hypothesis import HealthCheck, settings
 
 from nemo_vfm.core import secret
@@ -123,6 +126,22 @@ def _like_all_others() -> Iterator[None]:
         pytest.fail("threads of this process are real-time since this test, or since an import")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen to loggers for tests that ask what was logged: torch has 57 that need handlers, which took 2 ms a test."""
+    plugin = config.pluginmanager.get_plugin("logging-plugin")
+    listening = plugin._runtest_for
+
+    def runtest_for(item: pytest.Item, when: str) -> AbstractContextManager[None]:
+        if "caplog" in getattr(item, "fixturenames", ()):
+            return listening(item, when)
+        item.stash[caplog_handler_key] = plugin.caplog_handler  # which the plugin takes away at the end
+        return nullcontext()
+
+    plugin._runtest_for = runtest_for
+    logging.getLogger().addHandler(logging.NullHandler())  # else Python itself would say warnings on standard error
+
+
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
 def pytest_runtest_setup() -> None:
     """Begin each test with the same random numbers: whether a limit holds must not hang on the tests before it."""
@@ -130,7 +149,7 @@ def pytest_runtest_setup() -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].default_generator.manual_seed(0)  # those of devices keep a traceback each: 1 ms a test
 
 
 #: What make asks for, and how a file says that it has slow tests, or nothing else; house/conftest.py marks its own.

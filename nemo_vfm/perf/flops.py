@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, get_args
 
 import torch
@@ -75,7 +76,7 @@ def mfu(flops: float, seconds: float, peak: PeakFlops) -> float:
 def peak_flops(name: str | None = None) -> PeakFlops:
     """The peak of the device with this name; None takes this process's device.
 
-    A GPU's is looked up; a CPU's, and an unknown GPU's, is the fastest fp32 matrix product measured now.
+    A GPU's is looked up; a CPU's, and an unknown GPU's, is the fastest fp32 matrix product measured here.
     """
     if name is None and devices.device().type == "cpu":
         return _measured("fp32 matrix product measured on this CPU")
@@ -86,6 +87,7 @@ def peak_flops(name: str | None = None) -> PeakFlops:
     return _measured(f"fp32 matrix product measured, since {name!r} is not in the table")
 
 
+@cache  # of one process
 def _measured(source: str, size: int = 1024, rounds: int = 5) -> PeakFlops:
     a, b = (torch.rand(size, size, device=devices.device()) for _ in range(2))
     seconds = []

@@ -47,7 +47,10 @@ PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it aga
 
 def seed_all(seed: int) -> None:
     """Whatever a module may draw from: torch, numpy, Python."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # each kind of device that is not there kept a traceback: a tenth of a small run
+        torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

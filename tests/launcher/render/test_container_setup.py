@@ -7,6 +7,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import pip
 import pytest
 
 from launcher.cli import main
@@ -40,11 +41,13 @@ def image(tmp_path: Path) -> Path:
     for name, version, *needs in (("torch", "2.13.0"), ("lacking", "1.0", "torch>=2"), ("lacking", "2.0", "torch>=2"),
                                   ("old", "2.0"), ("jealous", "1.0", "torch==2.13.0")):  # fmt: skip
         wheel(tmp_path / "wheels", name, version, *needs)
-    venv.create(tmp_path / "image", with_pip=True)
-    python = tmp_path / "image/bin/python"
+    venv.create(tmp_path / "image")
+    (inside,) = (tmp_path / "image").glob("lib/python*/site-packages")
     for one in (own, wheel(tmp_path, "old", "1.0")):
-        subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", one], check=True)
-    return python
+        zipfile.ZipFile(one).extractall(inside)
+    for one in Path(pip.__file__).parents[1].glob("pip*"):
+        (inside / one.name).symlink_to(one)
+    return tmp_path / "image/bin/python"
 
 
 def setup(image: Path, target: Path, *wanted: str, job: str = "7") -> "subprocess.Popen[str]":
