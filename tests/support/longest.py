@@ -110,11 +110,35 @@ class Named(Protocol):
 Test = TypeVar("Test", bound=Named)
 
 
+#: Files of one process, which then makes once what they share: an environment; the syntax trees of all files, 10 s.
+TOGETHER = {
+    **dict.fromkeys(["tests/house/test_fresh_environment.py", "tests/house/test_tutorials.py"], "a fresh environment"),
+    **dict.fromkeys([f"tests/house/test_{name}.py" for name in (
+        "circles", "components", "constructors", "doors", "fetching", "files", "packages", "support", "words",
+        "write_paths",
+    )], "syntax trees"),
+}  # fmt: skip
+
+
 def longest_first(tests: Iterable[Test]) -> list[Test]:
-    """Files that are known to be long, then those with the most tests; the tests of a file in their own order."""
+    """Files, or those that are together, that are known to be long; then those with the most tests."""
     tests = list(tests)
-    numbers = Counter(map(_file, tests))
-    return sorted(tests, key=lambda test: (-SECONDS.get(_file(test), 0), -numbers[_file(test)], _file(test)))
+    numbers = Counter(group(test.nodeid) for test in tests)
+    seconds = Counter[str]()
+    for file in {_file(test) for test in tests}:
+        seconds[group(file)] += SECONDS.get(file, 0)
+
+    def place(test: Test) -> tuple[int, int, str, str]:
+        name = group(test.nodeid)
+        return -seconds[name], -numbers[name], name, _file(test)
+
+    return sorted(tests, key=place)
+
+
+def group(nodeid: str) -> str:
+    """A test's file, or what that shares with others."""
+    file = nodeid.partition("::")[0]
+    return TOGETHER.get(file, file)
 
 
 def _file(test: Named) -> str:
