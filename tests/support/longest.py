@@ -114,8 +114,8 @@ Test = TypeVar("Test", bound=Named)
 TOGETHER = {
     **dict.fromkeys(["tests/house/test_fresh_environment.py", "tests/house/test_tutorials.py"], "a fresh environment"),
     **dict.fromkeys([f"tests/house/test_{name}.py" for name in (
-        "circles", "components", "constructors", "doors", "fetching", "files", "packages", "support", "words",
-        "write_paths",
+        "circles", "components", "constructors", "doors", "fetching", "files", "mutants", "packages", "support",
+        "words", "write_paths",
     )], "syntax trees"),
 }  # fmt: skip
 

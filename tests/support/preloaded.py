@@ -218,6 +218,7 @@ def serve(fd: int) -> None:
 def _import(modules: Sequence[str]) -> None:
     for name in modules:
         importlib.import_module(name)
+    gc.set_threshold(10_000, 20, 20)  # as in the process that runs the tests
     gc.collect()
     gc.freeze()  # a collection in a copy would copy all that it walks
 
