@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.logging import caplog_handler_key
@@ -43,7 +44,11 @@ os.environ.setdefault("NEMO_VFM_LOG_WIDTH", "0")  # sentences are looked for, wh
 # One answer on every processor: `precision: auto` is fp32, and bf16 products are those of rounded operands.
 os.environ.setdefault("NEMO_VFM_CPU_BF16", "0")
 
+HERE = Path(__file__).parent
 BORN_SO = bool(realtime_guard.real_time_threads())  # as under chrt
+
+# Garbage of a test is small, and the collector looked for it 14 times as often: 5 to 10 % of all that Python computes.
+gc.set_threshold(10_000, 20, 20)
 
 # A shell's background jobs begin deaf to Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -98,32 +103,25 @@ def fast_bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 loopback.watch()
 
 
-@pytest.fixture(autouse=True)
-def _secrets_of_one_test() -> Iterator[None]:
-    """Forget the values that a test's recipes took from the environment: a process keeps them for its life."""
+@pytest.fixture(autouse=True)  # one in place of three: each takes 2 s of all tests
+def _leaves_nothing_and_reaches_nobody() -> Iterator[None]:
+    """Forget the values that a test's recipes took from the environment: a process keeps them for its life.
+
+    Fail a test that wants to reach another machine, also where a library swallowed the refusal. Fail one after which
+    this process is real-time: it gives way to nobody, and the machine can stand still.
+    """
     before = set(secret._known)
+    loopback.BEYOND.clear()
     yield
     secret._known.clear()
     secret._known.update(before)
-
-
-@pytest.fixture(autouse=True)
-def _this_machine_only() -> Iterator[None]:
-    """Fail a test that wants to reach another machine, also where a library swallowed the refusal."""
+    tried, raised = list(loopback.BEYOND), frozenset() if BORN_SO else realtime_guard.real_time_threads()
     loopback.BEYOND.clear()
-    yield
-    if tried := list(loopback.BEYOND):
-        loopback.BEYOND.clear()
-        pytest.fail(f"this test wanted to {', '.join(tried)}; tests reach this machine only")
-
-
-@pytest.fixture(autouse=True)
-def _like_all_others() -> Iterator[None]:
-    """Fail a test after which this process is real-time: it gives way to nobody, and the machine can stand still."""
-    yield
-    if not BORN_SO and (raised := realtime_guard.real_time_threads()):
-        realtime_guard.make_ordinary(raised)
+    realtime_guard.make_ordinary(raised)
+    if raised:
         pytest.fail("threads of this process are real-time since this test, or since an import")
+    if tried:
+        pytest.fail(f"this test wanted to {', '.join(tried)}; tests reach this machine only")
 
 
 @pytest.hookimpl(trylast=True)
@@ -144,12 +142,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
 def pytest_runtest_setup() -> None:
-    """Begin each test with the same random numbers: whether a limit holds must not hang on the tests before it."""
+    """Begin each test with the same random numbers: whether a limit holds must not hang on the tests before it.
+
+    `torch.manual_seed` writes down where it was called from, for CUDA's first use: half a millisecond.
+    """
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
-    if "torch" in sys.modules:
-        sys.modules["torch"].default_generator.manual_seed(0)  # those of devices keep a traceback each: 1 ms a test
+    if "torch" in sys.modules and not sys.modules["torch"].cuda.is_available():
+        sys.modules["torch"].default_generator.manual_seed(0)
+    elif "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 #: What make asks for, and how a file says that it has slow tests, or nothing else; house/conftest.py marks its own.
@@ -176,6 +179,23 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
     marked = (item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("cluster"))
     if left := sorted({str(item.path) for item in marked if not _says(item.path, SOME_SLOW)}):
         raise pytest.UsageError(f"make test-slow would not find the slow tests of {', '.join(left)}; see SOME_SLOW")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each process that shares all tests begin with another folder: pytest compiles a file where nobody has."""
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if given and [Path(one).resolve() for one in config.args] == [HERE]:
+        folders = sorted({str(HERE / path.relative_to(HERE).parts[0]) for path in HERE.glob("*/**/test_*.py")})
+        first = len(folders) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
+        config.args = folders[first:] + folders[:first]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give files that share something dear to one process."""
+    from tests.support.scheduler import FilesTogether
+
+    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -30,7 +30,7 @@ def test_what_a_block_made_is_not_walked_where_it_ends():
     gc.callbacks.append(lambda phase, _: started.append(phase))
     try:
         with without_collection():
-            kept = [[one] for one in range(5000)]
+            kept = [[one] for one in range(50_000)]
         assert len([[one] for one in range(50)]) < len(kept) and not started
     finally:
         gc.callbacks.pop()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 STEPS = [".torchtorch--2.13.0", "constraints.txt", ".runtime", ".dev"]
@@ -92,16 +93,8 @@ def test_which_cases_are_drawn_is_the_same_question_on_a_machine_of_continuous_i
         "print(ours.deadline, soak.deadline, len(ours.suppress_health_check), len(soak.suppress_health_check))"
     )
     plain = {name: value for name, value in os.environ.items() if name not in ("CI", "GITLAB_CI")}
-    done = subprocess.run(
-        [sys.executable, "-c", said],
-        cwd=ROOT,
-        env=plain | dict.fromkeys(names, "true"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout == "True False True True\nNone None 1 1\n"
+    done = preloaded.run([sys.executable, "-c", said], env=plain | dict.fromkeys(names, "true"))
+    assert done.stdout == "True False True True\nNone None 1 1\n", done.stderr
 
 
 @pytest.mark.slow  # it waits for a hang

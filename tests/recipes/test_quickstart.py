@@ -105,7 +105,7 @@ def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Pat
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     assert not (run_dir / "train/done.json").exists()
-    again = run(run_dir)
+    again = run(run_dir, "--only", "train")
     assert again.returncode == 0, again.stderr[-3000:]
     assert "resuming at step" in re.sub(r"\s+", " ", again.stderr)
     whole, resumed = weights(finished), weights(run_dir)
@@ -118,7 +118,7 @@ def test_a_users_own_folder_with_hostile_files_ends_well(tmp_path: Path) -> None
     run_dir, videos = tmp_path / "run", tmp_path / "videos"
     too_long = shutil.ignore_patterns("sintel*")  # 40 s of film, of whose kind there are others
     shutil.copytree(f"{os.environ['NEMO_VFM_TEST_DATA']}/videos", videos, ignore=too_long)
-    done = run(run_dir, f"input={videos}")
+    done = run(run_dir, f"input={videos}", "steps.train.loop.duration=2 steps", "steps.sample.prompts.num=2")
     assert done.returncode == 0, done.stderr[-3000:]
     ledger = json.loads((run_dir / "curate/ledger.json").read_text())
     assert adds_up(ledger)

@@ -16,7 +16,7 @@ from tests.support.recipe_folder import PARTS, ROOT, TRUST, WIDE
 pytestmark = pytest.mark.slow  # files of 100 MB
 
 DEEP = "{a: " * 45 + "<x>" + "}" * 45
-MAX_UNITS, MAX_MB = 15, 200  # none took more than 7 units
+MAX_UNITS, MAX_MB = 75, 200  # none took more than 35 units
 #: Name -> (recipe, changes); files that several need are written beside them.
 WORST = {
     "harmless": (WIDE, []),
@@ -83,7 +83,7 @@ def test_a_recipe_ends_in_a_sentence_within_bounds(costs, name):
     assert len(found["said"]) < 60_000
     above_mb = found["peak_mb"] - base["peak_mb"]
     assert above_mb < MAX_MB, f"{above_mb:.0f} MB above a base of {base['peak_mb']:.0f} MB"
-    # In units of a fixed piece of Python, about 0.1 s: a slow and busy machine needs three times as many seconds.
+    # In units of a fixed piece of Python, about 0.02 s: a slow and busy machine needs three times as many seconds.
     units = found["seconds"] / found["yardstick_s"]
     assert units < MAX_UNITS, (
         f"{found['seconds']:.1f} s, {units:.1f} times the yardstick of {found['yardstick_s']:.2f} s"

@@ -15,13 +15,13 @@ SECONDS = {
     "tests/recipes/test_recipes.py": 104,
     "tests/house/test_tutorials.py": 90,
     "tests/synth/test_sampling_ranks.py": 82,
-    "tests/recipes/test_quickstart.py": 74,
     "tests/cli/test_rank_processes.py": 70,
     "tests/launcher/on_slurm/test_restart_on_slurm.py": 69,
     "tests/launcher/on_slurm/test_slurm_ends.py": 60,
     "tests/curate/test_ray.py": 55,
     "tests/launcher/on_slurm/test_training_on_slurm.py": 55,
     "tests/recsys/test_teacher_recipe.py": 50,
+    "tests/recipes/test_quickstart.py": 45,
     "tests/train/lightning/test_kinds_of_modules.py": 45,
     "tests/synth/programs/test_synthesize.py": 42,
     "tests/recipes/test_paper_recipes.py": 42,
@@ -34,7 +34,6 @@ SECONDS = {
     "tests/security/test_run_folders.py": 36,
     "tests/train/test_interrupt.py": 35,
     "tests/train/test_loggers.py": 35,
-    "tests/security/test_bounds.py": 33,
     "tests/parallel/test_torch_engine.py": 32,
     "tests/parallel/test_megatron_engine.py": 32,
     "tests/train/test_ranks.py": 32,
@@ -86,6 +85,7 @@ SECONDS = {
     "tests/launcher/verbs/test_python_api.py": 14,
     "tests/benchmarks/test_curation_memory.py": 14,
     "tests/cli/test_explain.py": 14,
+    "tests/security/test_bounds.py": 13,
     "tests/train/test_phases.py": 13,
     "tests/train/test_fp8_monitor.py": 13,
     "tests/house/test_packages.py": 13,
@@ -110,11 +110,35 @@ class Named(Protocol):
 Test = TypeVar("Test", bound=Named)
 
 
+#: Files of one process, which then makes once what they share: an environment; the syntax trees of all files, 10 s.
+TOGETHER = {
+    **dict.fromkeys(["tests/house/test_fresh_environment.py", "tests/house/test_tutorials.py"], "a fresh environment"),
+    **dict.fromkeys([f"tests/house/test_{name}.py" for name in (
+        "circles", "components", "constructors", "doors", "fetching", "files", "mutants", "packages", "support",
+        "words", "write_paths",
+    )], "syntax trees"),
+}  # fmt: skip
+
+
 def longest_first(tests: Iterable[Test]) -> list[Test]:
-    """Files that are known to be long, then those with the most tests; the tests of a file in their own order."""
+    """Files, or those that are together, that are known to be long; then those with the most tests."""
     tests = list(tests)
-    numbers = Counter(map(_file, tests))
-    return sorted(tests, key=lambda test: (-SECONDS.get(_file(test), 0), -numbers[_file(test)], _file(test)))
+    numbers = Counter(group(test.nodeid) for test in tests)
+    seconds = Counter[str]()
+    for file in {_file(test) for test in tests}:
+        seconds[group(file)] += SECONDS.get(file, 0)
+
+    def place(test: Test) -> tuple[int, int, str, str]:
+        name = group(test.nodeid)
+        return -seconds[name], -numbers[name], name, _file(test)
+
+    return sorted(tests, key=place)
+
+
+def group(nodeid: str) -> str:
+    """A test's file, or what that shares with others."""
+    file = nodeid.partition("::")[0]
+    return TOGETHER.get(file, file)
 
 
 def _file(test: Named) -> str:

@@ -7,7 +7,6 @@ A fault is one operator or number of one function. The same seed chooses the sam
 
 import argparse
 import ast
-import functools
 import json
 import os
 import random
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, nodes
 
 _PARTS = ("nemo_vfm", "launcher", "tests", "recipes", "conf", "docs", "benchmarks", ".ci")
 _OTHER_TESTS = {
@@ -62,12 +61,10 @@ class Fault:
 
 
 @cache
-@functools.cache
 def faults_of(file: Path) -> list[Fault]:
     """Every fault that can be planted in the functions of a file."""
-    text = file.read_text()
-    lines, name = text.splitlines(), file.relative_to(ROOT).as_posix()
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    lines, name = file.read_text().splitlines(), file.relative_to(ROOT).as_posix()
+    functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef)]
     bodies = (node for function in functions for line in function.body for node in ast.walk(line))
     return sorted({fault for node in bodies for fault in _faults(node, lines, name)})
 

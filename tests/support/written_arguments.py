@@ -7,6 +7,7 @@ our functions, methods and classes. What objects of other classes do with it, an
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from tests.support.repository import dotted
 
@@ -24,7 +25,7 @@ _KEEPS = frozenset({"with_name", "with_suffix", "with_stem", "joinpath", "expand
                     "rglob", "iterdir"})  # fmt: skip
 _WRAPS = frozenset({"Path", "str", "place", "places", "local", "real", "sorted", "list", "tuple"})
 _STEPS = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.withitem, ast.Return, ast.Call)
-_ROUNDS = 10  # of the search for what follows from what; the package needs 5
+_DEEPEST = 3  # attributes of attributes: what calls itself would else find ever longer ones
 
 
 @dataclass(eq=False)
@@ -37,6 +38,7 @@ class Function:
         returns: those that it returns a path of.
         known: what its variables are paths of.
         steps: all of it that moves a path.
+        users: functions that look at this one.
     """
 
     module: str
@@ -44,6 +46,7 @@ class Function:
     owner: "Class | None"
     writes: set[str] = field(default_factory=set)
     returns: set[str] = field(default_factory=set)
+    users: set["Function"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         spec = self.node.args
@@ -52,10 +55,11 @@ class Function:
         self.known = {name: {name} for name in self.parameters}
         self.steps = [node for node in ast.walk(self.node) if isinstance(node, _STEPS)]
 
-    @property
-    def is_property(self) -> bool:
-        """Whether it is read as an attribute."""
-        return any(dotted(one).endswith("property") for one in self.node.decorator_list)
+        self.is_property = any(dotted(one).endswith("property") for one in self.node.decorator_list)
+
+    def size(self) -> int:
+        """Of what is known so far, which only grows."""
+        return len(self.writes) + len(self.returns) + sum(map(len, self.known.values()))
 
 
 @dataclass(eq=False)
@@ -69,6 +73,7 @@ class Class:
     kept: dict[str, set[str]]
     methods: dict[str, Function] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)
+    users: set[Function] = field(default_factory=set)
 
 
 class Package:
@@ -93,10 +98,12 @@ class Package:
                     self.functions[module, node.name] = Function(module, node, None)
                 elif isinstance(node, ast.ClassDef):
                     self.classes[module, node.name] = _class(module, node)
-        for _ in range(_ROUNDS):
-            if not self._round():
-                break
+        methods = (one for owner in self.classes.values() for one in owner.methods.values())
+        changed = {*self.functions.values(), *methods}
+        while changed:
+            changed = self._followed(changed)
 
+    @cache  # noqa: B019
     def find(self, module: str, name: str) -> Function | Class | str | None:
         """What a name of a module means: a function, a class or a module of ours."""
         key = (module, name)
@@ -115,19 +122,18 @@ class Package:
         above = (self.find(owner.module, base) for base in owner.bases)
         return next((m for base in above if isinstance(base, Class) and (m := self.method(base, name))), None)
 
-    def _round(self) -> bool:
-        """Follow everything once; False where nothing new was found."""
-        functions = [*self.functions.values(), *(m for one in self.classes.values() for m in one.methods.values())]
-        before = self._size(functions)
+    def _followed(self, functions: set[Function]) -> set[Function]:
+        """Follow these once; those that may find more now."""
+        found = set[Function]()
         for one in functions:
+            before = one.size()
             _Flow(self, one).follow()
+            found |= {one, *one.users} if one.size() > before else set()
         for owner in self.classes.values():
+            before = len(owner.writes)
             owner.writes |= set(self._written_by(owner))
-        return self._size(functions) > before
-
-    def _size(self, functions: list[Function]) -> int:
-        found = sum(len(one.writes) + len(one.returns) for one in functions)
-        return found + sum(len(one.writes) for one in self.classes.values())
+            found |= owner.users if len(owner.writes) > before else set()
+        return found
 
     def _written_by(self, owner: Class) -> Iterator[str]:
         """Arguments of the constructor that a method writes to, by what it keeps of them."""
@@ -199,11 +205,13 @@ class _Flow:
                 return self.known.get(node.id, set())
             case ast.Attribute(value=ast.Name(id="self")):
                 found = self.function.owner and self.package.method(self.function.owner, node.attr)
+                if found:
+                    found.users.add(self.function)
                 return found.returns if found and found.is_property else {f"self.{node.attr}"}
             case ast.Attribute(attr="parent"):
                 return self._paths(node.value)
             case ast.Attribute():
-                return {f"{one}.{node.attr}" for one in self._paths(node.value) if one.count(".") < 3}
+                return {f"{one}.{node.attr}" for one in self._paths(node.value) if one.count(".") < _DEEPEST}
             case ast.BinOp(op=ast.Div()):
                 return self._paths(node.left)
             case ast.IfExp():
@@ -227,13 +235,17 @@ class _Flow:
         owner, module = self.function.owner, self.function.module
         first, _, rest = dotted(called).partition(".")
         if first in ("self", "cls") and owner is not None:
-            return self.package.method(owner, rest)
-        found = self.package.find(module, first) if first else None
+            found: Function | Class | str | None = self.package.method(owner, rest)
+        else:
+            found = self.package.find(module, first) if first else None
         if rest and isinstance(found, str):
             found = self.package.find(found, rest)
         elif rest and isinstance(found, Class):
             found = self.package.method(found, rest)
-        return None if isinstance(found, str) else found
+        if found is None or isinstance(found, str):
+            return None
+        found.users.add(self.function)
+        return found
 
     def _passed(self, call: ast.Call, callee: Function | Class, named: set[str]) -> set[str]:
         """What of ours stands for those arguments of a function that is called."""
@@ -243,7 +255,7 @@ class _Flow:
         for one in named:
             name, _, rest = one.partition(".")
             found |= {f"{path}.{rest}" if rest else path for path in self._paths(given.get(name))}
-        return found
+        return {one for one in found if one.count(".") <= _DEEPEST}
 
     def _call(self, call: ast.Call) -> None:
         if dotted(call.func).rpartition(".")[2] == "partial" and call.args:

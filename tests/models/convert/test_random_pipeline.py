@@ -1,7 +1,6 @@
 """Tests that a recipe can be tried with a tiny random pipeline, and that a mistyped base writes nothing."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
@@ -12,6 +11,7 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.models.convert.video.random_pipeline import prepare_base, write_random_pipeline
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
@@ -44,9 +44,8 @@ def test_libraries_say_nothing_while_a_pipeline_is_written_and_read(tmp_path: Pa
         "write_random_pipeline(Path('base'), 'wan21_t2v')\n"
         "require('diffusers', purpose='A test').WanPipeline.from_pretrained('base')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    assert done.stdout + done.stderr == ""
+    done = preloaded.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("family", [None, "wan21_t2v"])
