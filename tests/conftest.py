@@ -126,7 +126,10 @@ def _leaves_nothing_and_reaches_nobody() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen to loggers for tests that ask what was logged: torch has 57 that need handlers, which took 2 ms a test."""
+    """Listen to loggers only where a test asks what was logged: torch has 57 that need handlers, 2 ms a test.
+
+    Processes that share all tests begin to collect at different folders: pytest compiles a file where nobody has.
+    """
     plugin = config.pluginmanager.get_plugin("logging-plugin")
     listening = plugin._runtest_for
 
@@ -138,6 +141,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     plugin._runtest_for = runtest_for
     logging.getLogger().addHandler(logging.NullHandler())  # else Python itself would say warnings on standard error
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if given and [Path(one).resolve() for one in config.args] == [HERE]:
+        folders = sorted({str(HERE / path.relative_to(HERE).parts[0]) for path in HERE.glob("*/**/test_*.py")})
+        first = len(folders) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
+        config.args = folders[first:] + folders[:first]
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
@@ -179,15 +187,6 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
     marked = (item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("cluster"))
     if left := sorted({str(item.path) for item in marked if not _says(item.path, SOME_SLOW)}):
         raise pytest.UsageError(f"make test-slow would not find the slow tests of {', '.join(left)}; see SOME_SLOW")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let each process that shares all tests begin with another folder: pytest compiles a file where nobody has."""
-    given: dict[str, Any] = getattr(config, "workerinput", {})
-    if given and [Path(one).resolve() for one in config.args] == [HERE]:
-        folders = sorted({str(HERE / path.relative_to(HERE).parts[0]) for path in HERE.glob("*/**/test_*.py")})
-        first = len(folders) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
-        config.args = folders[first:] + folders[:first]
 
 
 @pytest.hookimpl(optionalhook=True)

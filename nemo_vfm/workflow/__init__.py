@@ -29,7 +29,7 @@ from nemo_vfm.core.types.job import (
     needs_of,
 )  # fmt: skip
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.workflow.step_folder import StepFingerprint, finished, marker_of, prepare, start_record
+from nemo_vfm.workflow.step_folder import StepFingerprint, finished, prepare, start_record
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
